@@ -1,0 +1,137 @@
+"""The exception tree of stepwell.
+
+::
+
+    StepwellError
+    ├── SchemaError              (ValueError)         a feature or schema that cannot be
+    ├── FeatureNotFoundError     (KeyError)           no such feature in this store
+    ├── StepError                (ValueError)         a step that does not fit the schema, refused before it is written
+    ├── EpisodeNotFoundError     (KeyError)           no such episode
+    ├── StoreNotFoundError       (FileNotFoundError)  no store at this path
+    ├── StoreExistsError         (FileExistsError)    a store is there already
+    ├── StoreVersionError        (ValueError)         written by a newer stepwell
+    ├── StoreBusyError           (RuntimeError)       another process is writing what must stand still
+    ├── ReadOnlyError            (PermissionError)    a store that was opened for reading only
+    ├── DiskFullError            (OSError)            no space; what was committed stays readable
+    ├── WriterClosedError        (ValueError)         the writer was closed
+    ├── CorruptSegmentError      (ValueError)         bytes on disk that are not what was written
+    ├── DecodeError              (ValueError)         an encoded row that its codec refuses
+    ├── WindowError              (ValueError)         a field that does not fit the store or the episodes
+    ├── OrderError               (ValueError)         an order that cannot be
+    ├── StateError               (ValueError)         a loader state of another store or format
+    ├── LoaderError              (RuntimeError)       a batch that could not be built: names store, episode and step
+    ├── WorkerError              (RuntimeError)       a worker of a parallel recording that raised: names the item
+    └── MissingDependencyError   (ImportError)        an extra that is not installed: says the pip line
+"""
+
+__all__ = [
+    "CorruptSegmentError",
+    "DecodeError",
+    "DiskFullError",
+    "EpisodeNotFoundError",
+    "FeatureNotFoundError",
+    "LoaderError",
+    "MissingDependencyError",
+    "OrderError",
+    "ReadOnlyError",
+    "SchemaError",
+    "StateError",
+    "StepError",
+    "StepwellError",
+    "StoreBusyError",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "StoreVersionError",
+    "WindowError",
+    "WorkerError",
+    "WriterClosedError",
+]
+
+
+class StepwellError(Exception):
+    """The root of every error that stepwell raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError prints its message quoted; an error for people does not.
+        return str(self.args[0]) if self.args else ""
+
+
+class SchemaError(StepwellError, ValueError):
+    """A feature or a schema that cannot be."""
+
+
+class FeatureNotFoundError(StepwellError, KeyError):
+    """A feature that the store does not have."""
+
+
+class StepError(StepwellError, ValueError):
+    """A step that does not fit the schema; nothing of it was written."""
+
+
+class EpisodeNotFoundError(StepwellError, KeyError):
+    """An episode that the store does not have."""
+
+
+class StoreNotFoundError(StepwellError, FileNotFoundError):
+    """No store at this path."""
+
+
+class StoreExistsError(StepwellError, FileExistsError):
+    """A store, or something else, is already at this path."""
+
+
+class StoreVersionError(StepwellError, ValueError):
+    """A store of a format version that this stepwell does not know."""
+
+
+class StoreBusyError(StepwellError, RuntimeError):
+    """Another process is writing to what must stand still for this operation."""
+
+
+class ReadOnlyError(StepwellError, PermissionError):
+    """A change was asked of a store that was opened for reading only."""
+
+
+class DiskFullError(StepwellError, OSError):
+    """There was no space left; everything committed before stays readable."""
+
+
+class WriterClosedError(StepwellError, ValueError):
+    """The writer was closed, or failed, before this call."""
+
+
+class CorruptSegmentError(StepwellError, ValueError):
+    """Bytes of a segment are not the bytes that were written."""
+
+
+class DecodeError(StepwellError, ValueError):
+    """An encoded row that its codec refuses."""
+
+
+class WindowError(StepwellError, ValueError):
+    """A field that does not fit the store or its episodes."""
+
+
+class OrderError(StepwellError, ValueError):
+    """An order that cannot be."""
+
+
+class StateError(StepwellError, ValueError):
+    """A loader state that belongs to another store, format or configuration."""
+
+
+class LoaderError(StepwellError, RuntimeError):
+    """A batch could not be built; the cause is chained, the message names store, episode and step."""
+
+
+class WorkerError(StepwellError, RuntimeError):
+    """A worker process failed; the message names the item and carries the worker's traceback."""
+
+
+class MissingDependencyError(StepwellError, ImportError):
+    """An optional package is missing; the message is the pip line to type."""
+
+    @classmethod
+    def of(cls, package: str, extra: str) -> "MissingDependencyError":
+        """Return the error for ``package``, which comes with ``stepwell[extra]``."""
+        return cls(f'{package} is not installed. Type: pip install "stepwell[{extra}]"')

@@ -1,0 +1,242 @@
+"""A feature: one named column of a store, what a step holds there and how it is stored.
+
+How a feature lies on disk follows from two questions::
+
+    every step the same number of bytes?   codec "raw"?      on disk
+    yes                                    yes               NAME.npy              one row a step, np.load() opens it
+    yes                                    no                NAME.npy + NAME.bin   uint64 offsets + encoded rows
+    no  (text, bytes, first dim varies)    yes or no         NAME.npy + NAME.bin   uint64 offsets + the bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import SchemaError
+
+__all__ = ["Array", "Bytes", "Feature", "Image", "Text"]
+
+Kind = Literal["array", "image", "text", "bytes"]
+KINDS: tuple[Kind, ...] = ("array", "image", "text", "bytes")
+IMAGE_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column: kind, dtype, shape, codec.
+
+    Made by `Array`, `Image`, `Text` and `Bytes`, seldom by hand.
+
+    Args:
+        kind: "array", "image", "text" or "bytes".
+        dtype: numpy's name of the element type with byte order (``"<f4"``); ``"|u1"`` for text and bytes.
+        shape: shape of one step, () for a scalar; a first ``None`` means that it varies from step to step. (None,) for text and bytes.
+        codec: name of a registered codec; "raw" stores the bytes as they are.
+        options: the codec's options as sorted (name, value) pairs.
+        names: names of the elements along the last axis, e.g. ("x", "y"); metadata only.
+        final: whether the feature also has a value in the final row of an episode, the one after the last step
+            (an observation has, an action has not).
+
+    Notes:
+        An immutable value: safe to share between threads and processes, hashable, picklable.
+    """
+
+    kind: Kind
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    codec: str = "raw"
+    options: tuple[tuple[str, Any], ...] = ()
+    names: tuple[str, ...] | None = None
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SchemaError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}.")
+        if self.np_dtype.hasobject or self.np_dtype.itemsize == 0:
+            raise SchemaError(f"dtype {self.np_dtype} has no fixed size. Use a fixed-size dtype, Text() or Bytes().")
+        for axis, size in enumerate(self.shape):
+            if size is None and axis == 0:
+                continue
+            if not isinstance(size, int) or size < 0:
+                raise SchemaError(f"shape {self.shape}: only the first dimension may be None, others are sizes of 0 or more.")
+
+    @property
+    def np_dtype(self) -> np.dtype[Any]:
+        """The element type as a numpy dtype."""
+        return np.dtype(np.lib.format.descr_to_dtype(self.dtype if not self.dtype.startswith("[") else _literal(self.dtype)))
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a step's size varies: text, bytes, and arrays whose first dimension is None."""
+        return bool(self.shape) and self.shape[0] is None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the column is one plain ``.npy`` file, a row a step."""
+        return self.codec == "raw" and not self.is_ragged
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The shape of one step; raises SchemaError when it varies."""
+        if self.is_ragged:
+            raise SchemaError(f"shape {self.shape} varies from step to step and has no fixed size.")
+        return cast(tuple[int, ...], self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one decoded step; raises SchemaError when it varies."""
+        return int(np.prod(self.fixed_shape, dtype=np.int64)) * self.np_dtype.itemsize
+
+    def option(self, name: str, default: Any) -> Any:
+        """Return one of the codec's options."""
+        return dict(self.options).get(name, default)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the feature as JSON types."""
+        record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape), "codec": self.codec}
+        if self.options:
+            record["options"] = dict(self.options)
+        if self.names is not None:
+            record["names"] = list(self.names)
+        if self.final:
+            record["final"] = True
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Feature:
+        """Return the feature that `to_json` wrote."""
+        names = record.get("names")
+        return cls(
+            kind=record["kind"],
+            dtype=record["dtype"],
+            shape=tuple(record["shape"]),
+            codec=record["codec"],
+            options=_sorted_options(record.get("options", {})),
+            names=None if names is None else tuple(names),
+            final=bool(record.get("final", False)),
+        )
+
+    def with_final(self, final: bool = True) -> Feature:
+        """Return the same feature with `final` set."""
+        return replace(self, final=final)
+
+    def __str__(self) -> str:
+        size = "x".join("?" if n is None else str(n) for n in self.shape) or "scalar"
+        return f"{self.codec} {size} {self.np_dtype.name if self.kind in ('array', 'image') else self.kind}"
+
+
+def Array(
+    shape: int | Sequence[int | None] = (),
+    dtype: npt.DTypeLike = "float32",
+    *,
+    codec: str = "raw",
+    names: Sequence[str] | None = None,
+    final: bool = False,
+    **options: Any,
+) -> Feature:
+    """Describe an array feature: any fixed-size numpy dtype, any shape, scalars too.
+
+    Args:
+        shape: of one step; () is a scalar, an int n is (n,). A first ``None`` varies from step to step.
+        dtype: of the elements, default float32.
+        codec: "raw" (default) or "zstd" (lossless), or one that was registered.
+        names: of the elements along the last axis.
+        final: see `Feature`.
+        options: of the codec, e.g. ``level=3``.
+
+    Returns:
+        The feature.
+
+    Raises:
+        SchemaError: a shape or dtype that cannot be stored.
+
+    Example:
+        >>> Array(7, "float32", names=["x", "y", "z", "rx", "ry", "rz", "gripper"]).row_bytes
+        28
+        >>> str(Array((None, 3)))
+        'raw ?x3 float32'
+    """
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return Feature("array", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
+
+
+def Image(
+    shape: Sequence[int],
+    dtype: npt.DTypeLike = "uint8",
+    *,
+    codec: str = "raw",
+    names: Sequence[str] | None = None,
+    final: bool = False,
+    **options: Any,
+) -> Feature:
+    """Describe an image feature: height x width x channels, or height x width.
+
+    Args:
+        shape: (height, width, channels) with 1, 3 (RGB) or 4 channels, or (height, width) for grey and depth.
+        dtype: uint8 (default); uint16, float16 and float32 for depth.
+        codec: "raw" (default); "jpeg" (uint8, lossy; options ``quality`` 1-100, default 95, and ``subsampling``
+            "444", "422", "420" or "gray", default "420"); "png" (uint8 and uint16, lossless; option ``level`` 0-9);
+            "zstd" (any dtype, lossless; option ``level``).
+        names: of the channels.
+        final: see `Feature`.
+        options: of the codec.
+
+    Returns:
+        The feature.
+
+    Raises:
+        SchemaError: not an image shape.
+
+    Example:
+        >>> str(Image((96, 96, 3), codec="jpeg", quality=90))
+        'jpeg 96x96x3 uint8'
+    """
+    sizes = _ints(tuple(shape))
+    if len(sizes) not in (2, 3) or None in sizes or 0 in sizes or (len(sizes) == 3 and sizes[2] not in IMAGE_CHANNELS):
+        raise SchemaError(f"shape {tuple(shape)} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4).")
+    return Feature("image", _descr(dtype), sizes, codec, _sorted_options(options), _names(names), final)
+
+
+def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
+    """Describe a feature of UTF-8 strings of any length; codec "raw" (default) or "zstd"."""
+    return Feature("text", "|u1", (None,), codec, _sorted_options(options), None, final)
+
+
+def Bytes(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
+    """Describe a feature of byte strings of any length; codec "raw" (default) or "zstd"."""
+    return Feature("bytes", "|u1", (None,), codec, _sorted_options(options), None, final)
+
+
+def _descr(dtype: npt.DTypeLike) -> str:
+    """Return numpy's own description of a dtype, as a string; structured dtypes as the literal of their list."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise SchemaError(f"dtype {dtype!r} is not a numpy dtype.") from error
+    return str(np.lib.format.dtype_to_descr(found))
+
+
+def _literal(text: str) -> Any:
+    import ast
+
+    return ast.literal_eval(text)
+
+
+def _ints(shape: tuple[Any, ...]) -> tuple[int | None, ...]:
+    try:
+        return tuple(None if n is None else int(n) for n in shape)
+    except TypeError as error:
+        raise SchemaError(f"shape {shape} is not a tuple of sizes.") from error
+
+
+def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(str(name) for name in names)
+
+
+def _sorted_options(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(options.items()))

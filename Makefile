@@ -1,0 +1,73 @@
+# Verbs: demo test check bench docs clean. Each sets up what it needs; only Python 3.11+ and make must be there.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+PY = $(VENV)/bin/python
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check
+# The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
+TORCH = torch==2.13.0+cpu
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench docs clean
+
+help:
+	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
+	@echo "make test    run every test and every example in the documentation"
+	@echo "make check   ruff, ruff format, mypy"
+	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
+	@echo "make docs    run the examples of README.md and docs/"
+	@echo "make clean   remove what the verbs made, the virtual environment too"
+
+demo: $(VENV)/.demo
+	$(PY) -m stepwell demo
+
+test: $(VENV)/.test
+	$(PY) -m pytest -n $(WORKERS)
+
+check: $(VENV)/.lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.bench
+	mkdir -p benchmarks/results
+	$(PY) benchmarks/run.py | tee benchmarks/results/latest.jsonl
+
+docs: $(VENV)/.test
+	$(PY) -m pytest tests/test_readme.py
+
+clean:
+	rm -rf $(VENV) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@# dependency groups need pip 25.1
+	$(PIP) "pip>=25.1"
+	touch $@
+
+# opencv-python, which PushT draws with, wants libGL; a machine without a desktop gets the build that does not
+$(VENV)/.demo: pyproject.toml | $(VENV)/.pip
+	@echo "Installing stepwell and what the demo needs into $(VENV) (about a minute the first time) ..."
+	$(PIP) -e ".[demo]" || $(PIP) -e ".[demo-mujoco]"
+	@$(PY) -c "import cv2" 2>/dev/null || $(PIP) --force-reinstall --no-deps opencv-python-headless || true
+	touch $@
+
+$(VENV)/.torch: | $(VENV)/.pip
+	$(PIP) "$(TORCH)" 2>/dev/null || echo "$(TORCH) is not to be had here: tests that need torch are skipped."
+	touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
+	$(PIP) --group test
+	touch $@
+
+$(VENV)/.lint: pyproject.toml $(VENV)/.torch $(VENV)/.demo
+	$(PIP) --group test --group lint
+	touch $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.test
+	@for rival in stable-baselines3 cpprb torchrl; do \
+		$(PY) -c "import torch" 2>/dev/null && $(PIP) "$$rival" || echo "$$rival is left out: not to be had here, or torch is missing."; \
+	done
+	touch $@

@@ -1,0 +1,13 @@
+"""What every test runs under: one hypothesis profile, and no window on a screen."""
+
+import os
+
+from hypothesis import settings
+
+# pygame draws PushT; a test machine has no screen
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+# the time of one example says nothing on a shared machine, and compiling a kernel takes longer than any deadline
+settings.register_profile("stepwell", deadline=None, print_blob=True)
+settings.load_profile("stepwell")

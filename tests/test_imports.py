@@ -1,0 +1,56 @@
+"""What ``import stepwell`` loads, and that every public name is there."""
+
+import subprocess
+import sys
+
+import pytest
+
+import stepwell
+
+HEAVY = (
+    "torch", "numba", "av", "cv2", "pyarrow", "simplejpeg", "imagecodecs", "zstandard", "tqdm", "gymnasium", "PIL", "numpy.testing",
+)  # fmt: skip
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the names of the modules that a fresh Python has loaded after running ``code``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_import_stepwell_loads_nothing_heavy() -> None:
+    assert loaded_after("import stepwell") & set(HEAVY) == set()
+
+
+def test_help_of_the_command_loads_nothing_heavy() -> None:
+    assert (
+        loaded_after("from stepwell.cli.main import make_parser; make_parser().format_help()") & {*HEAVY, "numpy"}
+        == set()
+    )
+
+
+def test_opening_a_name_loads_no_framework() -> None:
+    assert (
+        loaded_after("import stepwell; stepwell.Store; stepwell.Loader; stepwell.random")
+        & {"torch", "cv2", "gymnasium"}
+        == set()
+    )
+
+
+@pytest.mark.parametrize("name", stepwell.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(stepwell, name) is not None
+    assert name in dir(stepwell)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = stepwell.no_such_name
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    from importlib.metadata import version
+
+    assert stepwell.__version__ == version("stepwell")

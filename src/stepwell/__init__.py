@@ -1,7 +1,7 @@
 """stepwell: steps are stored once, decoded once, and everything else is an index over them.
 
-Every name below is loaded on first use (PEP 562), so that ``import stepwell`` costs a few milliseconds and loads neither
-numba, torch nor any image library.
+Every name below is loaded on first use (PEP 562), so that ``import stepwell`` costs a few milliseconds and
+loads neither numba, torch nor any image library.
 """
 
 from __future__ import annotations

@@ -76,10 +76,8 @@ def test_an_upward_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "store").mkdir()
     path = tmp_path / "store" / "stores.py"
     path.write_text(
-        "import stepwell.schema\nfrom .. import loader\nfrom ..cli.main import main\ndef f():\n    from stepwell import open\n"
+        "import stepwell.schema\nfrom .. import loader\nfrom ..cli.main import main\n"
+        "def f():\n    from stepwell import open\n"
     )
-    assert [line.split()[-1] for line in upward_imports(path)] == [
-        "stepwell.loader",
-        "stepwell.cli.main",
-        "stepwell.open",
-    ]
+    found = [line.split()[-1] for line in upward_imports(path)]
+    assert found == ["stepwell.loader", "stepwell.cli.main", "stepwell.open"]

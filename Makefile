@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 PY = $(VENV)/bin/python
-PIP = $(PY) -m pip install --quiet --disable-pip-version-check
+PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
 TORCH = torch==2.13.0+cpu
 

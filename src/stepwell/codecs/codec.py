@@ -83,7 +83,9 @@ def register_codec(codec: type[Codec]) -> type[Codec]:
     if codec.name in _BUILT_IN and not codec.__module__.startswith("stepwell.codecs."):
         raise SchemaError(f"codec name {codec.name!r} is taken by stepwell's own. Choose another.")
     if known is not None and (known.__module__, known.__qualname__) != (codec.__module__, codec.__qualname__):
-        raise SchemaError(f"codec name {codec.name!r} is taken by {known.__module__}.{known.__qualname__}. Choose another.")
+        raise SchemaError(
+            f"codec name {codec.name!r} is taken by {known.__module__}.{known.__qualname__}. Choose another."
+        )
     _REGISTRY[codec.name] = codec
     return codec
 

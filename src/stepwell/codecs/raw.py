@@ -1,0 +1,55 @@
+"""Rows as they are: text, bytes and arrays whose first dimension varies."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.options import check_option_names
+from stepwell.codecs.payload import Payload
+from stepwell.schema import Feature
+
+__all__ = ["RawCodec"]
+
+
+@register_codec
+class RawCodec(Codec):
+    """The bytes of a row, unchanged.
+
+    A raw feature of fixed shape needs no codec, its column is a plain ``.npy``; this one stores it all the same.
+
+    Args:
+        feature: of any kind; no options.
+
+    Example:
+        >>> from stepwell.schema import Array
+        >>> codec = RawCodec(Array((None, 2), "int8"))
+        >>> codec.decode(np.frombuffer(codec.encode(np.ones((3, 2), "int8")), np.uint8)).shape
+        (3, 2)
+
+    Notes:
+        Keeps no state: safe for any number of threads.
+    """
+
+    name: ClassVar[str] = "raw"
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        check_option_names(feature)
+        self._payload = Payload(feature)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the row's bytes; see `Codec.encode`."""
+        return bytes(self._payload.pack(value))
+
+    def decode(self, blob: npt.NDArray[np.uint8]) -> Any:
+        """Return a copy of the row; see `Codec.decode`."""
+        return self._payload.unpack(blob.copy())
+
+    def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Copy the row into `out`; see `Codec.decode_into`."""
+        self._payload.check_size(blob.size)
+        out.reshape(-1).view(np.uint8)[:] = blob

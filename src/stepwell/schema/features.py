@@ -10,7 +10,9 @@ How a feature lies on disk follows from two questions::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -35,7 +37,8 @@ class Feature:
     Args:
         kind: "array", "image", "text" or "bytes".
         dtype: numpy's name of the element type with byte order (``"<f4"``); ``"|u1"`` for text and bytes.
-        shape: shape of one step, () for a scalar; a first ``None`` means that it varies from step to step. (None,) for text and bytes.
+        shape: shape of one step, () for a scalar; a first ``None`` means that it varies from step to step.
+            (None,) for text and bytes.
         codec: name of a registered codec; "raw" stores the bytes as they are.
         options: the codec's options as sorted (name, value) pairs.
         names: names of the elements along the last axis, e.g. ("x", "y"); metadata only.
@@ -57,18 +60,24 @@ class Feature:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SchemaError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}.")
-        if self.np_dtype.hasobject or self.np_dtype.itemsize == 0:
-            raise SchemaError(f"dtype {self.np_dtype} has no fixed size. Use a fixed-size dtype, Text() or Bytes().")
-        for axis, size in enumerate(self.shape):
-            if size is None and axis == 0:
-                continue
-            if not isinstance(size, int) or size < 0:
-                raise SchemaError(f"shape {self.shape}: only the first dimension may be None, others are sizes of 0 or more.")
+        _check_dtype(self.dtype)
+        _check_shape(self.kind, self.shape)
+        if self.kind in ("text", "bytes") and (self.dtype, self.shape) != ("|u1", (None,)):
+            raise SchemaError(f"{self.kind} of dtype {self.dtype} and shape {self.shape}. Allowed: '|u1' and (None,).")
+        if self.names is not None and (not self.shape or len(self.names) != self.shape[-1]):
+            raise SchemaError(
+                f"{len(self.names)} names for shape {self.shape}. Allowed: one for each element of the last axis."
+            )
+        for name, value in self.options:
+            if not isinstance(value, str | int | float | bool | None):
+                raise SchemaError(
+                    f"option {name!r} is a {type(value).__name__}. Allowed: a number, a string, a bool or None."
+                )
 
     @property
     def np_dtype(self) -> np.dtype[Any]:
         """The element type as a numpy dtype."""
-        return np.dtype(np.lib.format.descr_to_dtype(self.dtype if not self.dtype.startswith("[") else _literal(self.dtype)))
+        return _np_dtype(self.dtype)
 
     @property
     def is_ragged(self) -> bool:
@@ -98,7 +107,12 @@ class Feature:
 
     def to_json(self) -> dict[str, Any]:
         """Return the feature as JSON types."""
-        record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape), "codec": self.codec}
+        record: dict[str, Any] = {
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "codec": self.codec,
+        }
         if self.options:
             record["options"] = dict(self.options)
         if self.names is not None:
@@ -109,17 +123,19 @@ class Feature:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Feature:
-        """Return the feature that `to_json` wrote."""
-        names = record.get("names")
-        return cls(
-            kind=record["kind"],
-            dtype=record["dtype"],
-            shape=tuple(record["shape"]),
-            codec=record["codec"],
-            options=_sorted_options(record.get("options", {})),
-            names=None if names is None else tuple(names),
-            final=bool(record.get("final", False)),
-        )
+        """Return the feature that `to_json` wrote; raises SchemaError when it is not one."""
+        try:
+            return cls(
+                kind=record["kind"],
+                dtype=record["dtype"],
+                shape=_ints(record["shape"]),
+                codec=record["codec"],
+                options=_sorted_options(record.get("options", {})),
+                names=_names(record.get("names")),
+                final=bool(record.get("final", False)),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SchemaError(f"not the record of a feature ({error!r}): {record!r}.") from error
 
     def with_final(self, final: bool = True) -> Feature:
         """Return the same feature with `final` set."""
@@ -161,7 +177,6 @@ def Array(
         >>> str(Array((None, 3)))
         'raw ?x3 float32'
     """
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     return Feature("array", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
 
 
@@ -196,10 +211,7 @@ def Image(
         >>> str(Image((96, 96, 3), codec="jpeg", quality=90))
         'jpeg 96x96x3 uint8'
     """
-    sizes = _ints(tuple(shape))
-    if len(sizes) not in (2, 3) or None in sizes or 0 in sizes or (len(sizes) == 3 and sizes[2] not in IMAGE_CHANNELS):
-        raise SchemaError(f"shape {tuple(shape)} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4).")
-    return Feature("image", _descr(dtype), sizes, codec, _sorted_options(options), _names(names), final)
+    return Feature("image", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
 
 
 def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
@@ -218,20 +230,51 @@ def _descr(dtype: npt.DTypeLike) -> str:
         found = np.dtype(dtype)
     except TypeError as error:
         raise SchemaError(f"dtype {dtype!r} is not a numpy dtype.") from error
-    return str(np.lib.format.dtype_to_descr(found))
+    if found.subdtype is not None:
+        raise SchemaError(f"dtype {found} is an array itself. Give its element's dtype, and its sizes in the shape.")
+    if found.hasobject:
+        raise SchemaError(f"dtype {found} has no fixed size. Use a fixed-size dtype, Text() or Bytes().")
+    descr = str(np.lib.format.dtype_to_descr(found))
+    if _np_dtype(descr) != found:
+        raise SchemaError(
+            f"dtype {found} has no name in a .npy file. Store its bits as an integer of {found.itemsize} bytes."
+        )
+    return descr
 
 
-def _literal(text: str) -> Any:
-    import ast
+def _np_dtype(descr: str) -> np.dtype[Any]:
+    parsed: Any = ast.literal_eval(descr) if descr.startswith("[") else descr
+    return np.dtype(np.lib.format.descr_to_dtype(parsed))
 
-    return ast.literal_eval(text)
 
-
-def _ints(shape: tuple[Any, ...]) -> tuple[int | None, ...]:
+def _check_dtype(descr: str) -> None:
     try:
-        return tuple(None if n is None else int(n) for n in shape)
+        found = _np_dtype(descr)
+    except (TypeError, ValueError, SyntaxError, AttributeError) as error:
+        raise SchemaError(f"dtype {descr!r} is not a numpy dtype.") from error
+    if found.hasobject or found.itemsize == 0:
+        raise SchemaError(f"dtype {found} has no fixed size. Use a fixed-size dtype, Text() or Bytes().")
+
+
+def _check_shape(kind: Kind, shape: tuple[int | None, ...]) -> None:
+    for axis, size in enumerate(shape):
+        if (size is None and axis > 0) or (size is not None and size < 0):
+            raise SchemaError(f"shape {shape}: only the first dimension may be None, others are sizes of 0 or more.")
+    if kind == "image":
+        is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in IMAGE_CHANNELS)
+        if not is_image or None in shape or 0 in shape:
+            raise SchemaError(f"shape {shape} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4).")
+    if shape and shape[0] is None and 0 in shape:
+        raise SchemaError(f"shape {shape}: entries of no bytes cannot be counted. Allowed: inner sizes of 1 or more.")
+
+
+def _ints(shape: int | Iterable[int | None]) -> tuple[int | None, ...]:
+    try:
+        if not isinstance(shape, Iterable):
+            return (operator.index(shape),)
+        return tuple(None if size is None else operator.index(size) for size in shape)
     except TypeError as error:
-        raise SchemaError(f"shape {shape} is not a tuple of sizes.") from error
+        raise SchemaError(f"shape {shape!r} is not a tuple of sizes.") from error
 
 
 def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -239,4 +282,6 @@ def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _sorted_options(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(options.items()))
+    """Return options in one order and as JSON has them, so that equal features are equal and can be written."""
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    return tuple(sorted(plain.items()))

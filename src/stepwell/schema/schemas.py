@@ -13,7 +13,7 @@ from stepwell.schema.features import Array, Bytes, Feature, Image, Text
 
 __all__ = ["Schema", "infer_feature", "infer_schema"]
 
-NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 MAX_NAME_BYTES = 200
 RESERVED = frozenset({"episodes", "deleted", "segment", "store", "progress", "statistics"})
 FINAL_NAMES = ("observation", "obs")
@@ -42,6 +42,8 @@ class Schema(Mapping[str, Feature]):
     __slots__ = ("_features",)
 
     def __init__(self, features: Mapping[str, Feature]) -> None:
+        if not isinstance(features, Mapping):
+            raise SchemaError(f"a schema of a {type(features).__name__}. Give a mapping of names to features.")
         if not features:
             raise SchemaError("a schema needs at least one feature.")
         seen: dict[str, str] = {}
@@ -51,7 +53,9 @@ class Schema(Mapping[str, Feature]):
                 raise SchemaError(f"feature {name!r} is a {type(feature).__name__}. Use Array, Image, Text or Bytes.")
             other = seen.setdefault(name.lower(), name)
             if other != name:
-                raise SchemaError(f"features {other!r} and {name!r} differ only in case, and would share a file on some disks.")
+                raise SchemaError(
+                    f"features {other!r} and {name!r} differ only in case, and would share a file on some disks."
+                )
         self._features = dict(features)
 
     def __getitem__(self, name: str) -> Feature:
@@ -99,6 +103,8 @@ class Schema(Mapping[str, Feature]):
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Schema:
         """Return the schema that `to_json` wrote."""
+        if not isinstance(record, Mapping):
+            raise SchemaError(f"not the record of a schema: {record!r}.")
         return cls({name: Feature.from_json(feature) for name, feature in record.items()})
 
 
@@ -115,10 +121,27 @@ def infer_feature(value: Any) -> Feature:
         return Text()
     if isinstance(value, bytes | bytearray | memoryview):
         return Bytes()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SchemaError(
+            f"a {type(value).__name__} of uneven lengths is no array. Give the schema yourself."
+        ) from error
     if array.dtype.hasobject:
-        raise SchemaError(f"a {type(value).__name__} has no fixed-size dtype. Give an array, a number, a string or bytes.")
-    if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4) and min(array.shape[:2]) >= IMAGE_MIN_SIDE:
+        raise SchemaError(
+            f"a {type(value).__name__} has no fixed-size dtype. Give an array, a number, a string or bytes."
+        )
+    if array.dtype.kind in "SU" and not isinstance(value, np.ndarray):
+        raise SchemaError(
+            f"a {type(value).__name__} of strings: the longest of the first step would bound all others. "
+            'Give the schema yourself, e.g. Array(3, "U20"), or one Text() for each.'
+        )
+    if (
+        array.dtype == np.uint8
+        and array.ndim == 3
+        and array.shape[2] in (1, 3, 4)
+        and min(array.shape[:2]) >= IMAGE_MIN_SIDE
+    ):
         return Image(array.shape)
     return Array(array.shape, array.dtype)
 
@@ -134,7 +157,11 @@ def infer_schema(step: Mapping[str, Any], *, final: Iterable[str] | None = None)
     Raises:
         SchemaError: a value or a name that cannot be stored; the message names it.
     """
-    flat = dict(flatten(step))
+    pairs = list(flatten(step))
+    flat = dict(pairs)
+    if len(flat) < len(pairs):
+        twice = sorted({name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1})
+        raise SchemaError(f"the step has {', '.join(twice)} twice, nested and with dots in its name.")
     finals = {name for name in flat if name.split(".")[0] in FINAL_NAMES} if final is None else set(final)
     unknown = finals - set(flat)
     if unknown:
@@ -158,10 +185,16 @@ def flatten(step: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not NAME.match(name) or name.endswith(".") or ".." in name or len(name) > MAX_NAME_BYTES:
+    if (
+        not isinstance(name, str)
+        or not NAME.fullmatch(name)
+        or name.endswith(".")
+        or ".." in name
+        or len(name) > MAX_NAME_BYTES
+    ):
         raise SchemaError(
             f"feature name {name!r} cannot be a file's name. Allowed: letters, digits, '_', '.' and '-', "
             f"at most {MAX_NAME_BYTES}, not beginning with '.' or '-', no '..', not ending with '.'."
         )
-    if name.split(".")[0] in RESERVED and "." not in name:
+    if name in RESERVED:
         raise SchemaError(f"feature name {name!r} is the name of one of the store's own files. Choose another.")

@@ -1,1 +1,22 @@
-"""store."""
+"""Segments, writers, episodes, statistics, recovery: what lies on the disk."""
+
+from stepwell.store.episode import Episode
+from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
+from stepwell.store.ids import split_id, step_id
+from stepwell.store.opening import create, open
+from stepwell.store.segments import Segment
+from stepwell.store.store import Store
+from stepwell.store.writer import Writer
+
+__all__ = [
+    "EPISODE_DTYPE",
+    "Episode",
+    "EpisodeTable",
+    "Segment",
+    "Store",
+    "Writer",
+    "create",
+    "open",
+    "split_id",
+    "step_id",
+]

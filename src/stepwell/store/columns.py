@@ -1,0 +1,163 @@
+"""The files of one feature while a segment is being written.
+
+Space is reserved (posix_fallocate) before it is mapped, so that a full disk is an error of the reservation, never a bus error
+of a store into the map, and never half a step.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.errors import DiskFullError
+from stepwell.schema import Feature
+from stepwell.store.mapping import map_descriptor
+from stepwell.store.npy import header_bytes, header_size
+
+__all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class RawColumn:
+    """A growing ``.npy`` file, mapped: row i is ``rows[i]``.
+
+    Notes:
+        Owned by one writer, used by one thread at a time. `rows` is replaced by `grow`.
+    """
+
+    is_encoded = False
+
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], capacity: int) -> None:
+        self.path = path
+        self.dtype = dtype
+        self.shape = shape
+        self.row_bytes = math.prod(shape) * dtype.itemsize
+        self.header = header_size(dtype, shape)
+        self.rows: npt.NDArray[Any] = np.empty((0, *shape), dtype)
+        self._open(os.O_CREAT | os.O_EXCL)
+        self.grow(capacity)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for ``capacity`` rows; DiskFullError when there is none, with everything as it was."""
+        descriptor = self._open()
+        try:
+            num_bytes = self.header + capacity * self.row_bytes
+            reserve(descriptor, num_bytes, self.path)
+            os.pwrite(descriptor, header_bytes(self.dtype, self.shape, capacity), 0)
+            data = map_descriptor(descriptor, num_bytes, writable=True)[self.header :]
+        finally:
+            os.close(descriptor)
+        self.rows = (
+            data.view(self.dtype).reshape(capacity, *self.shape)
+            if self.row_bytes
+            else np.empty((capacity, *self.shape), self.dtype)
+        )
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk."""
+        descriptor = self._open()
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def close(self) -> None:
+        """Let go of the map; the file keeps its reserved length until the segment is sealed."""
+        self.rows = np.empty((0, *self.shape), self.dtype)
+
+    def _open(self, flags: int = 0) -> int:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+        if flags:
+            os.close(descriptor)
+        return descriptor
+
+
+class EncodedColumn:
+    """A growing pair of files: uint64 offsets [rows + 1], and the encoded rows back to back.
+
+    Notes:
+        Owned by one writer, used by one thread at a time.
+    """
+
+    is_encoded = True
+
+    def __init__(self, stem: str, feature: Feature, capacity: int) -> None:
+        self.codec = make_codec(feature)
+        self.offsets = RawColumn(f"{stem}.npy", np.dtype("<u8"), (), capacity + 1)
+        self.path = f"{stem}.bin"
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self.row_bytes = self.offsets.row_bytes
+
+    def grow(self, capacity: int) -> None:
+        """Make room for the offsets of ``capacity`` rows."""
+        self.offsets.grow(capacity + 1)
+
+    def write(self, row: int, blob: bytes) -> None:
+        """Store an encoded row; the rows before it must be stored already. DiskFullError leaves it unstored."""
+        offsets = self.offsets.rows
+        start = int(offsets[row])
+        write_all(self._descriptor, blob, start, self.path)
+        offsets[row + 1] = start + len(blob)
+
+    def num_bytes(self, rows: int) -> int:
+        """Return the bytes of the first ``rows`` encoded rows."""
+        return int(self.offsets.rows[rows])
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk."""
+        os.fsync(self._descriptor)
+        self.offsets.sync()
+
+    def close(self) -> None:
+        """Let go of the map and the file."""
+        self.offsets.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+Column = RawColumn | EncodedColumn
+
+
+def make_column(directory: str, name: str, feature: Feature, capacity: int) -> Column:
+    """Create the files of one feature in a segment's directory."""
+    stem = f"{directory}/{name}"
+    if feature.is_raw:
+        return RawColumn(f"{stem}.npy", feature.np_dtype, feature.fixed_shape, capacity)
+    return EncodedColumn(stem, feature, capacity)
+
+
+def reserve(descriptor: int, num_bytes: int, path: str) -> None:
+    """Make sure that the file's first ``num_bytes`` have blocks on the disk; DiskFullError when they cannot."""
+    try:
+        os.posix_fallocate(descriptor, 0, max(num_bytes, 1))
+    except OSError as error:
+        raise disk_error(error, num_bytes, path) from error
+
+
+def write_all(descriptor: int, data: bytes, offset: int, path: str) -> None:
+    """Write all of ``data`` at ``offset``; DiskFullError when there is no room for it."""
+    view = memoryview(data)
+    try:
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view = view[written:]
+            offset += written
+    except OSError as error:
+        raise disk_error(error, len(data), path) from error
+
+
+def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
+    """Return DiskFullError for an error of a full disk or quota, any other as it is."""
+    if error.errno not in FULL:
+        return error
+    full = DiskFullError(
+        f"no space left for {num_bytes} bytes of {path}. What was committed is safe; make room and go on, or close the writer."
+    )
+    full.errno = error.errno
+    return full

@@ -1,0 +1,103 @@
+"""Episodes: the record of one on disk, and the table of all that a store shows.
+
+``episodes.npy`` of a segment holds one `EPISODE_DTYPE` record an episode, in the order they were written; their rows follow
+each other without gaps. ``episodes.jsonl`` holds their free metadata, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError
+
+__all__ = ["EPISODE_DTYPE", "EpisodeTable", "check_records"]
+
+EPISODE_DTYPE = np.dtype(
+    [
+        ("start", "<i8"),  # first row in the segment
+        ("length", "<i8"),  # steps
+        ("rows", "<i8"),  # length, or length + 1 with a final row
+        ("origin", "<i8"),  # id of the first step when it was first written
+        ("time_ns", "<i8"),  # when it ended, since 1970
+        ("terminated", "?"),
+        ("truncated", "?"),
+        ("interrupted", "?"),  # its writer died before end_episode
+        ("discarded", "?"),  # taken back by discard_episode: never shown
+        ("pad", "V4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTable:
+    """The episodes that a store shows, as columns; memory per episode, never per step.
+
+    Args:
+        segment: int32 [E], index into the store's ``segments``.
+        start: int64 [E], first row in the segment.
+        length: int64 [E], steps.
+        rows: int64 [E], length, or length + 1 with a final row.
+        origin: int64 [E], id of its first step when it was first written; kept by compaction and concatenation.
+        time_ns: int64 [E], nanoseconds since 1970 when it ended; 0 while open.
+        terminated: bool [E].
+        truncated: bool [E].
+        interrupted: bool [E], its writer died before ``end_episode``.
+        is_open: bool [E], still being recorded: length and rows are what is committed.
+        record: int64 [E], its place among the segment's records.
+        read_metadata: from (segment, record) to an episode's metadata.
+
+    Notes:
+        An immutable snapshot; safe to share between threads.
+    """
+
+    segment: npt.NDArray[np.int32]
+    start: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    origin: npt.NDArray[np.int64]
+    time_ns: npt.NDArray[np.int64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    interrupted: npt.NDArray[np.bool_]
+    is_open: npt.NDArray[np.bool_]
+    record: npt.NDArray[np.int64]
+    read_metadata: Callable[[int, int], dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def metadata(self, index: int) -> dict[str, Any]:
+        """Return the free metadata of one episode."""
+        return self.read_metadata(int(self.segment[index]), int(self.record[index]))
+
+    def take(self, indices: Any) -> EpisodeTable:
+        """Return the table of the chosen episodes: integer indices, a slice or a bool mask."""
+        columns = {
+            field.name: getattr(self, field.name)[indices] for field in fields(self) if field.name != "read_metadata"
+        }
+        return replace(self, **columns)
+
+
+def check_records(records: npt.NDArray[Any], segment: str) -> None:
+    """Refuse episode records that cannot be.
+
+    Raises:
+        CorruptSegmentError: rows that do not follow each other, or a length that does not fit them.
+    """
+    rows, length, start = records["rows"], records["length"], records["start"]
+    if len(records) == 0:
+        return
+    ends = np.cumsum(rows)
+    fits = (
+        (start[0] == 0) and bool(np.all(start[1:] == ends[:-1])) and bool(np.all(rows >= 0)) and int(ends[-1]) < 2**32
+    )
+    if not fits or not bool(np.all((length >= 0) & (length <= rows) & (rows <= length + 1))):
+        raise CorruptSegmentError(
+            f"episodes.npy of segment {segment}: the rows of its {len(records)} episodes do not follow each other. "
+            'Run "stepwell verify PATH".'
+        )

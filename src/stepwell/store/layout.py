@@ -1,0 +1,117 @@
+"""Where things are in a store's directory, its lock, and files that are replaced whole.
+
+::
+
+    pusht.well/
+      store.json              format version, uuid, schema, fps, metadata; replaced by atomic rename
+      lock                    flock while a segment is made or the store is changed; holds the next ordinal
+      deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
+      segments/
+        00000000-7f3a/        sealed
+        00000001-91bc.open/   being written
+        .new-91bc/            being made, under the lock
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stepwell.store.columns import disk_error
+
+__all__ = [
+    "DELETED",
+    "OPEN_SUFFIX",
+    "STORE_JSON",
+    "list_segments",
+    "locked_store",
+    "new_tag",
+    "parse_segment_name",
+    "replace_file",
+    "reserve_ordinals",
+    "sync_directory",
+]
+
+FORMAT = "stepwell"
+FORMAT_VERSION = 1
+STORE_JSON = "store.json"
+LOCK = "lock"
+DELETED = "deleted.npy"
+SEGMENTS = "segments"
+SEGMENT_JSON = "segment.json"
+PROGRESS = "progress"
+EPISODES = "episodes.npy"
+METADATA = "episodes.jsonl"
+OPEN_SUFFIX = ".open"
+NEW_PREFIX = ".new-"
+SEGMENT_NAME = re.compile(r"^(\d{8,10})-([0-9a-f]{4})(\.open)?$")
+
+
+def new_tag() -> str:
+    """Return the four hexadecimal digits that tell segments of one ordinal in different stores apart."""
+    return secrets.token_hex(2)
+
+
+def parse_segment_name(name: str) -> tuple[int, str, bool] | None:
+    """Return (ordinal, name without suffix, sealed?) of a segment's directory; None for anything else."""
+    match = SEGMENT_NAME.match(name)
+    return None if match is None else (int(match[1]), f"{match[1]}-{match[2]}", match[3] is None)
+
+
+def list_segments(store: str) -> dict[str, tuple[int, bool]]:
+    """Return name without suffix to (ordinal, sealed?), by ordinal. Where both states are seen, sealed wins."""
+    found: dict[str, tuple[int, bool]] = {}
+    for entry in os.listdir(f"{store}/{SEGMENTS}"):
+        parsed = parse_segment_name(entry)
+        if parsed is not None:
+            ordinal, name, sealed = parsed
+            found[name] = (ordinal, sealed or found.get(name, (0, False))[1])
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+@contextmanager
+def locked_store(store: str) -> Iterator[int]:
+    """Hold the store's lock; yields the descriptor of the lock file."""
+    descriptor = os.open(f"{store}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:
+    """Take ``count`` ordinals that were never given before; the caller holds the lock. Returns the first."""
+    text = os.pread(lock, 32, 0).strip()
+    told = int(text) if text.isdigit() else 0
+    seen = max((ordinal + 1 for ordinal, _ in list_segments(store).values()), default=0)
+    first = max(told, seen)
+    os.pwrite(lock, b"%-20d\n" % (first + count), 0)
+    return first
+
+
+def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
+    """Write a file whole: readers see the old bytes or the new ones, whatever happens in between."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:  # noqa: PTH123
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105
+    except OSError as error:
+        if os.path.exists(temporary):  # noqa: PTH110
+            os.unlink(temporary)  # noqa: PTH108
+        raise disk_error(error, len(data), path) from error
+
+
+def sync_directory(path: str) -> None:
+    """Wait until a directory's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.fsync(descriptor)
+    os.close(descriptor)

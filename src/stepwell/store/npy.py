@@ -1,0 +1,49 @@
+"""``.npy`` files that grow: a header of constant length, rewritten when the number of rows is known.
+
+Source: numpy's NEP 1 (format version 1.0): magic, version, uint16 length, a Python literal padded with spaces to a multiple of 64.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError
+
+__all__ = ["header_bytes", "header_size", "parse_header_size"]
+
+MAGIC = b"\x93NUMPY\x01\x00"
+PREFIX = len(MAGIC) + 2
+ALIGN = 128
+# room for any number of rows, so that the header's length does not depend on it
+WIDEST_ROWS = 10**13
+
+
+def header_size(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> int:
+    """Return the length in bytes of the header of an array [rows, *shape], whatever ``rows`` is."""
+    return -(-(PREFIX + len(_literal(dtype, (WIDEST_ROWS, *shape))) + 1) // ALIGN) * ALIGN
+
+
+def header_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...], num_rows: int) -> bytes:
+    """Return the header of an array [num_rows, *shape] in C order."""
+    size = header_size(dtype, shape)
+    text = _literal(dtype, (num_rows, *shape)).encode("latin1")
+    return MAGIC + struct.pack("<H", size - PREFIX) + text.ljust(size - PREFIX - 1) + b"\n"
+
+
+def parse_header_size(head: bytes, name: str) -> int:
+    """Return where the data of a ``.npy`` file begins, from its first bytes.
+
+    Raises:
+        CorruptSegmentError: not the head of a ``.npy`` file of version 1.0.
+    """
+    if len(head) < PREFIX or head[: len(MAGIC)] != MAGIC:
+        raise CorruptSegmentError(f'{name}: the .npy header is damaged. Run "stepwell verify PATH".')
+    return PREFIX + int(struct.unpack("<H", head[len(MAGIC) : PREFIX])[0])
+
+
+def _literal(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> str:
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    return f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"

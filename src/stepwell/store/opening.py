@@ -1,0 +1,124 @@
+"""Create a store, or open one that is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepwell.codecs import make_codec
+from stepwell.errors import SchemaError, StoreExistsError
+from stepwell.schema import Feature, Schema
+from stepwell.store.layout import SEGMENTS, STORE_JSON, replace_file
+from stepwell.store.manifests import seal_json
+from stepwell.store.records import SEGMENT_BYTES, StoreRecord, read_record
+from stepwell.store.recovery import recover_store
+from stepwell.store.store import Mode, Store
+from stepwell.store.writer import Sync
+
+__all__ = ["create", "open"]
+
+
+def create(
+    path: str | os.PathLike[str],
+    schema: Schema | Mapping[str, Feature] | None = None,
+    *,
+    fps: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    sync: Sync = "none",
+    exist_ok: bool = False,
+) -> Store:
+    """Create a store.
+
+    Args:
+        path: of its directory, made with its parents; by custom it ends in ``.well``.
+        schema: name to feature. None: inferred from the first step that is written.
+        fps: steps a second, if they are evenly spaced; needed for offsets in seconds.
+        metadata: anything that JSON holds.
+        segment_bytes: a segment is sealed, and a new one begun, at the first end of an episode beyond this size.
+        sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode", "step".
+        exist_ok: open the store that is there instead of refusing; its schema must be the same, or ``schema`` None.
+
+    Returns:
+        The store, open for writing.
+
+    Raises:
+        StoreExistsError: something is at the path already.
+        SchemaError: a feature that its codec cannot store, or another schema than that of the store that is there.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/arm.well", {"action": stepwell.Array(7)}, fps=30)
+        >>> store.schema
+        <Schema action: raw 7 float32>
+    """
+    directory = Path(path)
+    if schema is not None:
+        schema = schema if isinstance(schema, Schema) else Schema(schema)
+        for name, feature in schema.items():
+            _check_codec(name, feature)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        return _open_existing(directory, schema, exist_ok)
+    if fps is not None and not fps > 0:
+        raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
+    if segment_bytes < 1:
+        raise SchemaError(f"segment_bytes={segment_bytes} is not a size. Give at least 1.")
+    (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
+    record = StoreRecord(
+        schema=schema,
+        fps=None if fps is None else float(fps),
+        metadata=dict(metadata or {}),
+        segment_bytes=segment_bytes,
+        sync=sync,
+    )
+    try:
+        data = seal_json(record.to_json())
+    except TypeError as error:
+        raise SchemaError(f"metadata: {error}. Allowed: what JSON holds.") from error
+    replace_file(str(directory / STORE_JSON), data)
+    return Store(str(directory), "a")
+
+
+def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
+    """Open a store.
+
+    Args:
+        path: of its directory.
+        mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches nothing.
+
+    Returns:
+        The store.
+
+    Raises:
+        StoreNotFoundError: no store there.
+        StoreVersionError: of a newer format.
+        CorruptSegmentError: damaged; the message names the file.
+    """
+    if mode not in ("a", "r"):
+        raise SchemaError(f'mode={mode!r} is not one of "a", "r".')
+    text = os.fspath(path)
+    record = read_record(text)
+    if mode == "a" and os.access(text, os.W_OK):
+        recover_store(text, record.schema)
+    return Store(text, mode)
+
+
+def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> Store:
+    if not exist_ok or not (directory / STORE_JSON).exists():
+        what = "a store" if (directory / STORE_JSON).exists() else "something else"
+        raise StoreExistsError(f"{directory} is {what} already. Open it with stepwell.open(), or choose another path.")
+    store = open(directory)
+    if schema is not None and store.schema is not None and store.schema != schema:
+        raise SchemaError(f"{directory} has another schema: {store.schema}, not {schema}.")
+    return store
+
+
+def _check_codec(name: str, feature: Feature) -> None:
+    if feature.is_raw:
+        return
+    try:
+        make_codec(feature)
+    except SchemaError as error:
+        raise SchemaError(f"feature {name!r}: {error}") from error

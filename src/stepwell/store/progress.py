@@ -1,0 +1,151 @@
+"""The commit record of an open segment: 64 mapped bytes that say how much of it is there.
+
+::
+
+    0        8         12    16     24         32          40       48      64
+    | magic  | version | pid | rows | episodes | opened_ns | sealed | (zero) |
+
+The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads ``rows``
+before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is not there.
+Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors the system calls
+between two appends do so in practice.)
+
+The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+
+from stepwell.errors import CorruptSegmentError
+from stepwell.store.mapping import map_descriptor
+
+__all__ = ["Progress", "is_writer_alive"]
+
+MAGIC = b"stepwell"
+VERSION = 1
+NUM_BYTES = 64
+ROWS_WORD = 2
+EPISODES_WORD = 3
+SEALED_WORD = 5
+
+
+class Progress:
+    """One commit record, mapped.
+
+    Notes:
+        `rows` and `episodes` are read by any number of processes; only the writer sets them. The writer's lock goes with the
+        process, however it ends; a forked child must call `release_after_fork`, else it keeps the lock of a dead parent.
+    """
+
+    __slots__ = ("_descriptor", "words")
+
+    def __init__(self, descriptor: int, *, writable: bool) -> None:
+        self._descriptor = descriptor if writable else -1
+        self.words = memoryview(map_descriptor(descriptor, NUM_BYTES, writable=writable)).cast("q")
+
+    @classmethod
+    def create(cls, path: str) -> Progress:
+        """Make the file, locked by this process."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
+        os.pwrite(descriptor, head.ljust(NUM_BYTES, b"\0"), 0)
+        return cls(descriptor, writable=True)
+
+    @classmethod
+    def open(cls, path: str) -> Progress:
+        """Map an existing file for reading.
+
+        Raises:
+            FileNotFoundError: the segment was sealed meanwhile.
+            CorruptSegmentError: not a commit record.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(descriptor, path)
+            return cls(descriptor, writable=False)
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def take_over(cls, path: str) -> Progress | None:
+        """Lock the record of a dead writer; None when its writer is alive.
+
+        Raises:
+            FileNotFoundError: the segment was sealed meanwhile.
+            CorruptSegmentError: not a commit record.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        try:
+            _check(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor, writable=True)
+
+    @property
+    def rows(self) -> int:
+        """Committed rows."""
+        return self.words[ROWS_WORD]
+
+    @property
+    def episodes(self) -> int:
+        """Ended episodes."""
+        return self.words[EPISODES_WORD]
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the segment was sealed since this record was mapped."""
+        return self.words[SEALED_WORD] != 0
+
+    def mark_sealed(self) -> None:
+        """Tell readers that hold this record that the segment is sealed under its own name."""
+        self.words[SEALED_WORD] = 1
+
+    def commit_rows(self, rows: int) -> None:
+        """Publish rows of the open episode."""
+        self.words[ROWS_WORD] = rows
+
+    def commit_episode(self, episodes: int, rows: int) -> None:
+        """Publish an ended episode, whose record is in place, and all its rows."""
+        self.words[EPISODES_WORD] = episodes
+        self.words[ROWS_WORD] = rows
+
+    def close(self) -> None:
+        """Let go of the map and of the writer's lock."""
+        self.words = self.words[:0]
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    release_after_fork = close
+
+
+def is_writer_alive(path: str) -> bool:
+    """Whether some process holds the record's lock."""
+    try:
+        progress = Progress.take_over(path)
+    except (FileNotFoundError, CorruptSegmentError):
+        return False
+    if progress is None:
+        return True
+    progress.close()
+    return False
+
+
+def _check(descriptor: int, path: str) -> None:
+    head = os.pread(descriptor, NUM_BYTES, 0)
+    if len(head) != NUM_BYTES or head[:8] != MAGIC:
+        raise CorruptSegmentError(f'{path} is not the commit record of a segment. Run "stepwell verify PATH".')
+    rows, episodes = struct.unpack_from("<qq", head, 16)
+    if rows < 0 or episodes < 0:
+        raise CorruptSegmentError(f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".')

@@ -1,0 +1,97 @@
+"""What ``store.json`` says of a store."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stepwell.errors import CorruptSegmentError, SchemaError, StoreNotFoundError, StoreVersionError
+from stepwell.schema import Schema
+from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
+from stepwell.store.manifests import open_json
+from stepwell.store.writer import Sync
+
+__all__ = ["SEGMENT_BYTES", "StoreRecord", "read_record"]
+
+SEGMENT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """The record of a store.
+
+    Args:
+        schema: its features; None until the first step.
+        fps: steps a second, or None.
+        metadata: free, JSON types.
+        segment_bytes: a segment is sealed at the first end of an episode beyond this size.
+        sync: when writers wait for the disk, unless told otherwise.
+        uuid: its identity.
+    """
+
+    schema: Schema | None = None
+    fps: float | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    segment_bytes: int = SEGMENT_BYTES
+    sync: Sync = "none"
+    uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
+
+    def with_schema(self, schema: Schema) -> StoreRecord:
+        """Return the record with another schema."""
+        return replace(self, schema=schema)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON types."""
+        return {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "uuid": self.uuid,
+            "fps": self.fps,
+            "sync": self.sync,
+            "segment_bytes": self.segment_bytes,
+            "metadata": self.metadata,
+            "features": None if self.schema is None else self.schema.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], path: str) -> StoreRecord:
+        """Return the record that `to_json` wrote."""
+        if record.get("format") != FORMAT:
+            raise StoreNotFoundError(f"{path} is not the record of a stepwell store.")
+        if record["version"] > FORMAT_VERSION:
+            raise StoreVersionError(
+                f"{path} has format version {record['version']}, this stepwell reads up to {FORMAT_VERSION}. Upgrade stepwell."
+            )
+        features = record["features"]
+        return cls(
+            schema=None if features is None else Schema.from_json(features),
+            fps=record["fps"],
+            metadata=record["metadata"],
+            segment_bytes=record["segment_bytes"],
+            sync=record["sync"],
+            uuid=record["uuid"],
+        )
+
+
+def read_record(path: str) -> StoreRecord:
+    """Read ``store.json`` of the store at ``path``.
+
+    Raises:
+        StoreNotFoundError: there is none.
+        StoreVersionError: of a newer format.
+        CorruptSegmentError: damaged.
+    """
+    file = Path(path, STORE_JSON)
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreNotFoundError(
+            f"no store at {path}: there is no {STORE_JSON}. Make one with stepwell.create()."
+        ) from None
+    try:
+        return StoreRecord.from_json(open_json(data, name=str(file)), str(file))
+    except (KeyError, TypeError, AttributeError, SchemaError) as error:
+        raise CorruptSegmentError(f"{file} is not the record of a store: {error!r}.") from error

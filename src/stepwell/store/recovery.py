@@ -1,0 +1,129 @@
+"""Recovery: what a killed writer left is trimmed to what it had committed, and sealed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepwell.schema import Schema
+from stepwell.store.columns import write_all
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.ids import step_id
+from stepwell.store.layout import (
+    EPISODES,
+    METADATA,
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENT_JSON,
+    SEGMENTS,
+    locked_store,
+    parse_segment_name,
+)
+from stepwell.store.npy import header_size
+from stepwell.store.progress import Progress
+from stepwell.store.sealing import seal_segment
+
+__all__ = ["recover_store"]
+
+
+def recover_store(store: str, schema: Schema | None) -> list[str]:
+    """Seal every open segment whose writer is dead; those of live writers are left alone.
+
+    Any number of processes may do so at once: the commit record's lock says who does.
+
+    Args:
+        store: path of the store.
+        schema: its features; None for a store that has no steps yet.
+
+    Returns:
+        The names of the segments that were sealed or removed.
+
+    Raises:
+        CorruptSegmentError: a file lost bytes that were committed.
+        DiskFullError: no space to seal; nothing is lost, the next open tries again.
+    """
+    recovered = []
+    if any(entry.startswith(NEW_PREFIX) for entry in os.listdir(f"{store}/{SEGMENTS}")):
+        with locked_store(store):
+            # under the lock nobody is making a segment, so whoever began this one is dead
+            for entry in os.listdir(f"{store}/{SEGMENTS}"):
+                if entry.startswith(NEW_PREFIX):
+                    shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
+    for path in _open_segments(store):
+        if schema is not None and _recover(path, schema):
+            recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))  # noqa: PTH119
+    return recovered
+
+
+def _open_segments(store: str) -> Iterator[str]:
+    for entry in sorted(os.listdir(f"{store}/{SEGMENTS}")):
+        parsed = parse_segment_name(entry)
+        if parsed is not None and not parsed[2]:
+            yield f"{store}/{SEGMENTS}/{entry}"
+
+
+def _recover(path: str, schema: Schema) -> bool:
+    """Recover one open segment; False when its writer lives or somebody else has done it."""
+    try:
+        progress = Progress.take_over(f"{path}/{PROGRESS}")
+    except FileNotFoundError:
+        return _finish_rename(path)
+    if progress is None:
+        return False
+    try:
+        if not os.path.isdir(path):  # noqa: PTH112
+            return False
+        rows, episodes = progress.rows, progress.episodes
+        rows, episodes = _close_open_episode(path, rows, episodes)
+        progress.commit_episode(episodes, rows)
+        seal_segment(path, schema, rows=rows, episodes=episodes, sync=True)
+        progress.mark_sealed()
+        return True
+    finally:
+        progress.close()
+
+
+def _finish_rename(path: str) -> bool:
+    """Give a segment its sealed name that was killed just before it got it."""
+    if not os.path.exists(f"{path}/{SEGMENT_JSON}"):  # noqa: PTH110
+        return False
+    try:
+        os.rename(path, path.removesuffix(OPEN_SUFFIX))  # noqa: PTH104
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
+    """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
+    header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
+    descriptor = os.open(f"{path}/{EPISODES}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        ended = 0
+        if episodes:
+            last = np.frombuffer(os.pread(descriptor, size, header + (episodes - 1) * size), EPISODE_DTYPE)[0]
+            ended = int(last["start"] + last["rows"])
+        if rows <= ended:
+            return ended, episodes
+        ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)  # noqa: PTH119
+        record = np.zeros((), EPISODE_DTYPE)
+        record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
+        record["origin"], record["interrupted"] = step_id(ordinal, ended), True
+        record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns  # noqa: PTH116
+        _put_metadata_line(path, episodes)
+        write_all(descriptor, record.tobytes(), header + episodes * size, path)
+    finally:
+        os.close(descriptor)
+    return rows, episodes + 1
+
+
+def _put_metadata_line(path: str, episodes: int) -> None:
+    with open(f"{path}/{METADATA}", "r+b") as file:  # noqa: PTH123
+        end = sum(len(file.readline()) for _ in range(episodes))
+        file.truncate(end)
+        file.seek(end)
+        file.write(b"{}\n")

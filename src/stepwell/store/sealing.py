@@ -1,0 +1,137 @@
+"""Sealing: an open segment becomes an immutable one. Used by a writer that is done and by the recovery of a dead one's.
+
+Order of things, so that a kill between any two of them is repaired by doing it all again::
+
+    trim files to what is committed → statistics, checksums → segment.json → remove progress → rename NAME.open to NAME
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import CorruptSegmentError
+from stepwell.schema import Schema
+from stepwell.store.columns import disk_error
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, SEGMENT_JSON, replace_file, sync_directory
+from stepwell.store.manifests import seal_json
+from stepwell.store.npy import header_bytes, header_size
+from stepwell.store.segments import Segment
+from stepwell.store.statistics import segment_statistics, statistics_json, write_statistics
+
+__all__ = ["file_checksum", "seal_segment", "write_manifest"]
+
+CHUNK_BYTES = 4 << 20
+
+
+def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: bool) -> str | None:
+    """Seal the open segment at ``path``, whose writer has let go of it.
+
+    Args:
+        path: its directory, with the ``.open`` suffix.
+        schema: the store's features.
+        rows: committed rows.
+        episodes: ended episodes, which hold all the rows.
+        sync: whether to wait until all of it is on the disk.
+
+    Returns:
+        Its new path, or None when there was nothing in it and it was removed.
+
+    Raises:
+        CorruptSegmentError: a file is shorter than what was committed.
+        DiskFullError: no space for the manifest; the segment stays open and can be sealed later.
+    """
+    if episodes == 0:
+        shutil.rmtree(path)
+        return None
+    try:
+        trim_segment(path, schema, rows=rows, episodes=episodes)
+        write_manifest(path, schema, sync=sync)
+    except OSError as error:
+        raise disk_error(error, 0, path) from error
+    sealed = path.removesuffix(OPEN_SUFFIX)
+    if os.path.exists(f"{path}/{PROGRESS}"):  # noqa: PTH110
+        os.unlink(f"{path}/{PROGRESS}")  # noqa: PTH108
+    os.rename(path, sealed)  # noqa: PTH104
+    if sync:
+        sync_directory(os.path.dirname(sealed))  # noqa: PTH120
+    return sealed
+
+
+def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
+    """Cut every file to what is committed and give the ``.npy`` files their true headers."""
+    _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
+    _trim_lines(f"{path}/{METADATA}", episodes)
+    for name, feature in schema.items():
+        stem = f"{path}/{name}"
+        if feature.is_raw:
+            _trim_npy(f"{stem}.npy", feature.np_dtype, feature.fixed_shape, rows)
+            continue
+        _trim_npy(f"{stem}.npy", np.dtype("<u8"), (), rows + 1)
+        with open(f"{stem}.npy", "rb") as file:  # noqa: PTH123
+            file.seek(-8, os.SEEK_END)
+            end = int.from_bytes(file.read(8), "little")
+        _cut(f"{stem}.bin", end)
+
+
+def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
+    """Compute statistics and checksums of a trimmed segment and write its ``segment.json``."""
+    segment = Segment.of_trimmed(path, schema)
+    statistics = segment_statistics(segment, schema)
+    write_statistics(path, statistics)
+    files: dict[str, Any] = {}
+    for name in sorted(os.listdir(path)):
+        if name in (SEGMENT_JSON, PROGRESS) or name.endswith(".tmp"):
+            continue
+        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync)
+        files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
+    manifest = {
+        "name": segment.name,
+        "ordinal": segment.ordinal,
+        "rows": segment.num_rows,
+        "episodes": len(segment.records),
+        "files": files,
+        "statistics": statistics_json(statistics),
+    }
+    replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest), sync=sync)
+
+
+def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:
+    """Return (bytes, crc32) of a file, read in pieces without the GIL; waits for the disk first when ``sync``."""
+    num_bytes = checksum = 0
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        if sync:
+            os.fsync(file.fileno())
+        buffer = bytearray(CHUNK_BYTES)
+        view = memoryview(buffer)
+        while got := file.readinto(buffer):
+            checksum = zlib.crc32(view[:got], checksum)
+            num_bytes += got
+    return num_bytes, checksum
+
+
+def _trim_npy(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> None:
+    row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    _cut(path, header_size(dtype, shape) + rows * row_bytes)
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.write(header_bytes(dtype, shape, rows))
+
+
+def _trim_lines(path: str, lines: int) -> None:
+    with open(path, "rb") as file:  # noqa: PTH123
+        end = sum(len(file.readline()) for _ in range(lines))
+    _cut(path, end)
+
+
+def _cut(path: str, num_bytes: int) -> None:
+    size = os.path.getsize(path)  # noqa: PTH202
+    if size < num_bytes:
+        raise CorruptSegmentError(
+            f'{path}: {num_bytes} bytes were committed, the file has {size}. Run "stepwell verify PATH".'
+        )
+    os.truncate(path, num_bytes)

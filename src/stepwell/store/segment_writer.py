@@ -1,0 +1,272 @@
+"""One open segment: rows go into its columns, episodes into its table, and the commit record says how far it got."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import StepError
+from stepwell.schema import Schema
+from stepwell.store.columns import EncodedColumn, RawColumn, make_column, write_all
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.ids import MAX_ROWS, step_id
+from stepwell.store.layout import (
+    EPISODES,
+    METADATA,
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENTS,
+    locked_store,
+    new_tag,
+    reserve_ordinals,
+)
+from stepwell.store.progress import Progress
+
+__all__ = ["SegmentWriter", "encode_metadata"]
+
+FIRST_BYTES = 1 << 20
+STEP_BYTES = 64 << 20
+FIRST_EPISODES = 64
+
+_LIVE: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
+
+
+class SegmentWriter:
+    """Write one segment's rows and episodes.
+
+    Args:
+        store: path of the store.
+        schema: the features.
+        sync: when to wait for the disk: "none", "episode" or "step".
+        ordinal: one that was reserved before, or None for the next.
+        tag: the segment's tag, or None for a random one.
+
+    Raises:
+        DiskFullError: no space for the first rows.
+
+    Notes:
+        One thread at a time. After a fork only the parent may go on.
+    """
+
+    def __init__(
+        self, store: str, schema: Schema, *, sync: str, ordinal: int | None = None, tag: str | None = None
+    ) -> None:
+        self.schema = schema
+        self.sync = sync
+        self.row = 0
+        self.episode_start = 0
+        self.num_episodes = 0
+        fixed = sum(feature.row_bytes for feature in schema.values() if feature.is_raw)
+        self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
+        self.capacity = max(16, min(4096, FIRST_BYTES // max(1, self._fixed_bytes)))
+        self._metadata_end = 0
+        with locked_store(store) as lock:
+            self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
+            self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
+            self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
+            self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
+        _LIVE.add(self)
+
+    def _create(self, directory: str) -> None:
+        os.mkdir(directory)  # noqa: PTH102
+        try:
+            self._progress = Progress.create(f"{directory}/{PROGRESS}")
+            self.columns = {
+                name: make_column(directory, name, feature, self.capacity) for name, feature in self.schema.items()
+            }
+            self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
+            self._metadata = os.open(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.rename(directory, self.path)  # noqa: PTH104
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        for name, column in self.columns.items():
+            parts = [column] if isinstance(column, RawColumn) else [column, column.offsets]
+            for part in parts:
+                part.path = part.path.replace(directory, self.path, 1)
+            del name
+        self._episodes.path = f"{self.path}/{EPISODES}"
+        self._rebind()
+
+    def _rebind(self) -> None:
+        """Keep what the hot path needs at hand: (place in the schema, rows or column)."""
+        self._raw: list[tuple[int, Any]] = []
+        self._encoded: list[tuple[int, EncodedColumn]] = []
+        for place, column in enumerate(self.columns.values()):
+            if isinstance(column, EncodedColumn):
+                self._encoded.append((place, column))
+            else:
+                self._raw.append((place, column.rows))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the committed rows on the disk."""
+        return self.row * self._fixed_bytes + sum(column.num_bytes(self.row) for _, column in self._encoded)
+
+    @property
+    def has_open_episode(self) -> bool:
+        """Whether steps were written since the last end of an episode."""
+        return self.row > self.episode_start
+
+    def append(self, values: Sequence[Any]) -> int:
+        """Store and commit one step of accepted values, in the schema's order; returns its id."""
+        row = self.row
+        if row >= self.capacity:
+            self._grow(row + 1)
+        self._store(row, values)
+        self.row = row + 1
+        self._progress.commit_rows(row + 1)
+        if self.sync == "step":
+            self.flush()
+        return (self.ordinal << 32) | row
+
+    def _store(self, row: int, values: Sequence[Any]) -> None:
+        for place, rows in self._raw:
+            rows[row] = values[place]
+        for place, column in self._encoded:
+            column.write(row, column.codec.encode(values[place]))
+
+    def append_rows(self, columns: Sequence[Any], count: int) -> int:
+        """Store and commit ``count`` steps of accepted columns, in the schema's order; returns the first one's id."""
+        row = self.row
+        if row + count > self.capacity:
+            self._grow(row + count)
+        for place, rows in self._raw:
+            rows[row : row + count] = columns[place]
+        for place, column in self._encoded:
+            encode, values = column.codec.encode, columns[place]
+            for i in range(count):
+                column.write(row + i, encode(values[i]))
+        self.row = row + count
+        self._progress.commit_rows(self.row)
+        if self.sync == "step":
+            self.flush()
+        return step_id(self.ordinal, row)
+
+    def end_episode(
+        self,
+        *,
+        metadata: bytes,
+        final: Mapping[str, Any] | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        interrupted: bool = False,
+        discarded: bool = False,
+        origin: int | None = None,
+        time_ns: int | None = None,
+    ) -> int:
+        """Close the open episode and commit its record; returns its place in the segment.
+
+        Args:
+            metadata: one line of JSON, from `encode_metadata`.
+            final: accepted values of the final row by name, of the features that have one; None for no final row.
+            terminated: the environment reached a terminal state.
+            truncated: the episode was cut.
+            interrupted: its writer died or was closed in mid-episode.
+            discarded: to be never shown.
+            origin: id of its first step when it was first written; None for its id here.
+            time_ns: when it ended; None for now.
+        """
+        start, length = self.episode_start, self.row - self.episode_start
+        end = self.row
+        if final is not None:
+            self._store_final(final)
+            end += 1
+        if self.num_episodes >= len(self._episodes.rows):
+            self._episodes.grow(2 * len(self._episodes.rows))
+        write_all(self._metadata, metadata, self._metadata_end, f"{self.path}/{METADATA}")
+        record = self._episodes.rows[self.num_episodes]
+        record["start"], record["length"], record["rows"] = start, length, end - start
+        record["origin"] = step_id(self.ordinal, start) if origin is None else origin
+        record["time_ns"] = time.time_ns() if time_ns is None else time_ns
+        record["terminated"], record["truncated"] = terminated, truncated
+        record["interrupted"], record["discarded"] = interrupted, discarded
+        self._metadata_end += len(metadata)
+        self.num_episodes += 1
+        self.row = self.episode_start = end
+        if self.sync != "none":
+            self._sync_columns()
+        self._progress.commit_episode(self.num_episodes, end)
+        return self.num_episodes - 1
+
+    def _store_final(self, final: Mapping[str, Any]) -> None:
+        row = self.row
+        if row >= self.capacity:
+            self._grow(row + 1)
+        for name, column in self.columns.items():
+            if isinstance(column, EncodedColumn):
+                column.write(row, column.codec.encode(final[name]) if name in final else b"")
+            else:
+                column.rows[row] = final[name] if name in final else np.zeros((), column.dtype)
+
+    def _grow(self, rows: int) -> None:
+        if rows > MAX_ROWS - 1:
+            raise StepError(f"a segment holds at most {MAX_ROWS - 1} rows. End episodes more often.")
+        step = max(1, STEP_BYTES // max(1, self._fixed_bytes))
+        capacity = max(rows, min(2 * self.capacity, self.capacity + step))
+        for column in self.columns.values():
+            column.grow(capacity)
+        self.capacity = capacity
+        self._rebind()
+
+    def flush(self) -> None:
+        """Wait until all committed rows are on the disk, whatever ``sync`` says."""
+        self._sync_columns()
+        descriptor = os.open(f"{self.path}/{PROGRESS}", os.O_RDWR | os.O_CLOEXEC)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def _sync_columns(self) -> None:
+        for column in self.columns.values():
+            column.sync()
+        self._episodes.sync()
+        os.fsync(self._metadata)
+
+    def close(self) -> Progress:
+        """Let go of the files and return the commit record, still locked: whoever seals closes it."""
+        _LIVE.discard(self)
+        for column in self.columns.values():
+            column.close()
+        self._episodes.close()
+        os.close(self._metadata)
+        return self._progress
+
+    def leave_after_fork(self) -> None:
+        """Give up the parent's lock and blobs in a forked child."""
+        self._progress.release_after_fork()
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
+    """Return an episode's metadata as a line of JSON; numpy numbers and arrays become plain ones.
+
+    Raises:
+        StepError: a value that JSON cannot hold; the message names it.
+    """
+    try:
+        return json.dumps(dict(metadata), default=_plain, ensure_ascii=False, allow_nan=True).encode("utf-8") + b"\n"
+    except (TypeError, ValueError) as error:
+        raise StepError(
+            f"episode metadata {sorted(map(str, metadata))}: {error}. Allowed: what JSON and numpy numbers hold."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be stored")
+
+
+def _leave_all() -> None:
+    for writer in list(_LIVE):
+        writer.leave_after_fork()
+
+
+os.register_at_fork(after_in_child=_leave_all)

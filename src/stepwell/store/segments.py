@@ -1,0 +1,230 @@
+"""A segment as a reader sees it: committed rows, episode records, and maps of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError
+from stepwell.schema import Feature, Schema
+from stepwell.store.episodes import EPISODE_DTYPE, check_records
+from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
+from stepwell.store.mapping import map_descriptor
+from stepwell.store.npy import header_bytes, header_size, parse_header_size
+from stepwell.store.progress import Progress
+
+__all__ = ["Segment"]
+
+
+class Segment:
+    """One directory of a store: a run of whole episodes written by one writer.
+
+    Made by the store. `num_rows` and `records` are those of the last `refresh`; a sealed segment's never change.
+
+    Args:
+        directory: its path, with or without ``.open``.
+        schema: the store's features.
+
+    Raises:
+        FileNotFoundError: the segment is gone (evicted, compacted).
+        CorruptSegmentError: its episode table is damaged.
+
+    Notes:
+        Maps are made at every call of `raw_map`, `offsets_map` and `blob_map` and belong to the returned array: the caller keeps
+        and bounds them. They stay valid when the segment is sealed, renamed or removed.
+    """
+
+    __slots__ = ("_directory", "_progress", "_schema", "is_sealed", "name", "num_rows", "ordinal", "records")
+
+    def __init__(self, directory: str, schema: Schema) -> None:
+        parsed = parse_segment_name(os.path.basename(directory))  # noqa: PTH119
+        if parsed is None:
+            raise CorruptSegmentError(f"{directory} is not named as a segment is.")
+        self.ordinal, self.name, self.is_sealed = parsed
+        self._directory = directory
+        self._schema = schema
+        self._progress: Progress | None = None
+        self.num_rows = 0
+        self.records: npt.NDArray[Any] = np.empty(0, EPISODE_DTYPE)
+        if self.is_sealed:
+            self._load_sealed()
+        else:
+            self._follow()
+
+    @classmethod
+    def of_trimmed(cls, directory: str, schema: Schema) -> Segment:
+        """Return an ``.open`` directory, trimmed already, as if it were sealed: for sealing itself."""
+        segment = cls.__new__(cls)
+        parsed = parse_segment_name(os.path.basename(directory))  # noqa: PTH119
+        if parsed is None:
+            raise CorruptSegmentError(f"{directory} is not named as a segment is.")
+        segment.ordinal, segment.name, _ = parsed
+        segment._directory, segment._schema, segment._progress = directory, schema, None
+        segment.is_sealed = True
+        segment._load_sealed()
+        return segment
+
+    @property
+    def path(self) -> Path:
+        """Its directory now; an open one is renamed when it is sealed."""
+        return Path(self._directory)
+
+    @property
+    def episodes(self) -> npt.NDArray[Any]:
+        """Its episode records (`EPISODE_DTYPE`), ended ones only, discarded ones too."""
+        return self.records
+
+    def refresh(self) -> bool:
+        """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""
+        progress = self._progress
+        if progress is None or (progress.rows == self.num_rows and not progress.is_sealed):
+            return False
+        self._follow()
+        return True
+
+    def raw_map(self, name: str) -> npt.NDArray[np.uint8]:
+        """Map the rows of a raw feature: read-only uint8 [>= num_rows * row_bytes]."""
+        feature = self._schema[name]
+        return self._map_npy(f"{name}.npy", self.num_rows * feature.row_bytes)
+
+    def offsets_map(self, name: str) -> npt.NDArray[np.uint64]:
+        """Map the offsets of an encoded feature: read-only uint64 [>= num_rows + 1]."""
+        data = self._map_npy(f"{name}.npy", (self.num_rows + 1) * 8)
+        return data[: len(data) // 8 * 8].view("<u8")
+
+    def blob_map(self, name: str) -> npt.NDArray[np.uint8]:
+        """Map the encoded rows of a feature: read-only uint8; [offsets[i], offsets[i + 1]) is row i."""
+        descriptor = self._open(f"{name}.bin")
+        try:
+            return map_descriptor(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+
+    def read_rows(self, name: str, start: int, stop: int) -> Any:
+        """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size."""
+        feature = self._schema[name]
+        if not feature.is_raw:
+            return self._decode_rows(name, feature, start, stop)
+        rows = self.raw_map(name)[start * feature.row_bytes : stop * feature.row_bytes]
+        if feature.row_bytes == 0:
+            return np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
+        return rows.view(feature.np_dtype).reshape(stop - start, *feature.fixed_shape)
+
+    def metadata_lines(self) -> list[dict[str, Any]]:
+        """Return the metadata of all its ended episodes."""
+        descriptor = self._open(METADATA)
+        with os.fdopen(descriptor, "rb") as file:
+            lines = file.read().split(b"\n")[: len(self.records)]
+        try:
+            found = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise self._damaged(METADATA, f"a line that is not JSON: {error}") from error
+        if len(found) < len(self.records) or not all(isinstance(entry, dict) for entry in found):
+            raise self._damaged(
+                METADATA, f"{len(found)} lines for {len(self.records)} episodes, or a line that is no object"
+            )
+        return found
+
+    def __repr__(self) -> str:
+        state = "sealed" if self.is_sealed else "open"
+        return f"<Segment {self.name} {state} {len(self.records)} episodes {self.num_rows:,} rows>"
+
+    def _decode_rows(self, name: str, feature: Feature, start: int, stop: int) -> Any:
+        from stepwell.codecs import make_codec
+
+        codec = make_codec(feature)
+        offsets = self.offsets_map(name)[start : stop + 1].astype(np.int64)
+        blobs = self.blob_map(name)
+        if stop > start and (
+            bool(np.any(np.diff(offsets) < 0)) or int(offsets[-1]) > len(blobs) or int(offsets[0]) < 0
+        ):
+            raise self._damaged(f"{name}.npy", f"the offsets of rows {start} to {stop} do not fit {name}.bin")
+        rows = [blobs[offsets[i] : offsets[i + 1]] for i in range(stop - start)]
+        if feature.is_ragged:
+            return [codec.decode(blob) for blob in rows]
+        out = np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
+        for i, blob in enumerate(rows):
+            codec.decode_into(blob, out[i])
+        return out
+
+    def _follow(self) -> None:
+        """Read the commit record of an open segment; finds out when it was sealed meanwhile."""
+        try:
+            if self._progress is None:
+                self._progress = Progress.open(f"{self._directory}/{PROGRESS}")
+        except FileNotFoundError:
+            self._become_sealed()
+            return
+        if self._progress.is_sealed:
+            self._become_sealed()
+            return
+        # rows before episodes: see progress.py
+        rows, episodes = self._progress.rows, self._progress.episodes
+        if episodes != len(self.records):
+            self.records = self._read_records(episodes)
+        ended = int(self.records["start"][-1] + self.records["rows"][-1]) if episodes else 0
+        self.num_rows = max(rows, ended)
+
+    def _become_sealed(self) -> None:
+        """Go on under the sealed name; for a moment, or after a kill in it, the directory keeps its old one."""
+        sealed = self._directory.removesuffix(OPEN_SUFFIX)
+        if os.path.isdir(sealed):  # noqa: PTH112
+            self._directory = sealed
+        self._progress = None
+        self.is_sealed = True
+        self._load_sealed()
+
+    def _load_sealed(self) -> None:
+        self.records = self._read_records(None)
+        last = self.records[-1:]
+        self.num_rows = int(last["start"][0] + last["rows"][0]) if len(last) else 0
+
+    def _read_records(self, count: int | None) -> npt.NDArray[Any]:
+        """Read the first ``count`` records of the episode table, or all of a sealed one."""
+        header = header_size(EPISODE_DTYPE, ())
+        descriptor = self._open(EPISODES)
+        try:
+            size = os.fstat(descriptor).st_size
+            want = size - header if count is None else count * EPISODE_DTYPE.itemsize
+            data = os.pread(descriptor, header + max(want, 0), 0)
+        finally:
+            os.close(descriptor)
+        if want < 0 or len(data) != header + want or want % EPISODE_DTYPE.itemsize:
+            raise self._damaged(EPISODES, f"{size} bytes are not whole records")
+        num = want // EPISODE_DTYPE.itemsize
+        if count is None and data[:header] != header_bytes(EPISODE_DTYPE, (), num):
+            raise self._damaged(EPISODES, f"its header is not that of {num} records")
+        records = np.frombuffer(data, EPISODE_DTYPE, num, header)
+        check_records(records, self.name)
+        return records
+
+    def _map_npy(self, file: str, need: int) -> npt.NDArray[np.uint8]:
+        descriptor = self._open(file)
+        try:
+            size = os.fstat(descriptor).st_size
+            start = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{file}")
+            if size - start < need:
+                raise self._damaged(file, f"{need} bytes of {self.num_rows} rows are not there, {size - start} are")
+            return map_descriptor(descriptor, size)[start:]
+        finally:
+            os.close(descriptor)
+
+    def _open(self, file: str) -> int:
+        path = f"{self._directory}/{file}"
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            sealed = self._directory.removesuffix(OPEN_SUFFIX)
+            if sealed != self._directory and os.path.isdir(sealed):  # noqa: PTH112
+                return os.open(f"{sealed}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+            if not os.path.isdir(self._directory):  # noqa: PTH112
+                raise
+            raise self._damaged(file, "the file is missing") from None
+
+    def _damaged(self, file: str, what: str) -> CorruptSegmentError:
+        return CorruptSegmentError(f'{file} of segment {self.name}: {what}. Run "stepwell verify PATH".')

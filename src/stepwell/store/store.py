@@ -1,0 +1,396 @@
+"""A store: a directory of segments, seen as a sequence of episodes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepwellError
+from stepwell.schema import Schema
+from stepwell.store.episode import Episode
+from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
+from stepwell.store.ids import step_id
+from stepwell.store.layout import (
+    DELETED,
+    OPEN_SUFFIX,
+    SEGMENTS,
+    STORE_JSON,
+    list_segments,
+    locked_store,
+    replace_file,
+    reserve_ordinals,
+)
+from stepwell.store.manifests import seal_json
+from stepwell.store.records import StoreRecord, read_record
+from stepwell.store.segments import Segment
+from stepwell.store.writer import Sync, Writer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from stepwell.store.statistics import FeatureStatistics
+    from stepwell.store.tables import StoreTable
+    from stepwell.store.verification import Report
+
+__all__ = ["Mode", "Store"]
+
+Mode = Literal["a", "r"]
+CACHED_METADATA_SEGMENTS = 64
+# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
+TICK_SECONDS = 0.05
+
+
+class Store:
+    """Episodes on disk. Made by `stepwell.create` and `stepwell.open`.
+
+    A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is what was there
+    at the last `refresh`: a length never changes by itself.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well", fps=10)
+        >>> with store.writer() as writer:
+        ...     episode = writer.add_episode({"action": [0, 1, 2]}, task="walk")
+        >>> store.refresh(), len(store), store.num_steps, store[0].metadata
+        (True, 1, 3, {'task': 'walk'})
+
+    Notes:
+        Safe to read from many threads. Pickles as its path, so that another process opens it anew; after a fork both go on.
+        Maps belong to who asks for them, the store itself holds no open file but those of live segments' commit records.
+    """
+
+    def __init__(self, path: str, mode: Mode = "a") -> None:
+        self._path = os.path.abspath(path)  # noqa: PTH100
+        self._mode: Mode = mode
+        self._record = read_record(self._path)
+        self._record_time = self._mtime(STORE_JSON)
+        self._segments: dict[str, Segment] = {}
+        self._listed_time = -1
+        self._deleted_time = -1
+        self._deleted = np.empty(0, np.int64)
+        self._metadata: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._list_segments()
+        self._build_table()
+
+    # what it is
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return Path(self._path)
+
+    @property
+    def mode(self) -> Mode:
+        """ "a" for reading and writing, "r" for reading only."""
+        return self._mode
+
+    @property
+    def uuid(self) -> str:
+        """Its identity; checkpoints keep it."""
+        return self._record.uuid
+
+    @property
+    def schema(self) -> Schema | None:
+        """Its features; None until the first step of a store that was created without a schema."""
+        return self._record.schema
+
+    @property
+    def fps(self) -> float | None:
+        """Steps a second, if they are evenly spaced."""
+        return self._record.fps
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Free metadata of the store, read-only."""
+        return MappingProxyType(self._record.metadata)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its segments by ordinal, as of the last refresh."""
+        return self._ordered
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """The table of its episodes, as of the last refresh."""
+        return self._table
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes, those still being recorded included."""
+        return len(self._table)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps; final rows do not count."""
+        return int(self._table.length.sum())
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int) -> Episode:
+        """Return an episode; a negative index counts from the end."""
+        count = len(self._table)
+        if not -count <= index < count:
+            raise EpisodeNotFoundError(f"no episode {index}. {self._path} has {count}: {-count} to {count - 1}.")
+        return Episode(self, self._table, index % count)
+
+    def __repr__(self) -> str:
+        return self.info().line
+
+    def _repr_html_(self) -> str:
+        return self.info()._repr_html_()
+
+    def info(self) -> StoreTable:
+        """Return the table of its features, sizes and episode lengths; ``print`` shows it."""
+        from stepwell.store.tables import make_table
+
+        return make_table(self)
+
+    # following
+
+    def refresh(self) -> bool:
+        """Take in what was written, sealed, added or deleted since, by any process.
+
+        Returns:
+            Whether anything changed.
+
+        Raises:
+            CorruptSegmentError: a segment that came is damaged.
+        """
+        changed = False
+        if (stamp := self._mtime(STORE_JSON)) != self._record_time:
+            self._record_time, self._record = stamp, read_record(self._path)
+            changed = True
+        if self._listed_time < 0 or self._mtime(SEGMENTS) != self._listed_time:
+            changed |= self._list_segments()
+        for segment in self._live:
+            changed |= self._refresh_segment(segment)
+        if self._mtime(DELETED) != self._deleted_time:
+            changed = True
+        if changed:
+            self._build_table()
+        return changed
+
+    def _refresh_segment(self, segment: Segment) -> bool:
+        try:
+            return segment.refresh()
+        except FileNotFoundError:
+            self._listed_time = -1
+            return self._segments.pop(segment.name, None) is not None
+
+    def _list_segments(self) -> bool:
+        """Look at the directory again; True when segments came, went or were sealed."""
+        self._listed_time = self._trusted_mtime(SEGMENTS)
+        found = list_segments(self._path)
+        changed = False
+        for name in self._segments.keys() - found.keys():
+            del self._segments[name]
+            self._metadata.pop(name, None)
+            changed = True
+        for name, (_, is_sealed) in found.items():
+            if name not in self._segments and self.schema is not None:
+                changed |= self._add_segment(name, is_sealed, self.schema)
+        return changed
+
+    def _add_segment(self, name: str, is_sealed: bool, schema: Schema) -> bool:
+        base = f"{self._path}/{SEGMENTS}/{name}"
+        for suffix in ("", OPEN_SUFFIX) if is_sealed else (OPEN_SUFFIX, ""):
+            try:
+                self._segments[name] = Segment(base + suffix, schema)
+                return True
+            except FileNotFoundError:
+                # sealed, removed or recovered between the listing and now
+                continue
+        self._listed_time = -1
+        return False
+
+    def _build_table(self) -> None:
+        self._deleted_time = self._trusted_mtime(DELETED)
+        self._deleted = _read_deleted(f"{self._path}/{DELETED}")
+        self._ordered = sorted(self._segments.values(), key=lambda segment: (segment.ordinal, segment.name))
+        self._live = [segment for segment in self._ordered if not segment.is_sealed]
+        self._table = _episode_table(self._ordered, self._deleted, self._read_metadata)
+
+    def _read_metadata(self, segment: int, record: int) -> dict[str, Any]:
+        found = self._ordered[segment]
+        if record >= len(found.records):
+            return {}
+        lines = self._metadata.get(found.name)
+        if lines is None or len(lines) <= record:
+            lines = self._metadata[found.name] = found.metadata_lines()
+            while len(self._metadata) > CACHED_METADATA_SEGMENTS:
+                self._metadata.popitem(last=False)
+        return lines[record]
+
+    def _mtime(self, name: str) -> int:
+        try:
+            return os.stat(f"{self._path}/{name}").st_mtime_ns  # noqa: PTH116
+        except FileNotFoundError:
+            return 0
+
+    def _trusted_mtime(self, name: str) -> int:
+        stamp = self._mtime(name)
+        return stamp if stamp == 0 or time.time_ns() - stamp > TICK_SECONDS * 1e9 else -1
+
+    # writing
+
+    def writer(self, *, sync: Sync | None = None, ordinal: int | None = None, tag: str | None = None) -> Writer:
+        """Return a writer that records episodes into segments of its own.
+
+        Args:
+            sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
+            ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed order.
+            tag: the segment's four hexadecimal digits; default random.
+
+        Raises:
+            ReadOnlyError: the store was opened for reading only.
+        """
+        self.check_writable("write to it")
+        sync = self._record.sync if sync is None else sync
+        if sync not in ("none", "episode", "step"):
+            raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
+        return Writer(self, sync=sync, segment_bytes=self._record.segment_bytes, ordinal=ordinal, tag=tag)
+
+    def reserve_ordinals(self, count: int) -> int:
+        """Take ``count`` segment ordinals that follow each other and were never given before; returns the first."""
+        self.check_writable("reserve ordinals")
+        with locked_store(self._path) as lock:
+            return reserve_ordinals(self._path, lock, count)
+
+    def ensure_schema(self, infer: Callable[[], Schema]) -> Schema:
+        """Return the schema; the first to call it on a store without one stores what ``infer`` returns."""
+        if self.schema is None:
+            inferred = infer()
+            with locked_store(self._path):
+                self._record = read_record(self._path)
+                if self.schema is None:
+                    self.replace_record(self._record.with_schema(inferred))
+        schema = self.schema
+        if schema is None:
+            raise SchemaError(f"{self._path} has no schema.")
+        return schema
+
+    def replace_record(self, record: StoreRecord) -> None:
+        """Replace ``store.json``; the caller holds the store's lock."""
+        replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
+        self._record = record
+        self._record_time = self._mtime(STORE_JSON)
+
+    @property
+    def record(self) -> StoreRecord:
+        """What ``store.json`` says."""
+        return self._record
+
+    def check_writable(self, what: str) -> None:
+        """Raise ReadOnlyError when the store was opened for reading only."""
+        if self._mode == "r":
+            raise ReadOnlyError(f'{self._path} was opened with mode="r". Open it with mode="a" to {what}.')
+
+    # over all of it
+
+    def statistics(self, episodes: Any = None, names: list[str] | None = None) -> dict[str, FeatureStatistics]:
+        """Return count, min, max, mean, std and quantiles of its numeric features.
+
+        Args:
+            episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was computed
+                when they were sealed, the rest is computed from the data.
+            names: of the features; default all that have statistics.
+        """
+        from stepwell.store.statistics import aggregate
+
+        table = self._table if episodes is None else self._table.take(episodes)
+        return aggregate([(self, table)], names)
+
+    def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Compare every byte with its checksum and every table with its rules; ``deep`` also decodes every encoded row."""
+        from stepwell.store.verification import verify_store
+
+        return verify_store(self, deep=deep, progress=progress)
+
+    # lifetime
+
+    def close(self) -> None:
+        """Let go of the commit records of live segments; maps that were handed out stay valid."""
+        self._segments.clear()
+        self._ordered = []
+        self._live = []
+        self._table = _episode_table([], self._deleted, self._read_metadata)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self._path, self._mode)
+
+
+def _episode_table(
+    segments: list[Segment], deleted: npt.NDArray[np.int64], read_metadata: Callable[[int, int], dict[str, Any]]
+) -> EpisodeTable:
+    """Return the table of all shown episodes of ``segments``, the open ones of live segments included."""
+    parts, opened = [], []
+    for segment in segments:
+        records = segment.records
+        ended = int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
+        if segment.num_rows > ended and not segment.is_sealed:
+            tail = np.zeros(1, EPISODE_DTYPE)
+            tail["start"], tail["length"], tail["rows"] = ended, segment.num_rows - ended, segment.num_rows - ended
+            tail["origin"] = step_id(segment.ordinal, ended)
+            records = np.concatenate([records, tail])
+            opened.append(sum(map(len, parts)) + len(records) - 1)
+        parts.append(records)
+    all_records = np.concatenate(parts) if parts else np.empty(0, EPISODE_DTYPE)
+    counts = np.fromiter(map(len, parts), np.int64, len(parts))
+    segment_of = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+    first = np.cumsum(counts) - counts
+    is_open = np.zeros(len(all_records), bool)
+    is_open[opened] = True
+    table = EpisodeTable(
+        segment=segment_of,
+        start=all_records["start"].copy(),
+        length=all_records["length"].copy(),
+        rows=all_records["rows"].copy(),
+        origin=all_records["origin"].copy(),
+        time_ns=all_records["time_ns"].copy(),
+        terminated=all_records["terminated"].copy(),
+        truncated=all_records["truncated"].copy(),
+        interrupted=all_records["interrupted"].copy(),
+        is_open=is_open,
+        record=np.arange(len(all_records)) - first[segment_of] if len(parts) else np.empty(0, np.int64),
+        read_metadata=read_metadata,
+    )
+    hidden = all_records["discarded"].copy()
+    if len(deleted):
+        ordinals = np.array([segment.ordinal for segment in segments], np.int64)
+        hidden |= np.isin(step_id(ordinals[segment_of], table.start), deleted)
+    return table.take(~hidden) if hidden.any() else table
+
+
+def _read_deleted(path: str) -> npt.NDArray[np.int64]:
+    try:
+        found: npt.NDArray[np.int64] = np.load(path)
+    except FileNotFoundError:
+        return np.empty(0, np.int64)
+    except (ValueError, EOFError) as error:
+        from stepwell.errors import CorruptSegmentError
+
+        raise CorruptSegmentError(f'{path} is damaged: {error}. Run "stepwell verify PATH".') from error
+    return found

@@ -1,0 +1,136 @@
+"""What a writer accepts as a step's value of a feature, and what it says when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StepError
+from stepwell.schema import Feature, Schema
+
+__all__ = ["acceptor", "accept_column", "missing_features_error"]
+
+PYTHON_VALUES = (bool, int, float, complex, list, tuple)
+
+
+def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
+    """Return the function that turns one value into what the column stores, or raises StepError.
+
+    Numpy arrays (and what offers itself as one, such as a CPU tensor) must have the feature's dtype and shape. Python numbers
+    and lists are converted when the dtype holds them: ints into ints of enough bits and into floats, floats into floats.
+    """
+    if feature.kind == "text":
+        return lambda value: _text(name, value)
+    if feature.kind == "bytes":
+        return lambda value: _bytes(name, value)
+    dtype, shape = feature.np_dtype, feature.shape
+    if shape == ():
+        return _scalar_acceptor(name, dtype)
+    return lambda value: _array(name, value, dtype, shape)
+
+
+def accept_column(name: str, feature: Feature, values: Any) -> Any:
+    """Return a whole column: an array [n, *shape] of a fixed-size feature, a list of accepted values of a ragged one."""
+    if feature.is_ragged:
+        accept = acceptor(name, feature)
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+            raise StepError(f"feature {name!r}: got a {type(values).__name__}. Give a list with one value a step.")
+        return [accept(value) for value in values]
+    if isinstance(values, list | tuple) and values and not isinstance(values[0], PYTHON_VALUES):
+        accept = acceptor(name, feature)
+        return np.stack([accept(value) for value in values])
+    found = _array(name, values, feature.np_dtype, (None, *feature.shape), per_step=False)
+    return found
+
+
+def missing_features_error(schema: Schema, step: Mapping[str, Any]) -> StepError:
+    """Return the error for a step whose names are not those of the schema."""
+    missing = [name for name in schema if name not in step]
+    unknown = [name for name in step if name not in schema]
+    parts = []
+    if missing:
+        parts.append(f"feature {', '.join(map(repr, missing))} is missing")
+    if unknown:
+        parts.append(f"feature {', '.join(map(repr, unknown))} is not in the schema")
+    return StepError(f"{' and '.join(parts)}. The store has: {', '.join(schema)}.")
+
+
+def _scalar_acceptor(name: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    """Return the acceptor of a scalar feature: the common Python types pass without being made arrays."""
+    passing: set[type] = {dtype.type}
+    if dtype.kind in "fc":
+        passing |= {float, int, np.float64}
+    elif dtype.kind == "b":
+        passing.add(bool)
+
+    def accept(value: Any) -> Any:
+        return value if type(value) in passing else _array(name, value, dtype, ())
+
+    return accept
+
+
+def _array(
+    name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...], *, per_step: bool = True
+) -> npt.NDArray[Any]:
+    if isinstance(value, PYTHON_VALUES) and type(value) in (*PYTHON_VALUES, np.float64, np.complex128):
+        array = _from_python(name, value, dtype, shape)
+    else:
+        array = np.asarray(value)
+        if array.dtype != dtype and not np.can_cast(
+            array.dtype, dtype, "safe" if isinstance(value, np.generic) else "equiv"
+        ):
+            raise StepError(
+                f"feature {name!r}: got dtype {array.dtype}, the store has {dtype}. Convert it, e.g. value.astype({dtype.name!r})."
+            )
+        if array.dtype != dtype:
+            array = array.astype(dtype)
+    if len(array.shape) != len(shape) or any(
+        want not in (None, got) for got, want in zip(array.shape, shape, strict=True)
+    ):
+        raise StepError(
+            f"feature {name!r}: got shape {_shown(array.shape, per_step)}, the store has {_shown(shape, per_step)}."
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _from_python(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise StepError(
+            f"feature {name!r}: got a {type(value).__name__} of uneven lists, the store has {dtype}."
+        ) from error
+    if array.size == 0 and array.ndim == 1:
+        return np.empty((0, *(n or 0 for n in shape[1:])), dtype)
+    if dtype.names is not None:
+        try:
+            return np.array(value, dtype)
+        except (TypeError, ValueError) as error:
+            raise StepError(f"feature {name!r}: {value!r} does not fit dtype {dtype}.") from error
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            raise StepError(f"feature {name!r}: {value!r} is outside of {dtype} [{limits.min}, {limits.max}].")
+    elif not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind in "OUSV":
+        raise StepError(f"feature {name!r}: got a {type(value).__name__} of {array.dtype}, the store has {dtype}.")
+    return array.astype(dtype)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise StepError(f"feature {name!r}: got a {type(value).__name__}, the store has text. Give a str.")
+    return value
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise StepError(f"feature {name!r}: got a {type(value).__name__}, the store has bytes. Give a bytes object.")
+    return bytes(value)
+
+
+def _shown(shape: tuple[int | None, ...], per_step: bool) -> str:
+    text = "(" + ", ".join("?" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
+    return text if per_step else f"{text} (steps first)"

@@ -1,0 +1,358 @@
+"""The writer: checks each step against the schema, then stores and commits it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from stepwell.errors import StepError, WriterClosedError
+from stepwell.schema import Schema, flatten, infer_schema
+from stepwell.store.segment_writer import SegmentWriter, encode_metadata
+from stepwell.store.sealing import seal_segment
+from stepwell.store.values import accept_column, acceptor, missing_features_error
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from stepwell.store.store import Store
+
+__all__ = ["Sync", "Writer"]
+
+Sync = Literal["none", "episode", "step"]
+_ndarray = np.ndarray
+
+
+class Writer:
+    """Record episodes into a store, a step at a time, in batches of steps, or whole.
+
+    Made by ``store.writer()``. Each writer fills segments of its own, so any number of them, in any processes, record into one store
+    at the same time. A step is committed, and visible to readers everywhere, when `append` returns.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     for t in range(3):
+        ...         step_id = writer.append(position=[float(t), 0.0], action=t)
+        ...     episode = writer.end_episode(terminated=True, task="walk")
+        >>> store.refresh(), len(store), store[0]["action"].tolist()
+        (True, 1, [0, 1, 2])
+
+    Notes:
+        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any moment loses
+        at most the step that `append` had not returned from; ``sync="episode"`` and ``"step"`` extend that to a loss of power.
+    """
+
+    def __init__(
+        self, store: Store, *, sync: Sync, segment_bytes: int, ordinal: int | None = None, tag: str | None = None
+    ) -> None:
+        self._store = store
+        self._sync: Sync = sync
+        self._segment_bytes = segment_bytes if ordinal is None else None
+        self._ordinal, self._tag = ordinal, tag
+        self._pid = os.getpid()
+        self._segment: SegmentWriter | None = None
+        self._sealing: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self._schema: Schema | None = None
+        self._checks: list[tuple[str, Any, Any, Any]] = []
+
+    def append(self, step: Mapping[str, Any] | None = None, /, **features: Any) -> int:
+        """Store one step of the open episode.
+
+        Args:
+            step: name to value of every feature, as a mapping; nested mappings become dotted names.
+            features: the same as keywords, instead of ``step``.
+
+        Returns:
+            The step's id.
+
+        Raises:
+            StepError: a feature is missing, unknown, or of another dtype or shape; nothing was written.
+            DiskFullError: no space; nothing of this step is visible, and the writer may be used again.
+            WriterClosedError: the writer was closed, or belongs to another process.
+        """
+        if step is None:
+            step = features
+        segment = self._segment
+        if segment is None or self._pid != os.getpid():
+            segment = self._begin(step)
+        values = []
+        try:
+            for name, dtype, shape, accept in self._checks:
+                value = step[name]
+                if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
+                    value = accept(value)
+                values.append(value)
+            if len(step) == len(values):
+                return segment.append(values)
+        except KeyError:
+            pass
+        return self._append_nested(step)
+
+    def append_batch(self, columns: Mapping[str, Any]) -> int:
+        """Store several steps of the open episode at once.
+
+        Args:
+            columns: name to an array [n, *shape], or a list with one value a step.
+
+        Returns:
+            The first step's id; the others follow it.
+
+        Raises:
+            StepError: as for `append`, or columns of different lengths; nothing was written.
+        """
+        columns = dict(flatten(columns))
+        segment = self._begin_columns(columns)
+        accepted, count = self._accept_columns(columns, finals=False)
+        return segment.append_rows(accepted, count)
+
+    def end_episode(
+        self,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        final: Mapping[str, Any] | None = None,
+        **metadata: Any,
+    ) -> int:
+        """End the open episode.
+
+        Args:
+            terminated: the environment reached a terminal state: the value of what follows is zero.
+            truncated: the episode was cut, by a time limit for instance: what follows has a value.
+            final: the observation after the last action: name to value of every feature with ``final=True``.
+            metadata: anything that JSON holds: task, seed, operator, success; `View.select` finds episodes by it.
+
+        Returns:
+            The episode's place in the segment.
+
+        Raises:
+            StepError: no steps since the last end, a final value of a feature that has none, or metadata that JSON cannot hold;
+                the episode stays open.
+        """
+        segment = self._segment
+        if segment is None or not segment.has_open_episode:
+            self._check_usable()
+            raise StepError("there are no steps since the last end_episode. Append at least one.")
+        finals = None if final is None else self._accept_final(dict(flatten(final)))
+        place = segment.end_episode(
+            metadata=encode_metadata(metadata), final=finals, terminated=bool(terminated), truncated=bool(truncated)
+        )
+        self._roll(segment)
+        return place
+
+    def add_episode(
+        self,
+        columns: Mapping[str, Any],
+        /,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        **metadata: Any,
+    ) -> int:
+        """Store a whole episode.
+
+        Args:
+            columns: name to an array [T, *shape] or a list of T values. Features with ``final=True`` may have T + 1, all of
+                them or none: the last one is the observation after the last action.
+            terminated: see `end_episode`.
+            truncated: see `end_episode`.
+            metadata: see `end_episode`.
+
+        Returns:
+            The episode's place in the segment.
+
+        Raises:
+            StepError: as for `append`; an episode is open; T is 0; or lengths that do not fit; nothing was written.
+        """
+        if self._segment is not None and self._segment.has_open_episode:
+            raise StepError("an episode is open. Call end_episode or discard_episode first.")
+        line = encode_metadata(metadata)
+        columns = dict(flatten(columns))
+        segment = self._begin_columns(columns)
+        accepted, count = self._accept_columns(columns, finals=True)
+        if count == 0:
+            raise StepError("an episode needs at least one step, got columns of 0 steps.")
+        names = list(segment.schema)
+        final = {name: values[count] for name, values in zip(names, accepted, strict=True) if len(values) > count}
+        segment.append_rows([values[:count] for values in accepted], count)
+        place = segment.end_episode(
+            metadata=line, final=final or None, terminated=bool(terminated), truncated=bool(truncated)
+        )
+        self._roll(segment)
+        return place
+
+    def discard_episode(self) -> None:
+        """Take back the steps since the last end of an episode: they are never shown again; `Store.compact` frees their space."""
+        self._check_usable()
+        segment = self._segment
+        if segment is not None and segment.has_open_episode:
+            segment.end_episode(metadata=b"{}\n", discarded=True)
+
+    def flush(self) -> None:
+        """Wait until all that was appended is on the disk, whatever ``sync`` says."""
+        self._check_usable()
+        if self._segment is not None:
+            self._segment.flush()
+
+    def close(self) -> None:
+        """Seal the segment. An episode that is still open is kept, marked ``interrupted``. May be called twice.
+
+        Raises:
+            DiskFullError: no space for the seal; the steps are kept, the next open seals them.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pid != os.getpid():
+            return
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            if segment.has_open_episode:
+                segment.end_episode(metadata=b"{}\n", interrupted=True)
+            self._seal(segment)
+        self._join_sealing()
+        self._raise_error()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go
+        segment = getattr(self, "_segment", None)
+        if segment is not None and self._pid == os.getpid():
+            segment.close().close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        rows = 0 if self._segment is None else self._segment.row
+        return f"<Writer of {self._store.path.name} {state} {rows:,} rows in this segment>"
+
+    # the way in
+
+    def _begin(self, step: Mapping[str, Any]) -> SegmentWriter:
+        """Return the segment to write to, made on the first step."""
+        self._check_usable()
+        if self._segment is None:
+            schema = self._store.ensure_schema(lambda: infer_schema(step))
+            self._bind(schema)
+            self._segment = SegmentWriter(
+                str(self._store.path), schema, sync=self._sync, ordinal=self._ordinal, tag=self._tag
+            )
+        return self._segment
+
+    def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
+        if not all(hasattr(values, "__len__") and hasattr(values, "__getitem__") for values in columns.values()):
+            bad = [name for name, values in columns.items() if not hasattr(values, "__len__")]
+            raise StepError(
+                f"feature {', '.join(map(repr, bad))} is not a column. Give an array [n, ...] or a list of n values."
+            )
+        if self._store.schema is None and any(len(values) == 0 for values in columns.values()):
+            raise StepError("the schema cannot be inferred from columns of 0 steps. Give a schema to create().")
+        if self._store.schema is None:
+            lengths = {name: len(values) for name, values in columns.items()}
+            longer = [name for name, length in lengths.items() if length == min(lengths.values()) + 1]
+            first = {name: values[0] for name, values in columns.items()}
+            self._store.ensure_schema(lambda: infer_schema(first, final=longer or None))
+        return self._begin({})
+
+    def _bind(self, schema: Schema) -> None:
+        if self._schema is not schema:
+            self._schema = schema
+            self._checks = [
+                (name, feature.np_dtype, feature.shape if not feature.is_ragged else None, acceptor(name, feature))
+                for name, feature in schema.items()
+            ]
+
+    def _append_nested(self, step: Mapping[str, Any]) -> int:
+        """Append a step with nested mappings, or say what is wrong with its names."""
+        assert self._schema is not None
+        flat = dict(flatten(step))
+        if flat.keys() != self._schema.keys():
+            raise missing_features_error(self._schema, flat)
+        if any(isinstance(value, Mapping) for value in step.values()):
+            return self.append(flat)
+        raise missing_features_error(self._schema, step)
+
+    def _accept_columns(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[list[Any], int]:
+        """Return accepted columns in the schema's order and the number of steps."""
+        schema = self._schema
+        assert schema is not None
+        if columns.keys() != schema.keys():
+            raise missing_features_error(schema, columns)
+        accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
+        lengths = {name: len(values) for name, values in zip(schema, accepted, strict=True)}
+        count = min(lengths.values())
+        extra = {name for name, length in lengths.items() if length != count}
+        if extra and not (
+            finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
+        ):
+            told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+            allowed = f" Only features with final=True ({', '.join(schema.final_names) or 'none here'}) may have one more, all of them."
+            raise StepError(f"columns of different lengths: {told}.{allowed if finals else ''}")
+        return accepted, count
+
+    def _accept_final(self, final: Mapping[str, Any]) -> dict[str, Any]:
+        schema = self._schema
+        assert schema is not None
+        if final.keys() != set(schema.final_names):
+            raise StepError(
+                f"final has {', '.join(map(repr, final)) or 'nothing'}; the features with a value in the final row are "
+                f"{', '.join(map(repr, schema.final_names)) or 'none'}. Declare them with final=True."
+            )
+        return {name: acceptor(name, schema[name])(value) for name, value in final.items()}
+
+    # the way out
+
+    def _roll(self, segment: SegmentWriter) -> None:
+        """Begin a new segment when this one is full; the full one is sealed in the background."""
+        if self._segment_bytes is not None and segment.num_bytes >= self._segment_bytes:
+            self._segment = None
+            self._seal(segment)
+        if self._error is not None:
+            self._raise_error()
+
+    def _seal(self, segment: SegmentWriter) -> None:
+        self._join_sealing()
+        self._sealing = threading.Thread(target=self._seal_now, args=(segment,), name="stepwell-seal")
+        self._sealing.start()
+
+    def _seal_now(self, segment: SegmentWriter) -> None:
+        progress = segment.close()
+        try:
+            seal_segment(
+                segment.path, segment.schema, rows=segment.row, episodes=segment.num_episodes, sync=self._sync != "none"
+            )
+            progress.mark_sealed()
+        except BaseException as error:
+            self._error = error
+        finally:
+            progress.close()
+
+    def _join_sealing(self) -> None:
+        if self._sealing is not None:
+            self._sealing.join()
+            self._sealing = None
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise WriterClosedError(
+                f"this writer belongs to process {self._pid}, this is {os.getpid()}. Make a writer of its own in each process."
+            )
+        if self._is_closed:
+            raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")

@@ -1,7 +1,7 @@
-"""A scripted pusher for PushT: it looks for the push that brings the T closest to its goal, walks behind it, and pushes.
+"""A scripted pusher for PushT: it looks for the push that brings the T closest to its goal, walks behind it, pushes.
 
 The block has no friction and stops at once when nothing pushes it, so one push is easy to foresee: an impulse along the
-inward normal at the contact moves the centre of gravity and turns the block about it. The T in its own frame, in pixels::
+inward normal at the contact moves the centre of gravity and turns the block about it. The T's own frame, in pixels::
 
     (-60, 0) +-----------------+ (60, 0)
              |       bar       |
@@ -113,7 +113,7 @@ def contact_points() -> tuple[Floats, Floats]:
 
 
 def foreseen_errors(block: Floats, goal: Floats, contacts: Floats, normals: Floats) -> Floats:
-    """Return the mean distance of the T's corners from their goals after each push: float64 [contacts, lengths], pixels.
+    """Return how far the T's corners are from their goals after each push: float64 [contacts, lengths], mean pixels.
 
     An impulse j along the normal n at r from the centre of gravity gives velocity n j and spin (r x n) j / inertia; the
     contact moves as far as the pusher does, which fixes j. The pusher keeps its direction while the T turns away.
@@ -141,18 +141,23 @@ def foreseen_errors(block: Floats, goal: Floats, contacts: Floats, normals: Floa
 
 
 def waypoint(agent: Floats, target: Floats, block: Floats) -> Floats:
-    """Return where to walk next so as to reach ``target`` without touching the T: straight, or along a circle about it."""
+    """Return where to walk next to reach ``target`` without touching the T: straight, or along a circle about it."""
     turn = rotation(block[2])
     centre = block[:2] + turn @ CENTRE
     if is_free(agent, target, block):
         return target
     here, there = agent - centre, target - centre
     if np.linalg.norm(here) < SAFE_RADIUS - 12.0:
-        return np.clip(centre + here / np.linalg.norm(here) * SAFE_RADIUS, *WALLS)
+        return inside_walls(centre + here / np.linalg.norm(here) * SAFE_RADIUS)
     start, end = np.arctan2(here[1], here[0]), np.arctan2(there[1], there[0])
     difference = (end - start + np.pi) % (2 * np.pi) - np.pi
     angle = start + np.clip(difference, -0.8, 0.8)
-    return np.clip(centre + SAFE_RADIUS * np.array([np.cos(angle), np.sin(angle)]), *WALLS)
+    return inside_walls(centre + SAFE_RADIUS * np.array([np.cos(angle), np.sin(angle)]))
+
+
+def inside_walls(point: Floats) -> Floats:
+    """Return the nearest point that the pusher can reach."""
+    return np.asarray(np.clip(point, *WALLS))
 
 
 def is_free(agent: Floats, target: Floats, block: Floats) -> bool:

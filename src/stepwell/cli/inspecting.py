@@ -1,0 +1,54 @@
+"""``stepwell info`` and ``stepwell ls``: what is in a store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from stepwell.store import Store, open
+from stepwell.store.tables import make_table
+
+__all__ = ["episode_records", "run_info", "run_ls"]
+
+ENDINGS = ("terminated", "truncated", "interrupted")
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Print a store's table."""
+    with open(arguments.path, mode="r") as store:
+        table = make_table(store)
+    print(json.dumps(table.to_json(), indent=2) if arguments.json else table)
+    return 0
+
+
+def run_ls(arguments: argparse.Namespace) -> int:
+    """Print one line an episode."""
+    with open(arguments.path, mode="r") as store:
+        first = 0 if arguments.last is None else max(0, store.num_episodes - max(0, arguments.last))
+        if not arguments.json:
+            print("episode  length  ended        metadata")
+        for record in episode_records(store, first):
+            print(json.dumps(record) if arguments.json else _line(record))
+    return 0
+
+
+def episode_records(store: Store, first: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each episode from ``first`` on, as JSON types."""
+    episodes = store.episodes
+    for index in range(first, len(episodes)):
+        ended = [name for name in ENDINGS if getattr(episodes, name)[index]]
+        yield {
+            "episode_index": index,
+            "length": int(episodes.length[index]),
+            **{name: name in ended for name in ENDINGS},
+            "is_open": bool(episodes.is_open[index]),
+            "metadata": episodes.metadata(index),
+        }
+
+
+def _line(record: dict[str, Any]) -> str:
+    ended = "recording" if record["is_open"] else "+".join(name for name in ENDINGS if record[name]) or "-"
+    metadata = "  ".join(f"{name}={json.dumps(value)}" for name, value in record["metadata"].items())
+    return f"{record['episode_index']:>7}  {record['length']:>6}  {ended:<11}  {metadata}".rstrip()

@@ -1,0 +1,241 @@
+"""The command ``stepwell``: its verbs and their options.
+
+This module imports nothing but the standard library, so that ``--help`` answers at once; a verb's own module is
+loaded when the verb runs. Exit codes: 0 all is well, 1 a fault was found or the work failed, 2 the command line was
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from stepwell.errors import StepwellError
+
+__all__ = ["main", "make_parser"]
+
+EXIT_OK, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
+DESCRIPTION = "Stores of steps: record them once, stream any window of them at memory speed."
+EPILOG = """\
+examples:
+  stepwell demo                          record a real simulator, stream windows of it, draw a contact sheet
+  stepwell info pusht.well               what is in a store, and how large
+  stepwell show pusht.well 3:17          step 17 of episode 3
+  stepwell verify pusht.well             check every byte against its checksum
+
+exit codes: 0 all is well, 1 a fault was found, 2 the command line was wrong
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command."""
+    parser = argparse.ArgumentParser(
+        prog="stepwell", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for add_verb in (_add_demo, _add_info, _add_ls, _add_show, _add_verify, _add_bench, _add_env):
+        add_verb(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: the words after ``stepwell``; default those of this process.
+    """
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from stepwell import __version__
+
+        print(f"stepwell {__version__}")
+        return EXIT_OK
+    if arguments.verb is None:
+        parser.error("a verb is needed: demo, info, ls, show, verify, bench or env. See stepwell --help")
+    try:
+        return _run(arguments)
+    except StepwellError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAULT
+    except BrokenPipeError:
+        # the reader of a pipe (head, less) has seen enough; Python must not complain about it when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    module, _, function = arguments.run.partition(":")
+    code = getattr(import_module(f"stepwell.cli.{module}"), function)(arguments)
+    sys.stdout.flush()
+    return int(code)
+
+
+def _add(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], run: str, name: str, line: str, examples: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        name,
+        help=line,
+        description=line[0].upper() + line[1:] + ".",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="directory of the store")
+    _add_json(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _episode_and_step(text: str) -> tuple[int, int | None]:
+    episode, colon, step = text.partition(":")
+    try:
+        return int(episode), int(step) if colon else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not EPISODE or EPISODE:STEP, e.g. 3 or 3:17") from None
+
+
+def _field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, offsets = text.partition("=")
+    try:
+        if ":" in offsets:
+            return name, tuple(range(*(int(part) for part in offsets.split(":"))))
+        return name, tuple(int(part) for part in offsets.split(",") if offsets)
+    except (ValueError, TypeError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+    return number
+
+
+def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "demo:run_demo",
+        "demo",
+        "record a real simulator, stream windows of it, draw a contact sheet",
+        "  stepwell demo\n  stepwell demo --episodes 5 --out /tmp/try --image png",
+    )
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), metavar="DIR", help="default: demo-output")
+    parser.add_argument("--episodes", type=_positive, default=30, metavar="N", help="default: 30")
+    parser.add_argument(
+        "--image", choices=("jpeg", "png", "raw"), default="jpeg", help="codec of the camera, default: jpeg"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the simulator and of the order, default: 0"
+    )
+
+
+def _add_info(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_path_and_json(
+        _add(
+            verbs,
+            "inspecting:run_info",
+            "info",
+            "print what is in a store and how large it is",
+            "  stepwell info pusht.well\n  stepwell info pusht.well --json",
+        )
+    )
+
+
+def _add_ls(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "inspecting:run_ls",
+        "ls",
+        "list the episodes of a store: index, length, how it ended, metadata",
+        "  stepwell ls pusht.well\n"
+        "  stepwell ls pusht.well --last 10\n"
+        "  stepwell ls pusht.well --json     one object a line",
+    )
+    _add_path_and_json(parser)
+    parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
+
+
+def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "showing:run_show",
+        "show",
+        "print one episode or one step, or draw an episode's images",
+        "  stepwell show pusht.well 3              episode 3\n"
+        "  stepwell show pusht.well 3:17           its step 17\n"
+        "  stepwell show pusht.well 3:-1           its last step\n"
+        "  stepwell show pusht.well 3 --out 3.png  a contact sheet of its images\n"
+        "  stepwell show pusht.well -- -1:0        the first step of the last episode",
+    )
+    _add_path_and_json(parser)
+    parser.add_argument(
+        "where", type=_episode_and_step, metavar="EPISODE[:STEP]", help="negative numbers count from the end"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="write a contact sheet of the episode's images")
+    parser.add_argument("--feature", metavar="NAME", help="the image feature to draw, default: the first")
+    parser.add_argument("--tiles", type=_positive, default=24, metavar="N", help="images on the sheet, default: 24")
+
+
+def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_path_and_json(
+        _add(
+            verbs,
+            "verifying:run_verify",
+            "verify",
+            "check every byte of a store against its checksum",
+            "  stepwell verify pusht.well && echo fine",
+        )
+    )
+
+
+def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "benching:run_bench",
+        "bench",
+        "stream windows of a store and say how fast, beside memcpy",
+        "  stepwell bench pusht.well\n"
+        "  stepwell bench pusht.well --field observation.image=-1,0 --field action=0:16 --batch-size 64\n"
+        "  stepwell bench pusht.well --order sequential --threads 2 --seconds 10 --json",
+    )
+    _add_path_and_json(parser)
+    parser.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        type=_field_and_offsets,
+        metavar="NAME[=OFFSETS]",
+        help="a feature and its offsets in steps: -1,0 or 0:16 or 0:16:2; may be repeated; "
+        "default: every feature, images -1,0, others 0:16",
+    )
+    parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
+    parser.add_argument("--order", choices=("random", "sequential"), default="random", help="default: random")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="default: chosen by the loader")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="stop after so long, default: 5")
+
+
+def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_json(
+        _add(
+            verbs,
+            "environment:run_env",
+            "env",
+            "print versions, cores, memory and extras, for a bug report",
+            "  stepwell env",
+        )
+    )

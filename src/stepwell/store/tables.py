@@ -1,0 +1,247 @@
+"""What a store prints: its line, its table, the same as HTML and as JSON.
+
+::
+
+    <Store pusht.well  206 episodes  25,650 steps  10 fps  412 MB (7.3x)>
+      observation.image    jpeg   96x96x3  uint8    268 MB  (2.6x)
+      observation.state    raw    (2,)     float32  205 kB
+      action               raw    (2,)     float32  205 kB
+      episode lengths      min 49  median 118  max 246   ▂▅▇▆▃▁
+
+Sizes are decimal (1 kB = 1,000 bytes) and count what lies on disk; a ratio is the decoded size over the size on disk.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.schema import Feature
+
+if TYPE_CHECKING:
+    from stepwell.store import Segment, Store
+
+__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
+
+BARS = "▁▂▃▄▅▆▇█"
+MAX_BARS = 16
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRow:
+    """One feature's line: how it is stored, and what it takes.
+
+    Args:
+        stored_bytes: on disk, over all segments, offsets and headers included.
+        raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
+    """
+
+    name: str
+    codec: str
+    shape: str
+    dtype: str
+    stored_bytes: int
+    raw_bytes: int | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Decoded bytes over stored bytes of an encoded feature; None for raw ones and where it is not known."""
+        if self.codec == "raw" or not self.raw_bytes or not self.stored_bytes:
+            return None
+        return self.raw_bytes / self.stored_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTable:
+    """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+
+    Args:
+        lengths: (min, median, max) steps of an episode; None without episodes.
+        length_counts: episodes in each of up to 16 equal bins from the shortest to the longest.
+    """
+
+    name: str
+    path: str
+    num_episodes: int
+    num_steps: int
+    num_segments: int
+    fps: float | None
+    features: tuple[FeatureRow, ...]
+    lengths: tuple[int, float, int] | None
+    length_counts: tuple[int, ...]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes on disk, over all features."""
+        return sum(row.stored_bytes for row in self.features)
+
+    @property
+    def ratio(self) -> float | None:
+        """Decoded bytes over stored bytes of the whole store; None when a feature's decoded size is not known."""
+        raw = [row.raw_bytes for row in self.features]
+        if not self.stored_bytes or any(size is None for size in raw):
+            return None
+        return sum(size for size in raw if size is not None) / self.stored_bytes
+
+    @property
+    def line(self) -> str:
+        """The store in one line: ``<Store pusht.well  206 episodes  25,650 steps  10 fps  412 MB (7.3x)>``."""
+        parts = [self.name, _count(self.num_episodes, "episode"), _count(self.num_steps, "step")]
+        if self.fps is not None:
+            parts.append(f"{self.fps:g} fps")
+        ratio = (
+            "" if self.ratio is None or all(row.codec == "raw" for row in self.features) else f" ({self.ratio:.1f}x)"
+        )
+        return f"<Store {'  '.join(parts)}  {human_bytes(self.stored_bytes)}{ratio}>"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the features' cells: name, codec, shape, dtype, size, ratio."""
+        return [
+            (row.name, row.codec, row.shape, row.dtype, human_bytes(row.stored_bytes), _ratio(row.ratio))
+            for row in self.features
+        ]
+
+    @property
+    def lengths_line(self) -> str:
+        """The episodes' lengths: ``min 49  median 118  max 246   ▂▅▇▆▃▁``."""
+        if self.lengths is None:
+            return "no episodes"
+        shortest, median, longest = self.lengths
+        return f"min {shortest:,}  median {median:,g}  max {longest:,}   {sparkline(self.length_counts)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON types."""
+        record = asdict(self)
+        record["features"] = [{**asdict(row), "ratio": row.ratio} for row in self.features]
+        record["lengths"] = self.lengths and dict(zip(("min", "median", "max"), self.lengths, strict=True))
+        return {
+            **record,
+            "length_counts": list(self.length_counts),
+            "stored_bytes": self.stored_bytes,
+            "ratio": self.ratio,
+        }
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        label = "episode lengths"
+        widths = [max(len(row[column]) for row in [*rows, (label, *[""] * 5)]) for column in range(6)]
+        lines = [self.line]
+        for row in rows:
+            cells = [f"{cell:<{width}}" for cell, width in zip(row[:4], widths, strict=False)]
+            lines.append("  ".join(["", *cells, f"{row[4]:>{widths[4]}}", row[5]]).rstrip())
+        lines.append(f"  {label:<{widths[0]}}  {self.lengths_line}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{title}</th>" for title in ("feature", "codec", "shape", "dtype", "on disk", "ratio"))
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
+        )
+        return (
+            f"<div><code>{html.escape(self.line)}</code>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<div>episode lengths {html.escape(self.lengths_line)}</div></div>"
+        )
+
+
+def make_table(store: Store) -> StoreTable:
+    """Return the table of a store, as of its last refresh.
+
+    Notes:
+        Asks the file system for the size of each file; reads no rows.
+    """
+    schema = store.schema
+    lengths = np.asarray(store.episodes.length)
+    return StoreTable(
+        name=store.path.name,
+        path=str(store.path),
+        num_episodes=store.num_episodes,
+        num_steps=store.num_steps,
+        num_segments=len(store.segments),
+        fps=store.fps,
+        features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
+        lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
+        length_counts=_bins(lengths),
+    )
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """Return counts as a line of bars; the lowest bar is kept for zero.
+
+    Example:
+        >>> sparkline([1, 5, 8, 0, 2])
+        '▂▅█▁▃'
+    """
+    top = max(counts, default=0)
+    return "".join(BARS[0] if not count else BARS[max(1, round(count / top * 7))] for count in counts)
+
+
+def human_bytes(size: int) -> str:
+    """Return a size for people, three digits and a decimal unit.
+
+    Example:
+        >>> human_bytes(205_200), human_bytes(1_530_000_000), human_bytes(12)
+        ('205 kB', '1.53 GB', '12 B')
+    """
+    value, unit = float(size), 0
+    # 999.5 would print as 1000 of the smaller unit
+    while value >= 999.5 and unit < len(UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {UNITS[unit]}"
+
+
+def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
+    stored = sum(_stored_bytes(segment, name, feature) for segment in store.segments)
+    num_rows = sum(segment.num_rows for segment in store.segments)
+    raw: int | None = None
+    if not feature.is_ragged:
+        raw = num_rows * feature.row_bytes
+    elif feature.codec == "raw":
+        raw = stored
+    dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
+    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw)
+
+
+def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:
+    """Return the bytes of a feature in a segment; files of a live one are longer than what was written to them."""
+    if segment.is_sealed:
+        files = [segment.path / f"{name}.npy", *([] if feature.is_raw else [segment.path / f"{name}.bin"])]
+        return sum(file.stat().st_size for file in files)
+    if segment.num_rows == 0:
+        return 0
+    if feature.is_raw:
+        return segment.num_rows * feature.row_bytes
+    return 8 * (segment.num_rows + 1) + int(segment.offsets_map(name)[segment.num_rows])
+
+
+def _shape(feature: Feature) -> str:
+    if feature.kind in ("text", "bytes"):
+        return "any length"
+    sizes = ["?" if size is None else str(size) for size in feature.shape]
+    if feature.kind == "image":
+        return "x".join(sizes)
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+
+def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    if not len(lengths):
+        return ()
+    num_bins = int(min(MAX_BARS, lengths.max() - lengths.min() + 1))
+    return tuple(np.histogram(lengths, bins=num_bins)[0].tolist())
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"({ratio:.1f}x)"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

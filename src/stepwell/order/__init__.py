@@ -1,1 +1,31 @@
-"""order."""
+"""Orders: how an epoch visits the anchors, and how ranks share it."""
+
+from stepwell.order.mixture import Mixed, mixed
+from stepwell.order.named import make_order
+from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_range
+from stepwell.order.partition import Partition, Share, Stream, even_share
+from stepwell.order.passes import Random, Sequential, random, sequential
+from stepwell.order.stream import Span, stream_spans
+from stepwell.order.weights import Weighted, weighted
+
+__all__ = [
+    "AnchorIndex",
+    "BoundOrder",
+    "Mixed",
+    "Order",
+    "Partition",
+    "Random",
+    "Sequential",
+    "Share",
+    "Span",
+    "Stream",
+    "Weighted",
+    "check_range",
+    "even_share",
+    "make_order",
+    "mixed",
+    "random",
+    "sequential",
+    "stream_spans",
+    "weighted",
+]

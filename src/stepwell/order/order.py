@@ -1,0 +1,137 @@
+"""What an order is: a config that is bound to an index, and then says which anchor each position of an epoch visits.
+
+To write an order of your own, subclass both classes: the config (a frozen dataclass) has `Order.bind`, the running
+object has `BoundOrder.num_positions` and `BoundOrder.positions`::
+
+    @dataclass(frozen=True)
+    class Backwards(Order):
+        def bind(self, index): return BoundBackwards(index.num_anchors)
+
+    @dataclass(frozen=True)
+    class BoundBackwards(BoundOrder):
+        num_anchors: int
+        @property
+        def num_positions(self): return self.num_anchors
+        def positions(self, epoch, start, count):
+            check_range(self, epoch, start, count)
+            return self.num_anchors - 1 - np.arange(start, start + count)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import OrderError
+
+__all__ = ["AnchorIndex", "BoundOrder", "Order", "check_count", "check_range", "check_seed"]
+
+
+class AnchorIndex(Protocol):
+    """What an order may know of the anchors of a view (`stepwell.windows.AnchorIndex` is the real one).
+
+    Anchors are numbered part by part (a part is one store of the view), episode by episode, step by step.
+    """
+
+    @property
+    def num_anchors(self) -> int:
+        """The number of anchors."""
+
+    @property
+    def anchor_starts(self) -> npt.NDArray[np.int64]:
+        """int64 [E + 1], the number of anchors before each episode of the view, and in all."""
+
+    @property
+    def part_starts(self) -> npt.NDArray[np.int64]:
+        """int64 [P + 1], the number of anchors before each store of the view, and in all."""
+
+    def read_steps(self, feature: str) -> npt.NDArray[np.float64]:
+        """Return float64 [num_anchors], the value of a scalar feature at every anchor.
+
+        Raises:
+            FeatureNotFoundError: no such feature.
+        """
+
+
+class BoundOrder(ABC):
+    """An order over the anchors of one index.
+
+    Notes:
+        Immutable; any thread may ask for any range at any time, and the same range is always answered the same.
+    """
+
+    @property
+    @abstractmethod
+    def num_positions(self) -> int:
+        """The number of anchors that an epoch visits, the same in every epoch."""
+
+    @abstractmethod
+    def positions(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the anchors at the positions ``[start, start + count)`` of an epoch.
+
+        Args:
+            epoch: 0 or more, without end.
+            start: first position, 0 or more.
+            count: number of positions; ``start + count`` is at most `num_positions`.
+
+        Returns:
+            int64 [count], numbers of anchors; the caller's own memory.
+
+        Raises:
+            OrderError: the epoch or the range is out of bounds.
+        """
+
+
+class Order(ABC):
+    """The description of an order: a frozen dataclass, to print, pickle and compare."""
+
+    @abstractmethod
+    def bind(self, index: AnchorIndex) -> BoundOrder:
+        """Return the order over the anchors of an index.
+
+        Args:
+            index: the anchors; not to be kept where a few numbers of it will do.
+
+        Raises:
+            OrderError: this order is not possible over these anchors.
+        """
+
+
+def check_range(order: BoundOrder, epoch: int, start: int, count: int) -> None:
+    """Refuse a range of positions that an epoch does not have; for use in `BoundOrder.positions`.
+
+    Raises:
+        OrderError: the epoch or the range is out of bounds.
+    """
+    if epoch < 0:
+        raise OrderError(f"epoch {epoch}. Epochs count from 0.")
+    if start < 0 or count < 0 or start + count > order.num_positions:
+        raise OrderError(
+            f"positions [{start}, {start + count}) of an epoch of {order.num_positions}. "
+            f"Allowed are ranges within [0, {order.num_positions})."
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is not a seed.
+
+    Raises:
+        OrderError: the seed is no int, or negative.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise OrderError(f"seed {seed!r}. A seed is an int, 0 or more, of any size.")
+
+
+def check_count(name: str, value: int | None, *, least: int = 0) -> None:
+    """Refuse a number of things that is not None and not an int of at least ``least``.
+
+    Raises:
+        OrderError: naming the argument.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise OrderError(f"{name}={value!r}. Allowed is an int of at least {least}.")

@@ -23,6 +23,7 @@ from stepwell.store.npy import header_bytes, header_size
 __all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+WRITE_BYTES = 16 << 10
 
 
 class RawColumn:
@@ -41,40 +42,40 @@ class RawColumn:
         self.row_bytes = math.prod(shape) * dtype.itemsize
         self.header = header_size(dtype, shape)
         self.rows: npt.NDArray[Any] = np.empty((0, *shape), dtype)
-        self._open(os.O_CREAT | os.O_EXCL)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.grow(capacity)
 
     def grow(self, capacity: int) -> None:
         """Make room for ``capacity`` rows; DiskFullError when there is none, with everything as it was."""
-        descriptor = self._open()
-        try:
-            num_bytes = self.header + capacity * self.row_bytes
-            reserve(descriptor, num_bytes, self.path)
-            os.pwrite(descriptor, header_bytes(self.dtype, self.shape, capacity), 0)
-            data = map_descriptor(descriptor, num_bytes, writable=True)[self.header :]
-        finally:
-            os.close(descriptor)
-        self.rows = (
-            data.view(self.dtype).reshape(capacity, *self.shape)
-            if self.row_bytes
-            else np.empty((capacity, *self.shape), self.dtype)
-        )
+        num_bytes = self.header + capacity * self.row_bytes
+        reserve(self._descriptor, num_bytes, self.path)
+        os.pwrite(self._descriptor, header_bytes(self.dtype, self.shape, capacity), 0)
+        data = map_descriptor(self._descriptor, num_bytes, writable=True)[self.header :]
+        rows = data.view(self.dtype) if self.row_bytes else np.empty(0, self.dtype)
+        self.rows = rows.reshape(capacity, *self.shape)
+
+    def write_rows(self, row: int, values: npt.NDArray[Any]) -> None:
+        """Store ``values`` [n, *shape] from ``row`` on; there must be room for them."""
+        if values.nbytes < WRITE_BYTES:
+            self.rows[row : row + len(values)] = values
+        else:
+            # a page fault for each 4 KiB of a map costs three times what the copy of a system call does
+            write_all(self._descriptor, values.reshape(-1).view(np.uint8).data, self.header + row * self.row_bytes, self.path)
+
+    def moved(self, old: str, new: str) -> None:
+        """Take note that the directory was renamed; only messages name it."""
+        self.path = self.path.replace(old, new, 1)
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
-        descriptor = self._open()
-        os.fsync(descriptor)
-        os.close(descriptor)
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Let go of the map; the file keeps its reserved length until the segment is sealed."""
         self.rows = np.empty((0, *self.shape), self.dtype)
-
-    def _open(self, flags: int = 0) -> int:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
-        if flags:
-            os.close(descriptor)
-        return descriptor
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class EncodedColumn:
@@ -103,6 +104,11 @@ class EncodedColumn:
         start = int(offsets[row])
         write_all(self._descriptor, blob, start, self.path)
         offsets[row + 1] = start + len(blob)
+
+    def moved(self, old: str, new: str) -> None:
+        """Take note that the directory was renamed; only messages name it."""
+        self.path = self.path.replace(old, new, 1)
+        self.offsets.moved(old, new)
 
     def num_bytes(self, rows: int) -> int:
         """Return the bytes of the first ``rows`` encoded rows."""
@@ -140,7 +146,7 @@ def reserve(descriptor: int, num_bytes: int, path: str) -> None:
         raise disk_error(error, num_bytes, path) from error
 
 
-def write_all(descriptor: int, data: bytes, offset: int, path: str) -> None:
+def write_all(descriptor: int, data: bytes | memoryview, offset: int, path: str) -> None:
     """Write all of ``data`` at ``offset``; DiskFullError when there is no room for it."""
     view = memoryview(data)
     try:

@@ -45,7 +45,7 @@ class Progress:
 
     def __init__(self, descriptor: int, *, writable: bool) -> None:
         self._descriptor = descriptor if writable else -1
-        self.words = memoryview(map_descriptor(descriptor, NUM_BYTES, writable=writable)).cast("q")
+        self.words = map_descriptor(descriptor, NUM_BYTES, writable=writable).data.cast("q")
 
     @classmethod
     def create(cls, path: str) -> Progress:

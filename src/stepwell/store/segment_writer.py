@@ -88,12 +88,8 @@ class SegmentWriter:
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        for name, column in self.columns.items():
-            parts = [column] if isinstance(column, RawColumn) else [column, column.offsets]
-            for part in parts:
-                part.path = part.path.replace(directory, self.path, 1)
-            del name
-        self._episodes.path = f"{self.path}/{EPISODES}"
+        for column in (*self.columns.values(), self._episodes):
+            column.moved(directory, self.path)
         self._rebind()
 
     def _rebind(self) -> None:
@@ -139,8 +135,9 @@ class SegmentWriter:
         row = self.row
         if row + count > self.capacity:
             self._grow(row + count)
-        for place, rows in self._raw:
-            rows[row : row + count] = columns[place]
+        for column, values in zip(self.columns.values(), columns, strict=True):
+            if isinstance(column, RawColumn):
+                column.write_rows(row, values)
         for place, column in self._encoded:
             encode, values = column.codec.encode, columns[place]
             for i in range(count):

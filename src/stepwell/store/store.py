@@ -346,7 +346,8 @@ def _episode_table(
     segments: list[Segment], deleted: npt.NDArray[np.int64], read_metadata: Callable[[int, int], dict[str, Any]]
 ) -> EpisodeTable:
     """Return the table of all shown episodes of ``segments``, the open ones of live segments included."""
-    parts, opened = [], []
+    parts: list[npt.NDArray[Any]] = []
+    opened: list[int] = []
     for segment in segments:
         records = segment.records
         ended = int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
@@ -355,10 +356,10 @@ def _episode_table(
             tail["start"], tail["length"], tail["rows"] = ended, segment.num_rows - ended, segment.num_rows - ended
             tail["origin"] = step_id(segment.ordinal, ended)
             records = np.concatenate([records, tail])
-            opened.append(sum(map(len, parts)) + len(records) - 1)
+            opened.append(sum(len(part) for part in parts) + len(records) - 1)
         parts.append(records)
     all_records = np.concatenate(parts) if parts else np.empty(0, EPISODE_DTYPE)
-    counts = np.fromiter(map(len, parts), np.int64, len(parts))
+    counts = np.array([len(part) for part in parts], np.int64)
     segment_of = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     first = np.cumsum(counts) - counts
     is_open = np.zeros(len(all_records), bool)

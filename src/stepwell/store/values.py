@@ -34,6 +34,9 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
 
 def accept_column(name: str, feature: Feature, values: Any) -> Any:
     """Return a whole column: an array [n, *shape] of a fixed-size feature, a list of accepted values of a ragged one."""
+    dtype = feature.np_dtype
+    if type(values) is np.ndarray and values.dtype == dtype and values.shape[1:] == feature.shape and values.ndim:
+        return np.ascontiguousarray(values)
     if feature.is_ragged:
         accept = acceptor(name, feature)
         if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
@@ -42,8 +45,7 @@ def accept_column(name: str, feature: Feature, values: Any) -> Any:
     if isinstance(values, list | tuple) and values and not isinstance(values[0], PYTHON_VALUES):
         accept = acceptor(name, feature)
         return np.stack([accept(value) for value in values])
-    found = _array(name, values, feature.np_dtype, (None, *feature.shape), per_step=False)
-    return found
+    return _array(name, values, dtype, (None, *feature.shape), per_step=False)
 
 
 def missing_features_error(schema: Schema, step: Mapping[str, Any]) -> StepError:

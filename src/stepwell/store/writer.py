@@ -291,8 +291,11 @@ class Writer:
         if columns.keys() != schema.keys():
             raise missing_features_error(schema, columns)
         accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
-        lengths = {name: len(values) for name, values in zip(schema, accepted, strict=True)}
-        count = min(lengths.values())
+        counts = [len(values) for values in accepted]
+        count = min(counts)
+        if counts.count(count) == len(counts):
+            return accepted, count
+        lengths = dict(zip(schema, counts, strict=True))
         extra = {name for name, length in lengths.items() if length != count}
         if extra and not (
             finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)

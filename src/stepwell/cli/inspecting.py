@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepwell.store import Store, open
 from stepwell.store.tables import make_table
 
-__all__ = ["episode_records", "run_info", "run_ls"]
+__all__ = ["episode_records", "metadata_text", "run_info", "run_ls"]
 
 ENDINGS = ("terminated", "truncated", "interrupted")
 
@@ -48,7 +48,21 @@ def episode_records(store: Store, first: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
+def metadata_text(metadata: Mapping[str, Any]) -> str:
+    """Return an episode's metadata in one line: ``seed=3  is_success=true  coverage=0.9516``."""
+    return "  ".join(f"{name}={_short(value)}" for name, value in metadata.items())
+
+
 def _line(record: dict[str, Any]) -> str:
     ended = "recording" if record["is_open"] else "+".join(name for name in ENDINGS if record[name]) or "-"
-    metadata = "  ".join(f"{name}={json.dumps(value)}" for name, value in record["metadata"].items())
-    return f"{record['episode_index']:>7}  {record['length']:>6}  {ended:<11}  {metadata}".rstrip()
+    cells = (
+        f"{record['episode_index']:>7}",
+        f"{record['length']:>6}",
+        f"{ended:<11}",
+        metadata_text(record["metadata"]),
+    )
+    return "  ".join(cells).rstrip()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

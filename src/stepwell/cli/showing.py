@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepwell.cli.inspecting import metadata_text
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
 from stepwell.store import Episode, Store, open
@@ -52,11 +54,11 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
         raise FeatureNotFoundError(f"no image feature {name!r}. There are: {', '.join(images) or 'none'}.")
     frames = episode[name]
     steps = np.unique(np.linspace(0, len(frames) - 1, max(1, num_tiles)).round().astype(int))
-    tiles = [Tile(displayable(frames[step]), f"step {step}") for step in steps]
+    labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
+    tiles = [Tile(displayable(frames[step]), label) for step, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
-    metadata = "   ".join(f"{key} {value}" for key, value in episode.metadata.items())
     title = f"{store.path.name}   episode {episode.index}   {episode.length} steps"
-    write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata}")
+    write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata_text(episode.metadata)}")
 
 
 def describe_value(value: Any) -> str:
@@ -82,8 +84,17 @@ def value_to_json(value: Any) -> Any:
         return {"bytes": len(value)}
     array = np.asarray(value)
     if array.size <= MAX_JSON_ELEMENTS and array.dtype.kind in "biufSU":
-        return json.loads(json.dumps(array.tolist(), default=repr).replace("NaN", "null"))
+        return _finite(array.tolist())
     return {"dtype": str(array.dtype), "shape": list(array.shape)}
+
+
+def _finite(value: Any) -> Any:
+    """Return nested lists with None for what JSON has no number for, and bytes as text."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_episode(episode: Episode, as_json: bool) -> None:

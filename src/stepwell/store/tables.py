@@ -63,7 +63,7 @@ class StoreTable:
 
     Args:
         lengths: (min, median, max) steps of an episode; None without episodes.
-        length_counts: episodes in each of up to 16 equal bins from the shortest to the longest.
+        length_counts: episodes in each of at most 16 equal bins from the shortest to the longest.
     """
 
     name: str
@@ -235,7 +235,8 @@ def _shape(feature: Feature) -> str:
 def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
     if not len(lengths):
         return ()
-    num_bins = int(min(MAX_BARS, lengths.max() - lengths.min() + 1))
+    # a few episodes over many bins would be all gaps
+    num_bins = int(min(MAX_BARS, lengths.max() - lengths.min() + 1, np.ceil(2 * np.sqrt(len(lengths)))))
     return tuple(np.histogram(lengths, bins=num_bins)[0].tolist())
 
 

@@ -1,0 +1,77 @@
+"""``stepwell show``: episodes, steps and sheets."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.cli.main import main
+from stepwell.cli.showing import describe_value, value_to_json
+
+
+def test_show_prints_an_episode(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(toy_path), "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("episode 1  6 steps  terminated\n")
+    assert "observation.image  uint8 7x24x32x3  min 40" in out
+    assert '"task 1"' in out
+
+
+def test_show_prints_a_step_with_its_values(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(toy_path), "2:6", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["step_index"] == 6
+    assert record["values"]["action"] == [12.0, 13.0]
+    assert record["values"]["task"] == "task 2"
+
+
+def test_negative_steps_count_from_the_last_step_not_the_final_row(
+    toy_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(toy_path), "2:-1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("episode 2  step 7 of 8\n")
+    assert "[14., 15.]" in out
+
+
+@pytest.mark.parametrize(("where", "allowed"), [("2:8", "-8 to 7"), ("2:-9", "-8 to 7")])
+def test_a_step_outside_the_episode_says_what_is_allowed(
+    where: str, allowed: str, toy_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(toy_path), where]) == 1
+    assert allowed in capsys.readouterr().err
+
+
+def test_an_unknown_episode_is_an_error(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(toy_path), "3"]) == 1
+    assert capsys.readouterr().err.startswith("EpisodeNotFoundError: ")
+
+
+def test_a_sheet_shows_the_images(toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = pytest.importorskip("PIL.Image")
+    out = tmp_path / "deep" / "sheet.png"
+    assert main(["show", str(toy_path), "2", "--out", str(out), "--tiles", "4"]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    with images.open(out) as sheet:
+        assert (80, 80, 80) in {colour for _, colour in sheet.convert("RGB").getcolors(1 << 20)}
+
+
+def test_a_sheet_of_a_feature_that_is_no_image_is_refused(
+    toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(toy_path), "0", "--out", str(tmp_path / "x.png"), "--feature", "action"]) == 1
+    assert "FeatureNotFoundError: no image feature 'action'. There are: observation.image." in capsys.readouterr().err
+
+
+def test_values_are_shown_in_full_when_small_and_as_a_range_when_large() -> None:
+    assert describe_value(np.float32([1, 2.5])) == "[1. , 2.5]"
+    assert describe_value(np.arange(100)) == "int64 100  min 0  mean 49.5  max 99"
+    assert describe_value("a\nb") == '"a\\nb"'
+    assert describe_value(b"abc") == "3 bytes"
+
+
+def test_json_values_are_valid_json_with_nan_as_null() -> None:
+    assert value_to_json(np.float32([1, np.nan, np.inf])) == [1.0, None, None]
+    assert value_to_json(np.zeros((64, 64))) == {"dtype": "float64", "shape": [64, 64]}
+    assert value_to_json(np.bool_(True)) is True

@@ -1,0 +1,42 @@
+"""The measurement of a stream."""
+
+import numpy as np
+
+from stepwell.cli.progress import NoBar
+from stepwell.cli.streaming import StreamReport, batch_bytes, stream
+
+
+def test_first_batch_is_kept_out_of_the_rate() -> None:
+    batches = [
+        {"x": np.zeros((10, 4), np.float32)},
+        {"x": np.zeros((10, 4), np.float32)},
+        {"x": np.zeros((3, 4), np.float32)},
+    ]
+    report = stream(batches, NoBar())
+    assert (report.num_windows, report.num_bytes) == (13, 13 * 16)
+
+
+def test_a_stream_without_end_stops_when_the_time_is_up() -> None:
+    batch = {"x": np.zeros((10, 4), np.float32)}
+
+    def forever():
+        while True:
+            yield batch
+
+    assert stream(forever(), NoBar(), max_seconds=0.01).num_windows > 0
+
+
+def test_an_empty_stream_has_rate_zero() -> None:
+    assert stream([], NoBar()).windows_per_second == 0
+
+
+def test_ragged_values_are_counted_by_what_they_hold() -> None:
+    ragged = np.empty(3, object)
+    ragged[:] = ["ab", b"abc", np.zeros(2)]
+    assert batch_bytes({"t": ragged, "x": np.zeros(3, np.int64)}) == 2 + 3 + 16 + 24
+
+
+def test_report_divides_by_memcpy() -> None:
+    report = StreamReport(100, 4_000_000_000, 2.0, 0.1, 8.0)
+    assert (report.windows_per_second, report.gb_per_s, report.memcpy_ratio) == (50, 2, 0.25)
+    assert str(report) == "50 windows/s   2.00 GB/s   0.25 of memcpy (8.0 GB/s)"

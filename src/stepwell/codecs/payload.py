@@ -87,3 +87,12 @@ class Payload:
         self.check_size(owned.size)
         shape = (owned.size // self.entry_bytes, *self.shape) if self.is_ragged else self.shape
         return np.ndarray(shape, self.dtype, buffer=owned)
+
+    def unpack_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Copy the bytes of a row of fixed shape into an array.
+
+        Raises:
+            DecodeError: the wrong number of bytes; nothing was written.
+        """
+        self.check_size(blob.size)
+        out.reshape(-1).view(np.uint8)[:] = blob

@@ -51,5 +51,4 @@ class RawCodec(Codec):
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Copy the row into `out`; see `Codec.decode_into`."""
-        self._payload.check_size(blob.size)
-        out.reshape(-1).view(np.uint8)[:] = blob
+        self._payload.unpack_into(blob, out)

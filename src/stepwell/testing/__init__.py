@@ -1,6 +1,6 @@
-"""What a test of your own needs: strategies, tiny stores, codecs that fail or dawdle, and conformance classes.
+"""What a test of your own needs: strategies, seeded arrays, codecs that fail or dawdle, and conformance classes.
 
-Nothing here is loaded by ``import stepwell``, and hypothesis only when a strategy is asked for.
+Nothing here is loaded by ``import stepwell``; hypothesis and pytest only when what needs them is asked for.
 """
 
 from __future__ import annotations
@@ -8,11 +8,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.testing.arrays import random_array, smooth_image
+    from stepwell.testing.codecs import DelayedCodec, FailingCodec
+    from stepwell.testing.conformance import CodecConformance
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
 
-__all__ = ["EpisodeData", "episodes", "features", "schemas", "steps", "values"]
+__all__ = [
+    "CodecConformance",
+    "DelayedCodec",
+    "EpisodeData",
+    "FailingCodec",
+    "episodes",
+    "features",
+    "random_array",
+    "schemas",
+    "smooth_image",
+    "steps",
+    "values",
+]
 
-_MODULES = dict.fromkeys(("EpisodeData", "episodes", "features", "schemas", "steps", "values"), "strategies")
+_MODULES = {
+    "CodecConformance": "conformance",
+    "DelayedCodec": "codecs",
+    "EpisodeData": "strategies",
+    "FailingCodec": "codecs",
+    "episodes": "strategies",
+    "features": "strategies",
+    "random_array": "arrays",
+    "schemas": "strategies",
+    "smooth_image": "arrays",
+    "steps": "strategies",
+    "values": "strategies",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError
 from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text
+from stepwell.testing.arrays import random_array
 
 try:
     from hypothesis import strategies as st
@@ -141,21 +141,7 @@ def values(feature: Feature, *, max_size: int = 5, finite: bool = False) -> st.S
         return st.binary(max_size=max_size)
     sizes = st.integers(0, max_size) if feature.is_ragged else st.just(0)
     seeds = st.integers(0, 2**32 - 1)
-    return st.builds(lambda size, seed: _random_array(feature, size, seed, finite), sizes, seeds)
-
-
-def _random_array(feature: Feature, size: int, seed: int, finite: bool) -> npt.NDArray[Any]:
-    """Return an array of the feature; seeded, because hypothesis is slow at drawing arrays element by element."""
-    rng, dtype = np.random.default_rng(seed), feature.np_dtype
-    shape = tuple(size if axis is None else axis for axis in feature.shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(dtype)
-    if dtype.kind == "U":
-        return rng.integers(0, 10**6, shape).astype(dtype)
-    if finite and dtype.kind in "fc":
-        return rng.normal(size=shape).astype(dtype)
-    return np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).reshape(shape).copy()
+    return st.builds(lambda size, seed: random_array(feature, seed, size=size, finite=finite), sizes, seeds)
 
 
 def steps(schema: Schema, **options: Any) -> st.SearchStrategy[dict[str, Any]]:

@@ -1,0 +1,196 @@
+"""What every codec has to keep, as a class of tests to subclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from stepwell.codecs import Codec, make_codec
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.schema import Feature
+from stepwell.testing.arrays import random_array, smooth_image
+
+__all__ = ["CodecConformance"]
+
+GUARD = 0xAB
+GUARD_BYTES = 256
+
+
+class CodecConformance:
+    """Tests that a codec keeps the interface; subclass it in a test file and name a feature.
+
+    Attributes:
+        feature: what the codec stores; its ``codec`` must be registered.
+        is_lossless: whether a row comes back bit for bit. Else its peak signal-to-noise ratio is looked at.
+        min_psnr_db: of a lossy codec, on smooth images, in decibels.
+        detects_truncation: whether the codec can tell that a row was cut off (raw text cannot).
+        detects_changes: whether it can tell that bytes were changed, by a checksum of its own.
+        num_corruptions: how many corrupt rows to try.
+
+    Example::
+
+        class TestMyCodec(CodecConformance):
+            feature = Array((64, 64), "float32", codec="my")
+    """
+
+    feature: ClassVar[Feature]
+    is_lossless: ClassVar[bool] = True
+    min_psnr_db: ClassVar[float] = 30.0
+    detects_truncation: ClassVar[bool] = True
+    detects_changes: ClassVar[bool] = False
+    num_corruptions: ClassVar[int] = 300
+
+    def examples(self) -> list[Any]:
+        """Return the values to store; override it for a feature that wants special ones."""
+        if self.feature.kind == "text":
+            return ["", "a", "Stufenbrunnen", "बावड़ी " * 50, "\0"]
+        if self.feature.kind == "bytes":
+            return [b"", b"\0", bytes(range(256)) * 4]
+        if not self.is_lossless:
+            return [smooth_image(self.feature, seed) for seed in range(4)]
+        return [random_array(self.feature, seed, size=seed) for seed in range(4)]
+
+    def test_codec_is_found_by_its_name(self) -> None:
+        """`make_codec` finds the codec under the name that it states."""
+        codec = make_codec(self.feature)
+        assert codec.name == self.feature.codec
+        assert codec.feature == self.feature
+
+    def test_round_trip_keeps_the_value(self) -> None:
+        """What was encoded comes back: equal, or near enough when lossy."""
+        codec = make_codec(self.feature)
+        for value in self.examples():
+            decoded = codec.decode(_encoded(codec, value))
+            if self.is_lossless:
+                assert _is_same(decoded, value)
+            else:
+                assert (decoded.dtype, decoded.shape) == (value.dtype, value.shape)
+                assert _psnr_db(decoded, value) >= self.min_psnr_db
+
+    def test_decode_returns_memory_of_its_own(self) -> None:
+        """A decoded row outlives the map that it was read from."""
+        codec = make_codec(self.feature)
+        for value in self.examples():
+            blob = _encoded(codec, value).copy()
+            decoded = codec.decode(blob)
+            if isinstance(decoded, np.ndarray):
+                assert decoded.flags.writeable
+                assert not np.shares_memory(decoded, blob)
+
+    def test_decode_and_decode_into_agree(self) -> None:
+        """Both ways of decoding give the same row."""
+        if self.feature.is_ragged:
+            pytest.skip("decode_into is for features of fixed shape")
+        codec = make_codec(self.feature)
+        for value in self.examples():
+            blob = _encoded(codec, value)
+            _, out = _guarded(self.feature)
+            codec.decode_into(blob, out)
+            assert _is_same(out, codec.decode(blob))
+
+    def test_threads_share_one_instance(self) -> None:
+        """Eight threads that encode and decode at once disturb nobody."""
+        codec = make_codec(self.feature)
+        values = self.examples()
+        blobs = [codec.encode(value) for value in values]
+        rows = [codec.decode(np.frombuffer(blob, np.uint8)) for blob in blobs]
+
+        def work(k: int) -> bool:
+            k %= len(values)
+            return codec.encode(values[k]) == blobs[k] and _is_same(codec.decode(_view(blobs[k])), rows[k])
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(160)))
+
+    def test_truncated_row_is_refused(self) -> None:
+        """A row that was cut off raises DecodeError."""
+        if not self.detects_truncation:
+            pytest.skip("this codec cannot tell")
+        codec = make_codec(self.feature)
+        blob = _encoded(codec, self.examples()[-1])
+        for size in {0, 1, blob.size // 4, blob.size // 2, blob.size * 3 // 4}:
+            with pytest.raises(DecodeError):
+                codec.decode(blob[:size])
+
+    def test_corrupt_row_is_refused_or_harmless(self) -> None:
+        """A corrupt row raises DecodeError or decodes to the right dtype and shape, and nothing else is written."""
+        codec = make_codec(self.feature)
+        blob = _encoded(codec, self.examples()[-1])
+        row = codec.decode(blob)
+        for corrupt in _corruptions(blob, self.num_corruptions):
+            try:
+                decoded = _decode_guarded(codec, corrupt)
+            except DecodeError:
+                continue
+            assert type(decoded) is type(row)
+            if self.detects_changes:
+                assert _is_same(decoded, row)
+
+    def test_unknown_option_is_refused(self) -> None:
+        """An option that the codec does not have raises SchemaError and is named."""
+        with pytest.raises(SchemaError, match="no_such_option"):
+            make_codec(replace(self.feature, options=(*self.feature.options, ("no_such_option", 1))))
+
+
+def _view(blob: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(blob, np.uint8)
+
+
+def _encoded(codec: Codec, value: Any) -> npt.NDArray[np.uint8]:
+    """Return an encoded row as a store has it: read-only, in the middle of other bytes."""
+    blob = codec.encode(value)
+    assert type(blob) is bytes
+    return _view(b"\xff" * 13 + blob + b"\xff" * 13)[13 : 13 + len(blob)]
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    return bool(a == b)
+
+
+def _psnr_db(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    peak = np.iinfo(b.dtype).max if b.dtype.kind in "iu" else 1.0
+    mean_square = float(np.mean((a.astype(np.float64) - b.astype(np.float64)) ** 2))
+    return float(10 * np.log10(peak**2 / max(mean_square, 1e-12)))
+
+
+def _guarded(feature: Feature) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    """Return memory, and an array of the feature in its middle."""
+    memory = np.full(feature.row_bytes + 2 * GUARD_BYTES, GUARD, np.uint8)
+    return memory, np.ndarray(feature.fixed_shape, feature.np_dtype, buffer=memory, offset=GUARD_BYTES)
+
+
+def _decode_guarded(codec: Codec, blob: npt.NDArray[np.uint8]) -> Any:
+    """Decode a row, into guarded memory where its shape is fixed, and check that the guards stand."""
+    if codec.feature.is_ragged:
+        return codec.decode(blob)
+    memory, out = _guarded(codec.feature)
+    try:
+        codec.decode_into(blob, out)
+    finally:
+        assert (memory[:GUARD_BYTES] == GUARD).all()
+        assert (memory[-GUARD_BYTES:] == GUARD).all()
+    return out
+
+
+def _corruptions(blob: npt.NDArray[np.uint8], count: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the row cut off, with a flipped bit, with noise in it, and with a changed byte among its first 64."""
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        corrupt, position = blob.copy(), int(rng.integers(blob.size))
+        if k % 4 == 0:
+            corrupt = corrupt[:position]
+        elif k % 4 == 1:
+            corrupt[position] ^= 1 << rng.integers(8)
+        elif k % 4 == 2:
+            corrupt[position : position + 8] = rng.integers(0, 256, corrupt[position : position + 8].size)
+        else:
+            corrupt[position % 64] = rng.integers(256)
+        yield corrupt

@@ -1,0 +1,106 @@
+"""Every codec of stepwell passes the conformance tests that users subclass."""
+
+from typing import ClassVar
+
+from stepwell.schema import Array, Bytes, Feature, Image, Text
+from stepwell.testing import CodecConformance
+
+
+class TestRawRagged(CodecConformance):
+    feature = Array((None, 3), "float32")
+    detects_truncation = False
+
+
+class TestRawText(CodecConformance):
+    feature = Text()
+    detects_truncation = False
+
+
+class TestRawBytes(CodecConformance):
+    feature = Bytes()
+    detects_truncation = False
+
+
+class TestRawFixed(CodecConformance):
+    feature = Array((2, 3), "float64")
+
+
+class TestZstdRagged(CodecConformance):
+    feature = Array((None, 2, 2), ">i4", codec="zstd")
+    detects_changes = True
+
+
+class TestZstdText(CodecConformance):
+    feature = Text(codec="zstd", level=1)
+    detects_changes = True
+
+
+class TestZstdBytes(CodecConformance):
+    feature = Bytes(codec="zstd", level=22)
+    detects_changes = True
+
+
+class TestZstdScalar(CodecConformance):
+    feature = Array((), "float64", codec="zstd")
+    detects_changes = True
+
+
+class TestZstdDepth16(CodecConformance):
+    feature = Image((24, 31), "uint16", codec="zstd")
+    detects_changes = True
+
+
+class TestZstdDepthFloat(CodecConformance):
+    feature = Image((24, 31, 1), "float32", codec="zstd")
+    detects_changes = True
+
+
+class TestZstdManyBlocks(CodecConformance):
+    feature = Image((224, 299, 3), codec="zstd", level=1)
+    detects_changes = True
+    num_corruptions = 60
+
+
+class TestPngGrey(CodecConformance):
+    feature = Image((13, 17), codec="png")
+    detects_changes = True
+
+
+class TestPngRgb(CodecConformance):
+    feature = Image((13, 17, 3), codec="png", level=9)
+    detects_changes = True
+
+
+class TestPngRgb16(CodecConformance):
+    feature = Image((13, 17, 3), "uint16", codec="png")
+    detects_changes = True
+
+
+class TestPngRgba(CodecConformance):
+    feature = Image((13, 17, 4), codec="png", level=0)
+    detects_changes = True
+
+
+class TestPngGrey16(CodecConformance):
+    feature = Image((13, 17, 1), "uint16", codec="png")
+    detects_changes = True
+
+
+class TestJpegRgb(CodecConformance):
+    feature: ClassVar[Feature] = Image((33, 47, 3), codec="jpeg")
+    is_lossless = False
+
+
+class TestJpegRgb444(CodecConformance):
+    feature = Image((64, 48, 3), codec="jpeg", quality=90, subsampling="444")
+    is_lossless = False
+
+
+class TestJpegGrey(CodecConformance):
+    feature = Image((33, 47), codec="jpeg")
+    is_lossless = False
+
+
+class TestJpegGreyChannel(CodecConformance):
+    feature = Image((33, 47, 1), codec="jpeg", subsampling="gray")
+    is_lossless = False

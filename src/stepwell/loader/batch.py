@@ -1,0 +1,102 @@
+"""A batch: what the loader hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+
+__all__ = ["Batch", "nest"]
+
+
+class Batch(dict[str, Any]):
+    """The arrays of one batch by key, and where in the epoch they come from.
+
+    Args:
+        values: key to array [B, ...]; object arrays [B] or [B, *window] for text, bytes and ragged features.
+        epoch: number of the epoch, from 0.
+        index: number of the batch within the epoch, as this rank counts them.
+        valid: bool [B], False where an anchor was repeated to fill the batch (``pad=True``); None when all are real.
+
+    Example:
+        >>> Batch({"action": np.zeros((64, 16, 2), "float32")}, epoch=1, index=3)
+        <Batch epoch 1, index 3
+          action: float32[64, 16, 2]>
+
+    Notes:
+        A plain dict otherwise; ``dict(batch)`` drops the attributes (jax's tree functions want that). The arrays are
+        views of memory that is recycled only when the last view of it (array, slice or tensor) is gone: keep what you
+        like.
+    """
+
+    __slots__ = ("epoch", "index", "valid")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        epoch: int = 0,
+        index: int = 0,
+        valid: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.epoch = epoch
+        self.index = index
+        self.valid = valid
+
+    def __repr__(self) -> str:
+        padded = "" if self.valid is None else f", {int(np.asarray(self.valid).sum())} of {len(self.valid)} valid"
+        lines = "".join(f"\n  {line}" for line in _describe(self))
+        return f"<Batch epoch {self.epoch}, index {self.index}{padded}{lines}>"
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts of values with dotted keys.
+
+    Args:
+        values: dotted key to value.
+
+    Raises:
+        WindowError: a key is both a value and the beginning of another key.
+
+    Example:
+        >>> nest({"observation.state": 1, "observation.image": 2, "action": 3})
+        {'observation': {'state': 1, 'image': 2}, 'action': 3}
+    """
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, leaf = key.split(".")
+        branch: Any = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+            if not isinstance(branch, dict):
+                raise _clash(key)
+        if leaf in branch:
+            raise _clash(key)
+        branch[leaf] = value
+    return tree
+
+
+def _clash(key: str) -> WindowError:
+    return WindowError(
+        f"key {key!r} cannot be nested: it, or its beginning, would be both a value and a group of values. "
+        "Name one of the fields differently, or use nested=False."
+    )
+
+
+def _describe(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return one ``key: dtype[shape]`` line a value."""
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _describe(value, f"{prefix}{key}.")
+        elif hasattr(value, "shape") and hasattr(value, "dtype"):
+            dtype = str(value.dtype).removeprefix("torch.")
+            lines.append(f"{prefix}{key}: {dtype}[{', '.join(str(n) for n in value.shape)}]")
+        else:
+            size = f"[{len(value)}]" if hasattr(value, "__len__") else ""
+            lines.append(f"{prefix}{key}: {type(value).__name__}{size}")
+    return lines

@@ -1,0 +1,104 @@
+"""From positions to a batch: everything that happens to one batch, in one place, in whichever thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepwell.loader.arenas import ArenaPool
+from stepwell.loader.batch import Batch, nest
+from stepwell.loader.handover import PinnedBlock, import_torch, pins_by_default, to_torch
+from stepwell.loader.plans import Ticket
+from stepwell.loader.transforms import BatchKey, Transform, TransformChain
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from stepwell.loader.settings import LoaderSettings
+    from stepwell.windows import WindowReader
+
+__all__ = ["BatchBuilder"]
+
+
+class BatchBuilder:
+    """Build batches: read, transform, wrap.
+
+    Args:
+        reader: of the windows; its fields say their transforms.
+        settings: of the loader.
+        transform: of the whole batch, or None.
+        max_free: batches whose memory is kept for the next.
+
+    Raises:
+        MissingDependencyError: batches are for torch, which is not installed.
+        WindowError: keys that cannot be nested.
+
+    Notes:
+        Builds in any number of threads at once. Knows nothing of iterators and threads.
+    """
+
+    __slots__ = (
+        "_batch_size",
+        "_chain",
+        "_is_nested",
+        "_is_pinned",
+        "_num_bytes",
+        "_pool",
+        "_reader",
+        "_seed",
+        "_torch",
+    )
+
+    def __init__(
+        self,
+        reader: WindowReader,
+        settings: LoaderSettings,
+        transform: Transform | None = None,
+        max_free: int = 2,
+    ) -> None:
+        self._reader = reader
+        self._batch_size = settings.batch_size
+        self._num_bytes = reader.num_bytes(settings.batch_size)
+        self._seed = settings.seed
+        self._chain = TransformChain({key: found.field.transforms for key, found in reader.fields.items()}, transform)
+        self._pool = ArenaPool(self._num_bytes, max_free)
+        self._torch = import_torch() if settings.to == "torch" else None
+        pins = settings.pin_memory
+        self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
+        self._is_nested = settings.nested
+        if settings.nested:
+            nest(dict.fromkeys(reader.fields))
+
+    def build(self, ticket: Ticket) -> tuple[Ticket, Batch]:
+        """Return a ticket with its batch.
+
+        Raises:
+            LoaderError: it could not be read or transformed.
+        """
+        plan, number = ticket
+        share = plan.share(number)
+        span = share.spans[0]
+        values = self.read(share.anchors(plan.order), span.epoch, span.start)
+        return ticket, Batch(values, span.epoch, plan.index(number), share.valid)
+
+    def read(self, positions: npt.NDArray[np.int64], epoch: int, start: int) -> dict[str, Any]:
+        """Return what a batch holds.
+
+        Args:
+            positions: int64 [n] of anchors in the reader's index.
+            epoch: random numbers of transforms depend on it,
+            start: and on this number.
+
+        Raises:
+            LoaderError: it could not be read or transformed.
+        """
+        size = len(positions)
+        num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
+        pinned = PinnedBlock(num_bytes, self._torch) if self._is_pinned else None
+        memory = self._pool.lease(num_bytes) if pinned is None else pinned.memory
+        values = self._reader.read(positions, memory)
+        if self._chain:
+            values = self._chain.apply(values, BatchKey(self._seed, epoch, start))
+        if self._torch is not None:
+            values = to_torch(values, self._torch, pinned)
+        return nest(values) if self._is_nested else values

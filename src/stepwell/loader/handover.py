@@ -1,0 +1,105 @@
+"""From numpy to torch over the same memory, and the pinned memory that a GPU copies from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import MissingDependencyError
+
+__all__ = ["PinnedBlock", "Target", "import_torch", "pins_by_default", "to_torch"]
+
+Target = Literal["numpy", "torch"]
+
+
+def import_torch() -> Any:
+    """Return the torch module.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError.of("torch", "torch") from error
+    return torch
+
+
+def pins_by_default() -> bool:
+    """Return whether batches for torch lie in pinned memory when the user does not say: where CUDA is there."""
+    return bool(import_torch().cuda.is_available())
+
+
+def to_torch(values: dict[str, Any], torch: Any, pinned: PinnedBlock | None = None) -> dict[str, Any]:
+    """Return the batch with tensors over the arrays' own memory.
+
+    Args:
+        values: key to array.
+        torch: the module.
+        pinned: the pinned memory that the arrays were read into, if they were.
+
+    Returns:
+        The same dict. Object and structured arrays, and dtypes that this torch does not have, stay numpy. Arrays that
+        torch cannot wrap (read-only, negative strides) are copied.
+    """
+    for key, value in values.items():
+        if isinstance(value, np.ndarray) and has_torch_dtype(value.dtype, torch):
+            values[key] = _wrap(value, torch) if pinned is None else pinned.tensor(value)
+    return values
+
+
+class PinnedBlock:
+    """Page-locked memory for one batch, from torch's own caching allocator.
+
+    A GPU may still be copying from a batch that the program has dropped (``tensor.to("cuda", non_blocking=True)``).
+    torch's allocator knows of such copies and waits for them before it hands a block out again, but only for tensors
+    that share the storage it made. So pinned batches do not use `ArenaPool`: every batch asks torch, which recycles,
+    and its tensors are cut from that one storage.
+
+    Args:
+        num_bytes: of the block.
+        torch: the module.
+    """
+
+    __slots__ = ("_address", "_storage", "_torch", "memory")
+
+    def __init__(self, num_bytes: int, torch: Any) -> None:
+        self._torch = torch
+        self._storage = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        self.memory: npt.NDArray[np.uint8] = self._storage.numpy()
+        self._address = self.memory.ctypes.data
+
+    def tensor(self, value: npt.NDArray[Any]) -> Any:
+        """Return a pinned tensor of an array's values: a view of the block where the array is one, else a copy."""
+        start = value.ctypes.data - self._address
+        inside = value.base is self.memory and value.flags.c_contiguous
+        if not inside or value.size == 0:
+            return _wrap(value, self._torch).pin_memory()
+        flat = self._storage[start : start + value.nbytes]
+        return flat.view(_torch_dtype(value.dtype, self._torch)).view(value.shape)
+
+
+_DTYPES: dict[np.dtype[Any], Any] = {}
+
+
+def has_torch_dtype(dtype: np.dtype[Any], torch: Any) -> bool:
+    """Return whether torch has tensors of a numpy dtype."""
+    return _torch_dtype(dtype, torch) is not None
+
+
+def _torch_dtype(dtype: np.dtype[Any], torch: Any) -> Any:
+    if dtype not in _DTYPES:
+        try:
+            _DTYPES[dtype] = torch.from_numpy(np.zeros(1, dtype)).dtype
+        except (TypeError, ValueError):
+            # TypeError: no such dtype; ValueError: not this machine's byte order
+            _DTYPES[dtype] = None
+    return _DTYPES[dtype]
+
+
+def _wrap(value: npt.NDArray[Any], torch: Any) -> Any:
+    if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+        value = value.copy()
+    return torch.from_numpy(value)

@@ -1,0 +1,265 @@
+"""The loader: windows of a view as batches, epoch after epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from stepwell.loader.engine import Engine
+from stepwell.loader.iterators import BatchIterator
+from stepwell.loader.plans import Cursor, Place, schedule
+from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.states import LoaderState, describe_order
+from stepwell.order import Order, make_order
+from stepwell.order.order import check_count
+from stepwell.windows import View, WindowReader
+
+if TYPE_CHECKING:
+    from stepwell.loader.handover import Target
+    from stepwell.loader.transforms import Transform
+    from stepwell.store import Store
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """Stream windows of a view as batches.
+
+    ::
+
+        view, fields, order --> positions --> reader --> transforms --> (torch) --> Batch
+                                              '------ threads: whole batches, in order ------'
+
+    Args:
+        view: the episodes (`stepwell.View`), or a store: all of its episodes.
+        fields: key to `Field`, feature name or offsets; None: every feature at the anchor.
+        batch_size: windows a batch (a rank).
+        order: "sequential" (default), "random", or an `Order` such as ``weighted(...)``, which has a seed of its own.
+        seed: of "random" and of the random numbers that transforms get; 0 or more.
+        epochs: how many one ``for`` runs through, default 1; None is endless. Endless epochs run into each other, so
+            that every batch is full and all ranks have equally many, unless ``drop_last`` or ``pad`` ends each by
+            itself.
+        drop_last: leave out what does not fill a batch on every rank: equally many batches on all ranks (training).
+        pad: fill the last batches up with repeats, marked in ``batch.valid``: equally many batches, nothing left out.
+            With neither, every anchor comes exactly once over all ranks, and a rank may have one batch less
+            (evaluation).
+        rank: of this process, ``0 <= rank < world_size``; plain ints: ``torch.distributed.get_rank()``,
+        world_size: and ``torch.distributed.get_world_size()``.
+        threads: that build batches; 0 builds in the consumer. Default: 0 for raw batches below 1 MiB, which cost less
+            than a hand-over, else one a CPU, at most 8. The batches are the same for any number.
+        prefetch: hand-overs a thread builds ahead, default 2; a hand-over is one batch, or small ones of 1 MiB together
+            (128 KiB where rows are decoded, at most 16 batches).
+        to: "numpy" (default), or "torch": tensors over the same memory. What torch has no dtype for stays numpy: text,
+            bytes and ragged features (object arrays), structured dtypes, and uint16/32/64 in old versions.
+        pin_memory: for "torch": page-locked memory; default: where CUDA is there.
+        nested: whether keys with dots become nested dicts: ``batch["observation"]["image"]``.
+        transform: a callable on the whole batch (flat dict of key to numpy array), after those of the fields; returns a
+            dict. One with a parameter ``rng`` gets a numpy Generator that depends on (seed, epoch, position) only.
+            numba-compiled functions are simply called, and run without the GIL if compiled so.
+
+    Raises:
+        OrderError: a setting out of range.
+        WindowError: fields that do not fit the store.
+        MissingDependencyError: ``to="torch"`` without torch.
+
+    Notes:
+        Every ``for batch in loader`` runs the next epoch(s): with ``epochs=1``, the n-th loop has epoch n-1, and
+        another random order. A loop left early counts as run. `epoch` says which comes next and may be set.
+
+        `state_dict` counts what the consumer got, not what was built ahead. It resumes at the exact next batch, also
+        under another number of threads, ranks, or another batch size (then at the exact next anchor).
+
+        Batches share no memory with each other; memory is recycled once nobody holds an array, slice or tensor of it.
+
+        One consumer thread. No worker processes. May be pickled (spawn) when its transforms may: the copy is where this
+        one is. After a fork, parent and child each iterate their own; an iterator made before the fork works in the
+        parent only.
+    """
+
+    def __init__(
+        self,
+        view: View | Store,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 64,
+        order: Literal["sequential", "random"] | Order = "sequential",
+        seed: int = 0,
+        epochs: int | None = 1,
+        drop_last: bool = False,
+        pad: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int | None = None,
+        prefetch: int = 2,
+        to: Target = "numpy",
+        pin_memory: bool | None = None,
+        nested: bool = False,
+        transform: Transform | None = None,
+    ) -> None:
+        self.settings = LoaderSettings(
+            batch_size=batch_size,
+            seed=seed,
+            epochs=epochs,
+            drop_last=drop_last,
+            pad=pad,
+            rank=rank,
+            world_size=world_size,
+            threads=threads,
+            prefetch=prefetch,
+            to=to,
+            pin_memory=pin_memory,
+            nested=nested,
+        )
+        self.view = view if isinstance(view, View) else View(view)
+        self.order = make_order(order, seed=seed)
+        self._fields = fields
+        self._transform = transform
+        self._start = Place(0, 0)
+        self._first_epoch = 0
+        self._cursor: Cursor | None = None
+        self._engine: Engine | None = None
+        self._running()
+
+    def __iter__(self) -> BatchIterator:
+        """Begin the next epoch(s); the place of a loaded state, the first time after `load_state_dict`."""
+        place, first_epoch = self._next_start()
+        epochs = self.settings.epochs
+        last_epoch = None if epochs is None else max(first_epoch + epochs - 1, place.epoch)
+        cursor = Cursor(place, first_epoch, last_epoch)
+        engine = self._running()
+        iterator = BatchIterator(engine.source(schedule(engine.order, self.settings, cursor)), cursor)
+        self._cursor = cursor
+        return iterator
+
+    def __len__(self) -> int:
+        """Return the number of batches of one ``for`` over the loader from an epoch's beginning, on this rank.
+
+        Raises:
+            TypeError: the loader is endless.
+        """
+        if self.settings.epochs is None:
+            raise TypeError("a loader with epochs=None is endless and has no length. Use num_batches for one epoch.")
+        return self.settings.epochs * self.num_batches
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of one epoch on this rank."""
+        return self.settings.partition(self.num_positions).num_batches
+
+    @property
+    def num_positions(self) -> int:
+        """The number of anchors that an epoch visits, over all ranks."""
+        return self._running().order.num_positions
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that an iteration uses; 0: batches are built in the consumer."""
+        return self._running().num_threads
+
+    @property
+    def reader(self) -> WindowReader:
+        """What reads the windows."""
+        return self._running().reader
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``for`` begins with, or goes on with after `load_state_dict`."""
+        return self._next_start()[0].epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``for`` begins with, from its beginning.
+
+        Raises:
+            OrderError: not an int of 0 or more.
+        """
+        check_count("epoch", epoch)
+        self._move_to(Place(int(epoch), 0), int(epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer of the latest iteration stands, as at most 1 KiB of JSON types.
+
+        At the last batch of an epoch the state is the end of that epoch until the ``for`` has ended, and then the
+        beginning of the next.
+        """
+        place, first_epoch = self._here()
+        state = LoaderState(
+            snapshot=self.reader.snapshot_id,
+            order=describe_order(self.order),
+            seed=self.settings.seed,
+            epoch=place.epoch,
+            consumed=place.consumed,
+            first_epoch=first_epoch,
+            batch_size=self.settings.batch_size,
+            world_size=self.settings.world_size,
+        )
+        return state.to_json()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next ``for`` go on where a state was taken; iterations under way do not change.
+
+        Args:
+            state_dict: of any rank of a loader over the same anchors in the same order.
+
+        Raises:
+            StateError: of another store, snapshot, order, seed or format; the message names both.
+        """
+        state = LoaderState.from_json(state_dict)
+        state.check(
+            snapshot=self.reader.snapshot_id,
+            order=describe_order(self.order),
+            seed=self.settings.seed,
+            num_positions=self.num_positions,
+        )
+        self._move_to(Place(state.epoch, state.consumed), state.first_epoch)
+
+    def refresh(self) -> None:
+        """Take in what the stores have become; the next ``for`` runs the next epoch over it, from its beginning."""
+        epoch = self.epoch
+        reader = self.reader.refresh()
+        self._engine = Engine(reader, self.order, self.settings, self._transform)
+        self.view = reader.view
+        self._move_to(Place(epoch, 0), epoch)
+
+    def __repr__(self) -> str:
+        epochs = "endless epochs" if self.settings.epochs is None else f"{self.settings.epochs} epoch(s)"
+        return (
+            f"<Loader {self.num_positions:,} anchors  batch {self.settings.batch_size}  {self.order!r}  "
+            f"{epochs} of {self.num_batches:,} batches  {self.num_threads} threads>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        place, first_epoch = self._here()
+        kept = {"settings", "view", "order", "_fields", "_transform"}
+        state = {name: value for name, value in self.__dict__.items() if name in kept}
+        return {**state, "_start": place, "_first_epoch": first_epoch, "_cursor": None, "_engine": None}
+
+    def _running(self) -> Engine:
+        """Return what reads and builds in this process."""
+        if self._engine is None or self._engine.pid != os.getpid():
+            # a thread of the parent may have held a lock of its reader when this process was forked
+            self._engine = Engine(WindowReader(self.view, self._fields), self.order, self.settings, self._transform)
+        return self._engine
+
+    def _move_to(self, place: Place, first_epoch: int) -> None:
+        self._start, self._first_epoch, self._cursor = place, first_epoch, None
+
+    def _here(self) -> tuple[Place, int]:
+        """Return what the consumer gets next, and the epoch with which its iteration began."""
+        if self._cursor is None:
+            return self._start, self._first_epoch
+        place = self._cursor.place
+        return place, place.epoch if self._cursor.is_done else self._cursor.first_epoch
+
+    def _next_start(self) -> tuple[Place, int]:
+        """Return where the next iteration begins, and the epoch with which it (or the one it goes on with) began."""
+        if self._cursor is None:
+            return self._start, self._first_epoch
+        place = self._cursor.place
+        # an epoch that was begun counts as run; one of which nothing was taken does not
+        epoch = place.epoch + (place.consumed > 0)
+        return Place(epoch, 0), epoch

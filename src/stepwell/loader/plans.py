@@ -1,0 +1,172 @@
+"""Which positions which batch takes, one epoch after the other, and where a consumer stands.
+
+`stepwell.order.Partition` deals an epoch out to the ranks so that what all of them have got after k batches each is
+one run of positions from the front. So (epoch, consumed positions) says where to go on, for any number of ranks and
+any batch size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepwell.errors import OrderError
+from stepwell.order import BoundOrder, Partition, Share, Stream
+
+if TYPE_CHECKING:
+    from stepwell.loader.settings import LoaderSettings
+
+__all__ = ["Cursor", "Place", "Plan", "Ticket", "schedule"]
+
+
+class Place(NamedTuple):
+    """What comes next: the epoch, and how many of its positions all ranks together have got."""
+
+    epoch: int
+    consumed: int
+
+
+class Plan(ABC):
+    """Batches of one rank, counted from 0.
+
+    Notes:
+        Immutable; any thread may ask.
+    """
+
+    order: BoundOrder
+
+    @property
+    @abstractmethod
+    def numbers(self) -> range | count[int]:
+        """The numbers of the batches."""
+
+    @abstractmethod
+    def share(self, number: int) -> Share:
+        """Return what this rank gets of a batch."""
+
+    @abstractmethod
+    def index(self, number: int) -> int:
+        """Return the number of a batch within its epoch."""
+
+    @abstractmethod
+    def place_before(self, number: int) -> Place:
+        """Return where the consumer stands before it gets a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan(Plan):
+    """One epoch, or what is left of it."""
+
+    order: BoundOrder
+    partition: Partition
+    epoch: int
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the batches."""
+        return range(self.partition.num_batches)
+
+    def share(self, number: int) -> Share:
+        """Return what this rank gets of a batch."""
+        return self.partition.batch(number, epoch=self.epoch)
+
+    def index(self, number: int) -> int:
+        """Return the number of a batch within its epoch."""
+        return self.partition.offset // self.partition.global_batch_size + number
+
+    def place_before(self, number: int) -> Place:
+        """Return where the consumer stands before it gets a batch."""
+        return Place(self.epoch, self.partition.consumed(number))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan(Plan):
+    """Epochs without end, of full batches: one may hold the end of an epoch and the beginning of the next."""
+
+    order: BoundOrder
+    stream: Stream
+
+    @property
+    def numbers(self) -> count[int]:
+        """The numbers of the batches."""
+        return count()
+
+    def share(self, number: int) -> Share:
+        """Return what this rank gets of a batch."""
+        return self.stream.batch(number)
+
+    def index(self, number: int) -> int:
+        """Return the number of a batch within its epoch."""
+        return self.place_before(number).consumed // self.stream.global_batch_size
+
+    def place_before(self, number: int) -> Place:
+        """Return where the consumer stands before it gets a batch."""
+        return Place(*divmod(self.stream.consumed(number), self.stream.num_positions))
+
+
+class Ticket(NamedTuple):
+    """One batch to build: the plan and the batch's number in it."""
+
+    plan: Plan
+    number: int
+
+
+class Cursor:
+    """Where the consumer of one iteration stands.
+
+    Args:
+        start: where the iteration begins.
+        first_epoch: the epoch with which it began before any interruption.
+        last_epoch: the epoch with which it ends; None: endless.
+
+    Notes:
+        Written by the consumer's thread alone, once a batch.
+    """
+
+    __slots__ = ("first_epoch", "is_done", "last_epoch", "start", "taken")
+
+    def __init__(self, start: Place, first_epoch: int, last_epoch: int | None) -> None:
+        self.start = start
+        self.first_epoch = first_epoch
+        self.last_epoch = last_epoch
+        self.taken: Ticket | None = None
+        self.is_done = False
+
+    @property
+    def place(self) -> Place:
+        """What the consumer gets next."""
+        if self.is_done and self.last_epoch is not None:
+            return Place(self.last_epoch + 1, 0)
+        if self.taken is None:
+            return self.start
+        return self.taken.plan.place_before(self.taken.number + 1)
+
+
+def schedule(order: BoundOrder, settings: LoaderSettings, cursor: Cursor) -> Iterator[Ticket]:
+    """Yield the batches of an iteration, epoch after epoch.
+
+    Args:
+        order: the bound order.
+        settings: of the loader.
+        cursor: says where to begin and to end; only read, and only before the first batch.
+
+    Raises:
+        OrderError: no end and no batches.
+    """
+    place, last_epoch = cursor.start, cursor.last_epoch
+    if settings.is_stream:
+        offset = place.epoch * order.num_positions + place.consumed
+        plan: Plan = StreamPlan(order, settings.stream(order.num_positions, offset))
+        yield from (Ticket(plan, number) for number in plan.numbers)
+    if last_epoch is None and settings.partition(order.num_positions).num_batches == 0:
+        raise OrderError(
+            f"endless epochs of no batches: {order.num_positions} positions do not fill one batch of "
+            f"{settings.batch_size} on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
+        )
+    for epoch in count(place.epoch) if last_epoch is None else range(place.epoch, last_epoch + 1):
+        offset = place.consumed if epoch == place.epoch else 0
+        plan = EpochPlan(order, settings.partition(order.num_positions, offset), epoch)
+        yield from (Ticket(plan, number) for number in plan.numbers)

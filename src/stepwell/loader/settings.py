@@ -1,0 +1,105 @@
+"""The settings of a loader: what a user chose, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stepwell.errors import OrderError
+from stepwell.loader.handover import Target
+from stepwell.order import Partition, Stream
+from stepwell.order.order import check_count, check_seed
+
+__all__ = ["LoaderSettings"]
+
+MAX_AUTO_THREADS = 8
+INLINE_BYTES = 1 << 20
+RAW_HANDOVER_BYTES = 1 << 20
+# decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
+DECODED_HANDOVER_BYTES = 1 << 17
+MAX_GROUP = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoaderSettings:
+    """How a loader batches, shards, builds ahead and hands over; see `Loader` for each.
+
+    Raises:
+        OrderError: a value out of range, or two that exclude each other; the message says what is allowed.
+
+    Notes:
+        An immutable value: comparable, picklable, printable.
+    """
+
+    batch_size: int = 64
+    seed: int = 0
+    epochs: int | None = 1
+    drop_last: bool = False
+    pad: bool = False
+    rank: int = 0
+    world_size: int = 1
+    threads: int | None = None
+    prefetch: int = 2
+    to: Target = "numpy"
+    pin_memory: bool | None = None
+    nested: bool = False
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_count("epochs", self.epochs, least=1)
+        check_count("threads", self.threads)
+        check_count("prefetch", self.prefetch, least=1)
+        self.partition(0)
+        if self.to not in ("numpy", "torch"):
+            raise OrderError(f'to={self.to!r}. Allowed: "numpy" or "torch".')
+        if self.pin_memory and self.to != "torch":
+            raise OrderError('pin_memory=True needs to="torch": numpy arrays are not copied to a GPU.')
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether epochs run into each other: endless, and the end of an epoch neither dropped nor padded."""
+        return self.epochs is None and not self.drop_last and not self.pad
+
+    def partition(self, num_positions: int, offset: int = 0) -> Partition:
+        """Return this rank's batches of an epoch, from an offset on.
+
+        Raises:
+            OrderError: batch_size, rank, world_size, drop_last or pad do not fit together.
+        """
+        return Partition(num_positions, self.batch_size, self.rank, self.world_size, self.drop_last, self.pad, offset)
+
+    def stream(self, num_positions: int, offset: int = 0) -> Stream:
+        """Return this rank's batches of endless epochs, from an offset on."""
+        return Stream(num_positions, self.batch_size, self.rank, self.world_size, offset)
+
+    def num_threads(self, batch_bytes: int, is_raw: bool) -> int:
+        """Return the number of threads to use: what the user said, else by the work in a batch.
+
+        Args:
+            batch_bytes: decoded bytes of a batch.
+            is_raw: whether nothing is decoded.
+        """
+        if self.threads is not None:
+            return self.threads
+        if is_raw and batch_bytes < INLINE_BYTES:
+            return 0
+        return min(available_cpus(), MAX_AUTO_THREADS)
+
+    def group(self, batch_bytes: int, is_raw: bool) -> int:
+        """Return the number of batches that a thread hands over at a time."""
+        worth = RAW_HANDOVER_BYTES if is_raw else DECODED_HANDOVER_BYTES
+        return max(1, min(MAX_GROUP, worth // max(batch_bytes, 1)))
+
+    def __repr__(self) -> str:
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return f"LoaderSettings({', '.join(f'{name}={value!r}' for name, value in chosen.items())})"
+
+
+def available_cpus() -> int:
+    """Return the CPUs that this process may run on."""
+    count: Any = getattr(os, "process_cpu_count", None)
+    if count is not None:
+        return int(count() or 1)
+    affinity: Any = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -1,0 +1,167 @@
+"""The window kernel: every raw field of a batch in one call, one memcpy a run of consecutive offsets.
+
+The kernel knows no dtypes. Each source of each field is one row of ``plan`` (the columns are named below), each anchor
+one column of ``places``. Sources are the outer loop: one column's cache misses then follow each other at a distance that
+prefetching can hide::
+
+    for source in plan:                      "observation", offsets -1 0
+        for anchor in places:                rows     | lo . . . . row-1 row . . . hi |
+            window inside [lo, hi)?          yes: one memcpy a run              (fast)
+                                             no:  row by row, clamp or zero     (slow), and mark the mask
+
+Sources that are stacked or concatenated into one output interleave there: each writes its rows ``row_stride`` apart.
+
+Notes:
+    Bounds: a source row is read at ``base + r * row_bytes`` with lo <= r < hi only. Who maps checks that hi fits the
+        map.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
+from stepwell.kernels.memory import memcpy, memset, prefetch, store_u8
+
+__all__ = [
+    "AHEAD",
+    "FIRST_OFFSET",
+    "FIRST_RUN",
+    "IS_FINAL",
+    "IS_ZERO",
+    "MASK",
+    "MAX_OFFSET",
+    "MIN_OFFSET",
+    "NUM_OFFSETS",
+    "NUM_RUNS",
+    "OUTPUT",
+    "PLAN_COLUMNS",
+    "ROW_BYTES",
+    "ROW_STRIDE",
+    "SLOT",
+    "WINDOW_STRIDE",
+    "gather",
+    "runs_of",
+]
+
+# columns of the plan, int64 [num_sources, PLAN_COLUMNS]
+SLOT = 0  # row of the table of base addresses
+ROW_BYTES = 1
+FIRST_OFFSET, NUM_OFFSETS = 2, 3  # where the source's offsets lie in the array of all offsets
+FIRST_RUN, NUM_RUNS = 4, 5  # where its runs lie in the array of all runs
+MIN_OFFSET, MAX_OFFSET = 6, 7
+OUTPUT = 8  # first byte of the output in the batch memory
+WINDOW_STRIDE, ROW_STRIDE = 9, 10  # bytes from one anchor's window to the next, from one row of a window to the next
+MASK = 11  # first byte of the field's mask in the batch memory, -1 without one
+IS_ZERO = 12  # 1: rows outside the episode are zeros, 0: they are the nearest row inside
+IS_FINAL = 13  # 1: the window may reach the final row
+PLAN_COLUMNS = 14
+
+# anchors that a cache line is asked for ahead of its copy: 8 to 16 measured alike, more evicts, less comes late
+AHEAD = 12
+LINE_BYTES = 64
+# beyond this many lines the processor's own prefetcher has found the stream
+LINES_AHEAD = 4
+
+
+def runs_of(offsets: list[int]) -> list[tuple[int, int, int]]:
+    """Return the runs of consecutive offsets as (first offset, number, index of the first in the window).
+
+    Example:
+        >>> runs_of([-3, -2, -1, 0, 4, 4])
+        [(-3, 4, 0), (4, 1, 4), (4, 1, 5)]
+    """
+    runs: list[tuple[int, int, int]] = []
+    for index, offset in enumerate(offsets):
+        if runs and offset == runs[-1][0] + runs[-1][1]:
+            first, number, start = runs[-1]
+            runs[-1] = (first, number + 1, start)
+        else:
+            runs.append((offset, 1, index))
+    return runs
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def copy_run(target: Any, source: Any, number: Any, row_bytes: Any, row_stride: Any) -> None:
+    """Copy ``number`` consecutive rows to rows that are ``row_stride`` apart."""
+    if row_stride == row_bytes:
+        memcpy(target, source, number * row_bytes)
+    else:
+        for _ in range(number):
+            memcpy(target, source, row_bytes)
+            target += row_stride
+            source += row_bytes
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def copy_padded(  # noqa: PLR0917
+    item: Any, offsets: Any, base: Any, row: Any, lo: Any, hi: Any, target: Any, mask: Any
+) -> None:
+    """Copy a window that leaves its episode, row by row; mark padding in ``mask`` (an address, or -1)."""
+    row_bytes = item[ROW_BYTES]
+    for t in range(item[NUM_OFFSETS]):
+        wanted = row + offsets[item[FIRST_OFFSET] + t]
+        inside = min(max(wanted, lo), hi - 1)
+        if wanted != inside and mask >= 0:
+            store_u8(mask + t, 1)
+        if wanted != inside and item[IS_ZERO] == 1:
+            memset(target, 0, row_bytes)
+        else:
+            memcpy(target, base + inside * row_bytes, row_bytes)
+        target += item[ROW_STRIDE]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def gather(plan: Any, runs: Any, offsets: Any, bases: Any, places: Any, memory: Any) -> None:  # noqa: PLR0917
+    """Copy the windows of all anchors and all raw sources into the batch memory.
+
+    Args:
+        plan: int64 [num_sources, PLAN_COLUMNS].
+        runs: int64 [num_runs, 3], of `runs_of`.
+        offsets: int64 [num_offsets].
+        bases: int64 [num_slots, S], addresses of the first row of each column of each segment.
+        places: int64 [PLACE_ROWS, n], of `stepwell.kernels.locate.locate`.
+        memory: uint8 [m], written. Masks are written whole, zeros included, by the first source of their field; the
+            further ones only add marks, for which the plan lists them after it.
+    """
+    start = memory.ctypes.data
+    num_anchors = places.shape[1]
+    last_mask = -1
+    for source in range(plan.shape[0]):
+        item = plan[source]
+        slot, row_bytes, first_run, num_runs = item[SLOT], item[ROW_BYTES], item[FIRST_RUN], item[NUM_RUNS]
+        min_offset, max_offset, row_stride, num_offsets = (
+            item[MIN_OFFSET],
+            item[MAX_OFFSET],
+            item[ROW_STRIDE],
+            item[NUM_OFFSETS],
+        )
+        hi_row = HI_FINAL if item[IS_FINAL] == 1 else HI_STEP
+        target = start + item[OUTPUT]
+        mask = -1
+        if item[MASK] >= 0:
+            mask = start + item[MASK]
+            if item[MASK] != last_mask:
+                memset(mask, 0, num_anchors * num_offsets)
+            last_mask = item[MASK]
+        ahead_bytes = min((max_offset - min_offset + 1) * row_bytes, LINES_AHEAD * LINE_BYTES)
+        for b in range(num_anchors):
+            if b + AHEAD < num_anchors:
+                ahead = bases[slot, places[SEGMENT, b + AHEAD]] + (places[ROW, b + AHEAD] + min_offset) * row_bytes
+                for line in range(0, ahead_bytes, LINE_BYTES):
+                    prefetch(ahead + line)
+            base = bases[slot, places[SEGMENT, b]]
+            row = places[ROW, b]
+            lo = places[LO, b]
+            hi = places[hi_row, b]
+            if row + min_offset >= lo and row + max_offset < hi:
+                for r in range(first_run, first_run + num_runs):
+                    from_address = base + (row + runs[r, 0]) * row_bytes
+                    copy_run(target + runs[r, 2] * row_stride, from_address, runs[r, 1], row_bytes, row_stride)
+            else:
+                copy_padded(item, offsets, base, row, lo, hi, target, mask)
+            target += item[WINDOW_STRIDE]
+            if mask >= 0:
+                mask += num_offsets

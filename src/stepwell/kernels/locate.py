@@ -1,0 +1,102 @@
+"""From anchor positions to places: which episode, which segment, which row, and how far a window may reach.
+
+Anchors are numbered episode after episode; ``anchor_starts`` holds the number of anchors before each. A position's
+episode is found through a guide table with about one entry an episode::
+
+    position  >> shift   ->  bucket  ->  guide[bucket] .. guide[bucket + 1]: the few episodes that can hold it
+
+and a binary search among those. With even lengths that is one or two episodes; with very uneven ones the search inside
+a bucket takes over, and its mean over all positions stays small, since long episodes own most positions and fill whole
+buckets alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = ["EPISODE", "HI_FINAL", "HI_STEP", "LO", "PLACE_ROWS", "ROW", "SEGMENT", "guide_of", "locate", "touch"]
+
+# rows of the places array that `locate` fills, [PLACE_ROWS, n]
+EPISODE, SEGMENT, ROW, LO, HI_STEP, HI_FINAL = range(6)
+PLACE_ROWS = 6
+
+
+def guide_of(anchor_starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the guide table of an anchor index and its shift.
+
+    Args:
+        anchor_starts: int64 [E + 1], anchors before each episode, ascending from 0.
+
+    Returns:
+        ``guide`` int64 [buckets + 1], the episode that holds the first position of each bucket, and ``shift``, the
+        logarithm of a bucket's positions.
+
+    Example:
+        >>> guide_of(np.array([0, 8, 8, 16]))
+        (array([0, 2, 2, 2]), 3)
+    """
+    num_episodes, num_anchors = len(anchor_starts) - 1, int(anchor_starts[-1])
+    shift = 0
+    while (num_anchors >> shift) > max(num_episodes, 1):
+        shift += 1
+    firsts = np.arange((num_anchors >> shift) + 2, dtype=np.int64) << shift
+    guide = np.searchsorted(anchor_starts, firsts, side="right") - 1
+    return np.clip(guide, 0, max(num_episodes - 1, 0)).astype(np.int64), shift
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def locate(  # noqa: PLR0917
+    positions: Any, anchor_starts: Any, guide: Any, shift: Any, records: Any, places: Any
+) -> Any:
+    """Write the place of every position; return -1, or the index of the first position that is no anchor.
+
+    Args:
+        positions: int64 [n].
+        anchor_starts: int64 [E + 1].
+        guide: int64, of `guide_of`, with its ``shift``.
+        records: int64 [E, 5]: segment, row of the first anchor, lo, hi_step, hi_final.
+        places: int64 [PLACE_ROWS, n], written.
+    """
+    num_anchors = anchor_starts[anchor_starts.size - 1]
+    for i in range(positions.size):
+        position = positions[i]
+        if position < 0 or position >= num_anchors:
+            return i
+        bucket = position >> shift
+        low = guide[bucket]
+        high = guide[bucket + 1]
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if anchor_starts[middle] <= position:
+                low = middle
+            else:
+                high = middle - 1
+        places[EPISODE, i] = low
+        places[SEGMENT, i] = records[low, 0]
+        places[ROW, i] = records[low, 1] + position - anchor_starts[low]
+        places[LO, i] = records[low, 2]
+        places[HI_STEP, i] = records[low, 3]
+        places[HI_FINAL, i] = records[low, 4]
+    return -1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def touch(places: Any, is_mapped: Any, last_used: Any, now: Any) -> Any:
+    """Mark the segments of a batch as used, and return how many of its anchors lie in unmapped ones.
+
+    Args:
+        places: int64 [PLACE_ROWS, n], of `locate`.
+        is_mapped: uint8 [S].
+        last_used: int64 [S], written.
+        now: int64, the time of this batch by the maps' own clock.
+    """
+    num_missing = 0
+    for i in range(places.shape[1]):
+        segment = places[SEGMENT, i]
+        last_used[segment] = now
+        num_missing += is_mapped[segment] == 0
+    return num_missing

@@ -1,0 +1,87 @@
+"""Numba intrinsics on plain addresses: copy, fill, fetch ahead, load and store bytes of any type.
+
+They make one compiled kernel serve every dtype and every row size: a row is an address and a number of bytes. An
+address is an int64 here, since that is what numpy tables of addresses hold without a conversion in the kernel.
+
+Notes:
+    Nothing here checks bounds. Callers check episodes against mapped sizes once, when they map, and never per row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["load_u64", "memcpy", "memset", "prefetch", "store_u8"]
+
+_BYTE_POINTER = ir.PointerType(ir.IntType(8))
+_FALSE = ir.Constant(ir.IntType(1), 0)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def memcpy(typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any:
+    """Copy ``num_bytes`` from address ``source`` to address ``target``; the two must not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to = builder.inttoptr(arguments[0], _BYTE_POINTER)
+        source_pointer = builder.inttoptr(arguments[1], _BYTE_POINTER)
+        copy = builder.module.declare_intrinsic("llvm.memcpy", [_BYTE_POINTER, _BYTE_POINTER, ir.IntType(64)])
+        builder.call(copy, (to, source_pointer, arguments[2], _FALSE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def memset(typing_context: Any, target: Any, value: Any, num_bytes: Any) -> Any:
+    """Set ``num_bytes`` bytes from address ``target`` on to ``value`` (uint8)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to = builder.inttoptr(arguments[0], _BYTE_POINTER)
+        fill = builder.module.declare_intrinsic("llvm.memset", [_BYTE_POINTER, ir.IntType(64)])
+        builder.call(fill, (to, arguments[1], arguments[2], _FALSE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint8, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask the processor for the cache line at ``address``; harmless for any address, mapped or not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _BYTE_POINTER)
+        int32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), (_BYTE_POINTER, int32, int32, int32))
+        fetch = cgutils.get_or_insert_function(builder.module, kind, f"llvm.prefetch.{_BYTE_POINTER.intrinsic_name}")
+        # read access, keep in every cache level, data cache
+        builder.call(fetch, (pointer, int32(0), int32(3), int32(1)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_u64(typing_context: Any, address: Any) -> Any:
+    """Return the uint64 at ``address``, aligned or not, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.load(pointer, align=1)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_u8(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write one byte at ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _BYTE_POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint8), generate

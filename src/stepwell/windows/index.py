@@ -1,0 +1,246 @@
+"""The anchor index: which steps are anchors, numbered from 0, and where each lies.
+
+An anchor is a step at which every field's window may be placed. The rule is the same for all steps of an episode, so
+an episode's anchors are one contiguous range of its steps, and the index is a few numbers an episode, never a step::
+
+    episode of 8 steps            | 0 1 2 3 4 5 6 7 |
+    pad="edge" or "zero"            ^ ^ ^ ^ ^ ^ ^ ^        all of them
+    pad="drop", offsets [-1..2]       ^ ^ ^ ^ ^            those whose windows fit
+    the same, still being recorded    ^ ^ ^ ^ ^            and with "edge" too, windows must not reach
+                                                           beyond what is committed (the past is padded as ever)
+
+The sampling law: positions 0 .. num_anchors - 1 name each valid anchor exactly once, so an order that is uniform over
+positions is uniform over valid anchors; long episodes own more of them, and no anchor near an edge stands in for
+another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.store.ids import split_id, step_id
+from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.views import Part, View
+
+__all__ = ["AnchorIndex"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class AnchorIndex:
+    """The anchors of a view's episodes under a set of fields.
+
+    Args:
+        view: the episodes.
+        fields: what is read around each anchor.
+
+    Attributes:
+        num_anchors: how many there are.
+        anchor_starts: int64 [E + 1], anchors before each episode of the view.
+        part_starts: int64 [P + 1], anchors before each store of the view.
+        records: int64 [E, 5], an episode's global segment, row of its first anchor, and the rows lo, hi_step, hi_final
+            between which windows are taken: lo <= row < hi_step, or hi_final where a feature has a final row.
+        segment_starts: int64 [P + 1], segments before each store: segments are numbered over all stores.
+        stores: int64 [S], number of the store of each segment.
+        ordinals: int64 [S], ordinal of each segment in its store.
+        episode_index: int64 [E], index of each episode in its store.
+
+    Raises:
+        WindowError: no anchor is left by ``pad="drop"`` although there are episodes; the message names the longest.
+
+    Notes:
+        Immutable, safe to share between threads. Building it looks at episodes only.
+    """
+
+    def __init__(self, view: View, fields: Iterable[ResolvedField]) -> None:
+        from stepwell.kernels.locate import guide_of
+
+        self.view = view
+        self.segment_starts = np.cumsum([0] + [len(part.segments) for part in view.parts], dtype=np.int64)
+        lengths, rows, is_open = view.column("length"), view.column("rows"), view.column("is_open")
+        fields = list(fields)
+        head, tails = _trims(fields, rows > lengths)
+        tails = np.where(is_open, max((field.max_offset for field in fields), default=0), tails)
+        counts = np.maximum(lengths - head - np.maximum(tails, 0), 0)
+        self.anchor_starts: Int64s = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        self.num_anchors = int(self.anchor_starts[-1])
+        if self.num_anchors == 0 and lengths.any() and not is_open.any():
+            raise _nothing_fits(view, fields, lengths)
+        ends = np.cumsum([0] + [len(part.indices) for part in view.parts])
+        self.part_starts: Int64s = self.anchor_starts[ends]
+        starts = view.column("start")
+        segments = np.concatenate(
+            [
+                part.table.segment[part.indices] + first
+                for part, first in zip(view.parts, self.segment_starts, strict=False)
+            ]
+        )
+        self.records: Int64s = np.stack(
+            [segments, starts + head, starts, starts + lengths, starts + rows], axis=1, dtype=np.int64, casting="unsafe"
+        )
+        self.stores: Int64s = np.repeat(np.arange(len(view.parts)), np.diff(self.segment_starts))
+        self.episode_index: Int64s = np.concatenate([part.indices for part in view.parts])
+        self.ordinals: Int64s = np.array([s.ordinal for part in view.parts for s in part.segments], dtype=np.int64)
+        self._guide, self._shift = guide_of(self.anchor_starts)
+
+    def __len__(self) -> int:
+        return self.num_anchors
+
+    def places(self, positions: Int64s) -> Int64s:
+        """Return the places of anchors as the kernels take them.
+
+        Args:
+            positions: int64 [n], each 0 .. num_anchors - 1.
+
+        Returns:
+            int64 [6, n]: episode of the view, global segment, row, lo, hi_step, hi_final.
+
+        Raises:
+            WindowError: a position that is no anchor.
+        """
+        from stepwell.kernels.locate import PLACE_ROWS, locate
+
+        places = np.empty((PLACE_ROWS, len(positions)), dtype=np.int64)
+        wrong = locate(positions, self.anchor_starts, self._guide, self._shift, self.records, places)
+        if wrong >= 0:
+            raise WindowError(f"position {positions[wrong]} is not one of {self.num_anchors} anchors.")
+        return places
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Int64s, ...]:
+        """Return where anchors lie.
+
+        Args:
+            positions: int64 [n], each 0 .. num_anchors - 1.
+
+        Returns:
+            Six int64 [n]: episode of the view, segment (numbered over all stores), row, and the rows lo, hi_step and
+            hi_final.
+
+        Raises:
+            WindowError: a position that is no anchor.
+        """
+        return tuple(self.places(np.ascontiguousarray(positions, dtype=np.int64)))
+
+    def step_ids(self, positions: npt.ArrayLike) -> Int64s:
+        """Return the ids of the anchors' steps, int64 [n]."""
+        _, segments, rows, *_ = self.locate(positions)
+        return step_id(self.ordinals[segments], rows)
+
+    def positions_of(self, step_ids: npt.ArrayLike, *, store: int | None = None) -> Int64s:
+        """Return the positions of steps.
+
+        Args:
+            step_ids: int64 [n].
+            store: number of the store in the view that the ids belong to; needed when the view has several.
+
+        Returns:
+            int64 [n], -1 where a step is not an anchor of this index.
+
+        Raises:
+            WindowError: several stores, and none was named.
+        """
+        if store is None and len(self.view.parts) > 1:
+            raise WindowError("ids of several stores mean different steps. Say which: positions_of(ids, store=0).")
+        first, last = self.segment_starts[store or 0], self.segment_starts[(store or 0) + 1]
+        ordinals, rows = split_id(np.asarray(step_ids, dtype=np.int64))
+        by_ordinal = np.argsort(self.ordinals[first:last], kind="stable")
+        known = self.ordinals[first:last][by_ordinal]
+        at = np.minimum(np.searchsorted(known, ordinals), max(len(known) - 1, 0))
+        if len(known) == 0 or len(self.records) == 0:
+            return np.full(np.shape(rows), -1, dtype=np.int64)
+        segments = np.where(known[at] == ordinals, by_ordinal[at] + first, -1)
+        keys, order = self._episodes_by_row
+        episodes = order[np.maximum(np.searchsorted(keys, step_id(segments, rows), side="right") - 1, 0)]
+        records, starts = self.records[episodes], self.anchor_starts
+        number = rows - records[:, 1]
+        is_anchor = (records[:, 0] == segments) & (number >= 0) & (number < starts[episodes + 1] - starts[episodes])
+        return np.where(is_anchor, starts[episodes] + number, -1)
+
+    def read_steps(self, feature: str) -> npt.NDArray[np.float64]:
+        """Return the value of a scalar feature at every anchor, for weights by step.
+
+        Args:
+            feature: name of a raw feature with one number a step.
+
+        Returns:
+            float64 [num_anchors].
+
+        Raises:
+            WindowError: not a raw scalar.
+            FeatureNotFoundError: no such feature.
+        """
+        values = np.empty(self.num_anchors, dtype=np.float64)
+        for part, first in zip(self.view.parts, self.segment_starts, strict=False):
+            dtype = _scalar_dtype(part, feature)
+            for number, segment in enumerate(part.segments, int(first)):
+                episodes = np.flatnonzero((self.records[:, 0] == number) & (np.diff(self.anchor_starts) > 0))
+                if len(episodes):
+                    column = segment.raw_map(feature)
+                    column = column[: len(column) // dtype.itemsize * dtype.itemsize].view(dtype)
+                    self._copy_steps(column, episodes, values)
+        return values
+
+    def _copy_steps(self, column: npt.NDArray[Any], episodes: Int64s, values: npt.NDArray[np.float64]) -> None:
+        bounds = np.stack(
+            [self.records[episodes, 1], self.anchor_starts[episodes], self.anchor_starts[episodes + 1]], axis=1
+        )
+        for row, begin, end in bounds.tolist():
+            values[begin:end] = column[row : row + end - begin]
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that change when the set of anchors does."""
+        found = hashlib.blake2b(digest_size=8)
+        for part in self.view.parts:
+            found.update(part.store.uuid.encode())
+        for numbers in (self.segment_starts, self.ordinals, self.anchor_starts, self.records):
+            found.update(numbers.tobytes())
+        return found.hexdigest()
+
+    @cached_property
+    def _episodes_by_row(self) -> tuple[Int64s, Int64s]:
+        """Sorted (segment, first row) keys of the episodes, and the episode of each."""
+        keys = step_id(self.records[:, 0], self.records[:, 2])
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+    def __repr__(self) -> str:
+        return f"<AnchorIndex {self.num_anchors:,} anchors in {len(self.records):,} episodes>"
+
+
+def _trims(fields: list[ResolvedField], has_final: npt.NDArray[np.bool_]) -> tuple[int, Int64s]:
+    """Return how many steps at the start, and of each episode at the end, ``drop`` fields take from the anchors."""
+    dropping = [field for field in fields if field.pad == "drop"]
+    head = max((-field.min_offset for field in dropping), default=0)
+    tail = max((field.max_offset for field in dropping if not all(s.is_final for s in field.sources)), default=0)
+    final_tail = max((field.max_offset for field in dropping), default=0)
+    # a window over features that have a final row may reach one row further where there is one
+    tails = np.where(has_final, max(tail, final_tail - 1), max(tail, final_tail))
+    return max(head, 0), np.maximum(tails, 0).astype(np.int64)
+
+
+def _nothing_fits(view: View, fields: list[ResolvedField], lengths: Int64s) -> WindowError:
+    dropping = [field for field in fields if field.pad == "drop"]
+    size = max(0, *(field.max_offset for field in dropping)) - min(0, *(field.min_offset for field in dropping)) + 1
+    longest = int(np.argmax(lengths))
+    return WindowError(
+        f"a window of {size} steps does not fit episode {longest} ({lengths[longest]} steps), the longest of "
+        f'{view.num_episodes}. Use pad="edge", or a window of at most {lengths[longest]}.'
+    )
+
+
+def _scalar_dtype(part: Part, name: str) -> np.dtype[Any]:
+    if part.store.schema is None:
+        raise WindowError(f"{part.store.path} has no features yet.")
+    feature = part.store.schema[name]
+    dtype = feature.np_dtype
+    if not feature.is_raw or feature.shape != () or dtype.kind not in "biuf":
+        raise WindowError(f"feature {name!r} ({feature}) is not one raw number a step.")
+    return dtype

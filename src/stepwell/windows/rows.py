@@ -1,0 +1,84 @@
+"""Windows as numbers: the rows that a field takes around each anchor, and what every store knows without storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.store.ids import step_id
+from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.views import View
+
+__all__ = ["VirtualColumns", "window_rows"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Return the rows of all windows of a field; padding is clamped into the episode.
+
+    Args:
+        field: what is read.
+        is_final: whether its windows may reach the final row.
+        places: int64 [6, n], of `AnchorIndex.places`.
+
+    Returns:
+        rows int64 [n, K], and whether each is padding, bool [n, K].
+    """
+    _, _, row, lo, hi_step, hi_final = places
+    wanted = row[:, None] + field.offsets
+    hi = hi_final if is_final else hi_step
+    rows = np.clip(wanted, lo[:, None], hi[:, None] - 1)
+    return rows, rows != wanted
+
+
+class VirtualColumns:
+    """Compute step ids, indices, times and episode flags of steps.
+
+    Args:
+        view: the episodes.
+        ordinals: int64 [S], ordinal of each segment, numbered over all stores.
+    """
+
+    def __init__(self, view: View, ordinals: Int64s) -> None:
+        self._ordinals = ordinals
+        self._episode_index = np.concatenate([part.indices for part in view.parts])
+        self._terminated, self._truncated = view.column("terminated"), view.column("truncated")
+        self._is_open = view.column("is_open")
+        self._store_of = np.repeat(np.arange(len(view.parts)), [len(part.indices) for part in view.parts])
+        self._fps = np.array([part.store.fps or np.nan for part in view.parts], dtype=np.float64)
+        self._values: dict[str, Callable[[Int64s, Int64s], Any]] = {
+            "step_id": lambda places, rows: step_id(self._ordinals[places[1]][:, None], rows),
+            "episode_index": lambda places, rows: self._episode_index[places[0]][:, None],
+            "step_index": lambda places, rows: rows - places[3][:, None],
+            "timestamp": self._timestamp,
+            "is_first": lambda places, rows: rows == places[3][:, None],
+            "is_last": lambda places, rows: self._at_last(places, rows, ~self._is_open),
+            "terminated": lambda places, rows: self._at_last(places, rows, self._terminated),
+            "truncated": lambda places, rows: self._at_last(places, rows, self._truncated),
+        }
+
+    def compute(self, name: str, places: Int64s, rows: Int64s) -> npt.NDArray[Any]:
+        """Return a virtual column at the given rows.
+
+        Args:
+            name: one of `stepwell.windows.resolved.VIRTUAL_DTYPES`.
+            places: int64 [6, n].
+            rows: int64 [n, K], inside the episodes.
+
+        Returns:
+            array that broadcasts to [n, K].
+        """
+        values: npt.NDArray[Any] = self._values[name](places, rows)
+        return values
+
+    def _timestamp(self, places: Int64s, rows: Int64s) -> npt.NDArray[np.float64]:
+        seconds: npt.NDArray[np.float64] = (rows - places[3][:, None]) / self._fps[self._store_of[places[0]]][:, None]
+        return seconds
+
+    def _at_last(self, places: Int64s, rows: Int64s, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        is_last: npt.NDArray[np.bool_] = (rows == places[4][:, None] - 1) & flags[places[0]][:, None]
+        return is_last

@@ -1,0 +1,296 @@
+"""A view: episodes of one or several stores, chosen once, as they were at one moment.
+
+::
+
+    store 0  | e0 e1 e2 e3 e4 |    View([store0, store1])                     episodes 0 .. 7
+    store 1  | e0 e1 e2 |            .select(where={"success": True})         those that say so
+                                     .split(0.9, 0.1, seed=0)                 two views, no episode in both
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import EpisodeNotFoundError, WindowError
+from stepwell.store import Store
+from stepwell.store.episodes import EpisodeTable
+
+__all__ = ["Part", "View", "split_position"]
+
+Where = Callable[[dict[str, Any]], bool] | Mapping[str, Any]
+FACTS = ("length", "terminated", "truncated", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a view holds of one store.
+
+    Args:
+        store: the store.
+        segments: the store's segments at the moment of the snapshot.
+        table: its episodes at that moment, all of them.
+        indices: int64 [n], the chosen ones, ascending.
+    """
+
+    store: Store
+    segments: tuple[Any, ...]
+    table: EpisodeTable
+    indices: npt.NDArray[np.int64]
+
+
+class View:
+    """An immutable choice of episodes, and a snapshot of them: a store that grows does not change it until `refresh`.
+
+    Args:
+        stores: one store or several; their episodes follow each other in this order.
+        indices: numbers of the episodes to keep, counted over all stores. Default: all.
+
+    Raises:
+        EpisodeNotFoundError: an index beyond the episodes there are.
+        WindowError: no store, or an episode twice.
+
+    Notes:
+        Safe to share between threads. Pickles with its snapshot; a predicate that cannot be pickled is left behind,
+        and only `refresh` of the copy misses it.
+    """
+
+    def __init__(self, stores: Store | Sequence[Store], indices: Iterable[int] | None = None) -> None:
+        found = list(stores) if isinstance(stores, Sequence) else [stores]
+        if not found:
+            raise WindowError("a view needs at least one store.")
+        self.parts = tuple(
+            Part(store, tuple(store.segments), store.episodes, np.arange(len(store.episodes), dtype=np.int64))
+            for store in found
+        )
+        self._choices: tuple[dict[str, Any], ...] = ()
+        if indices is not None:
+            chosen = self.select(list(indices))
+            self.parts, self._choices = chosen.parts, chosen._choices
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The stores, in the order of their episodes."""
+        return tuple(part.store for part in self.parts)
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes the view holds."""
+        return sum(len(part.indices) for part in self.parts)
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps they hold together, final rows not counted."""
+        return int(self.column("length").sum())
+
+    def __len__(self) -> int:
+        return self.num_episodes
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return one column of the episode tables for the view's episodes.
+
+        Args:
+            name: a column of `stepwell.store.episodes.EpisodeTable`.
+
+        Returns:
+            array [num_episodes].
+        """
+        return np.concatenate([getattr(part.table, name)[part.indices] for part in self.parts])
+
+    def select(
+        self,
+        episodes: int | slice | Sequence[int] | npt.NDArray[Any] | None = None,
+        *,
+        where: Where | None = None,
+        split: tuple[float, float] | None = None,
+        seed: int = 0,
+    ) -> View:
+        """Return the view of fewer episodes; several conditions must all hold.
+
+        Args:
+            episodes: number(s) among this view's episodes, a slice of them, or a bool mask; negative numbers count
+                from the end. The result keeps the view's order.
+            where: a predicate of an episode's metadata, to which are added ``episode_index`` (in its store),
+                ``length``, ``terminated``, ``truncated`` and ``interrupted``; or a mapping of names to the values they
+                must have.
+            split: (low, high), fractions in [0, 1]: keeps the episodes whose hash of (seed, origin) lies in [low,
+                high). An episode's side never changes, however the store grows; sizes are only about right. See
+                `split` for exact ones.
+            seed: of the hash.
+
+        Raises:
+            EpisodeNotFoundError: a number beyond the episodes there are.
+            WindowError: an episode twice, a mask of another length, or a split outside [0, 1].
+        """
+        choice = {"episodes": episodes, "where": where, "split": split, "seed": seed}
+        mask = np.ones(self.num_episodes, dtype=np.bool_)
+        if episodes is not None:
+            mask &= _mask_of(episodes, self.num_episodes)
+        if split is not None:
+            low, high = split
+            if not 0 <= low <= high <= 1:
+                raise WindowError(f"split={split} is not a range within [0, 1].")
+            positions = split_position(self.column("origin"), seed)
+            mask &= (positions >= low) & (positions < high)
+        if where is not None:
+            mask &= self._mask_where(where, mask)
+        return self._kept(mask, choice)
+
+    def split(self, *fractions: float, seed: int = 0) -> tuple[View, ...]:
+        """Return one view for each fraction; no episode is in two of them, and their sizes are exact to a rounding.
+
+        Episodes are ranked by a hash of (seed, origin) and the ranks are cut: the same episodes always split the same
+        way, in any order and in any copy of the store. In a store that still grows, episodes near a cut may change
+        sides; where that matters use ``select(split=(0.0, 0.9))``, whose sizes are only about right.
+
+        Args:
+            fractions: of the view's episodes, with a sum of at most 1.
+            seed: of the hash.
+
+        Raises:
+            WindowError: fractions that are negative or sum to more than 1.
+
+        Example:
+            ``train, test = view.split(0.9, 0.1)``
+        """
+        if not fractions or min(fractions) < 0 or sum(fractions) > 1 + 1e-9:
+            raise WindowError(f"fractions {fractions} must be 0 or more, and sum to at most 1.")
+        ranks = np.empty(self.num_episodes, dtype=np.int64)
+        ranks[np.argsort(split_position(self.column("origin"), seed), kind="stable")] = np.arange(self.num_episodes)
+        cuts = [round(min(edge, 1.0) * self.num_episodes) for edge in np.cumsum((0.0, *fractions)).tolist()]
+        return tuple(
+            self._kept((ranks >= cuts[i]) & (ranks < cuts[i + 1]), {"fractions": fractions, "seed": seed, "number": i})
+            for i in range(len(fractions))
+        )
+
+    def refresh(self) -> View:
+        """Return the view of the stores as they are now, with the same choices made again.
+
+        Numbers and slices of episodes are then taken from the new list of episodes, predicates see the new ones too.
+
+        Raises:
+            WindowError: a predicate was left behind when the view was pickled.
+        """
+        for store in self.stores:
+            store.refresh()
+        view = View(self.stores)
+        for choice in self._choices:
+            if "fractions" in choice:
+                view = view.split(*choice["fractions"], seed=choice["seed"])[choice["number"]]
+            else:
+                view = view.select(**choice)
+        return view
+
+    def _kept(self, mask: npt.NDArray[np.bool_], choice: dict[str, Any]) -> View:
+        ends = np.cumsum([len(part.indices) for part in self.parts])[:-1]
+        parts = tuple(
+            Part(part.store, part.segments, part.table, part.indices[kept])
+            for part, kept in zip(self.parts, np.split(mask, ends), strict=True)
+        )
+        view = object.__new__(View)
+        view.parts, view._choices = parts, (*self._choices, choice)
+        return view
+
+    def _mask_where(self, where: Where, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return where the predicate holds, asked of the candidates only: metadata is read from files."""
+        mask = np.zeros(self.num_episodes, dtype=np.bool_)
+        start = 0
+        for part in self.parts:
+            for i, index in enumerate(part.indices.tolist(), start):
+                mask[i] = candidates[i] and _holds(where, _facts(part.table, index))
+            start += len(part.indices)
+        return mask
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self.parts, "choices": tuple(_picklable(choice) for choice in self._choices)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.parts, self._choices = state["parts"], state["choices"]
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(store.path.name) for store in self.stores)
+        return f"<View of {names}  {self.num_episodes:,} episodes  {self.num_steps:,} steps>"
+
+
+def split_position(origins: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each episode, from its origin and a seed alone.
+
+    Args:
+        origins: int64 [n], ids of the episodes' first steps when they were first written.
+        seed: any int.
+
+    Source:
+        The finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed and then over the origin.
+    """
+    key = _mixed(np.array([seed & (2**64 - 1)], dtype=np.uint64))
+    bits = _mixed(np.ascontiguousarray(origins, dtype=np.int64).view(np.uint64) ^ key)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _mask_of(episodes: Any, num_episodes: int) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(num_episodes, dtype=np.bool_)
+    if isinstance(episodes, slice):
+        mask[episodes] = True
+        return mask
+    numbers = np.atleast_1d(np.asarray(episodes if not isinstance(episodes, range) else list(episodes)))
+    if numbers.dtype == np.bool_:
+        if numbers.shape != mask.shape:
+            raise WindowError(f"a mask of {numbers.size} entries does not fit {num_episodes} episodes.")
+        return numbers
+    if numbers.size == 0:
+        return mask
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        raise WindowError(f"episodes={episodes!r} are neither numbers, a slice nor a bool mask.")
+    outside = (numbers < -num_episodes) | (numbers >= num_episodes)
+    if outside.any():
+        raise EpisodeNotFoundError(f"no episode {numbers[outside][0]} among {num_episodes}.")
+    numbers = numbers % num_episodes
+    mask[numbers] = True
+    if np.count_nonzero(mask) != numbers.size:
+        raise WindowError(
+            "an episode was chosen twice. A view holds each once; use order=weighted(...) to see some more often."
+        )
+    return mask
+
+
+def _facts(table: EpisodeTable, index: int) -> dict[str, Any]:
+    return {
+        **table.metadata(index),
+        "episode_index": index,
+        **{name: getattr(table, name)[index].item() for name in FACTS},
+    }
+
+
+def _holds(where: Where, facts: dict[str, Any]) -> bool:
+    if callable(where):
+        return bool(where(facts))
+    return all(name in facts and facts[name] == value for name, value in where.items())
+
+
+def _left_behind(facts: dict[str, Any]) -> bool:
+    raise WindowError(
+        "this view was chosen by a predicate that could not be pickled. Use a named function of a module."
+    )
+
+
+def _picklable(choice: dict[str, Any]) -> dict[str, Any]:
+    where = choice.get("where")
+    if where is None:
+        return choice
+    try:
+        pickle.dumps(where)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return {**choice, "where": _left_behind}
+    return choice

@@ -1,5 +1,6 @@
 """Orders: how an epoch visits the anchors, and how ranks share it."""
 
+from stepwell.order.keys import derive_key
 from stepwell.order.mixture import Mixed, mixed
 from stepwell.order.named import make_order
 from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_range
@@ -21,6 +22,7 @@ __all__ = [
     "Stream",
     "Weighted",
     "check_range",
+    "derive_key",
     "even_share",
     "make_order",
     "mixed",

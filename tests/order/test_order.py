@@ -1,0 +1,95 @@
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.errors import OrderError
+from stepwell.order import BoundOrder, Order, check_range, make_order, mixed, random, sequential, weighted
+
+
+@dataclass(frozen=True)
+class Backwards(Order):
+    def bind(self, index: Any) -> BoundOrder:
+        return BoundBackwards(index.num_anchors)
+
+
+@dataclass(frozen=True)
+class BoundBackwards(BoundOrder):
+    num_anchors: int
+
+    @property
+    def num_positions(self) -> int:
+        return self.num_anchors
+
+    def positions(self, epoch: int, start: int, count: int) -> Any:
+        check_range(self, epoch, start, count)
+        return self.num_anchors - 1 - np.arange(start, start + count)
+
+
+ORDERS = [
+    sequential(),
+    random(3),
+    weighted(episodes=[1, 0, 2, 1], seed=3),
+    weighted(steps=range(1, 31), per="episode", num_samples=100),
+    mixed([1, 3], seed=3),
+    mixed([1, 3], order=[sequential(), Backwards()], num_samples=500),
+    Backwards(),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_any_range_equals_the_same_range_of_the_whole_epoch(order: Order, make_index: Any) -> None:
+    bound = order.bind(make_index([[7, 3], [8, 12]]))
+    num = bound.num_positions
+    for epoch in (0, 1, 5, 10**6):
+        whole = bound.positions(epoch, 0, num)
+        assert whole.dtype == np.int64
+        assert whole.shape == (num,)
+        assert whole.min() >= 0
+        assert whole.max() < 30
+        for start, count in [(0, 0), (num, 0), (0, 1), (num - 1, 1), (num // 3, num // 2)]:
+            assert np.array_equal(bound.positions(epoch, start, count), whole[start : start + count])
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_a_range_outside_the_epoch_is_refused(order: Order, make_index: Any) -> None:
+    bound = order.bind(make_index([[7, 3], [8, 12]]))
+    num = bound.num_positions
+    for epoch, start, count in [(-1, 0, 1), (0, -1, 1), (0, 0, -1), (0, 0, num + 1), (0, num, 1)]:
+        with pytest.raises(OrderError):
+            bound.positions(epoch, start, count)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_orders_and_bound_orders_survive_pickling(order: Order, make_index: Any) -> None:
+    copy = pickle.loads(pickle.dumps(order))
+    assert copy == order
+    assert repr(copy) == repr(order)
+    bound = order.bind(make_index([[7, 3], [8, 12]]))
+    again = pickle.loads(pickle.dumps(bound))
+    assert np.array_equal(again.positions(2, 0, 30), bound.positions(2, 0, 30))
+
+
+@pytest.mark.parametrize("make", [random, lambda seed: weighted(seed=seed), lambda seed: mixed([1], seed=seed)])
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "1", None])
+def test_a_seed_that_is_none_is_refused(make: Any, seed: Any) -> None:
+    with pytest.raises(OrderError, match="seed"):
+        make(seed)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("sequential", sequential()), ("random", random(7))])
+def test_orders_have_names(name: str, expected: Order) -> None:
+    assert make_order(name, seed=7) == expected
+
+
+def test_an_order_of_ones_own_is_passed_through() -> None:
+    order = Backwards()
+    assert make_order(order, seed=7) is order
+
+
+@pytest.mark.parametrize("order", ["shuffled", None, 3, Backwards])
+def test_what_is_no_order_is_refused_with_the_names_there_are(order: Any) -> None:
+    with pytest.raises(OrderError, match=r"'sequential', 'random'"):
+        make_order(order)

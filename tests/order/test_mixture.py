@@ -1,0 +1,154 @@
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.errors import OrderError
+from stepwell.kernels.mixing import BLOCK
+from stepwell.order import BoundOrder, mixed, random, sequential, weighted
+from stepwell.order.mixture import _Shares
+
+WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1.0)), min_size=1, max_size=6).filter(any)
+
+
+def epochs_of(bound: BoundOrder, count: int) -> npt.NDArray[np.int64]:
+    return np.concatenate([bound.positions(epoch, 0, bound.num_positions) for epoch in range(count)])
+
+
+@given(weights=WEIGHTS, num_spans=st.one_of(st.integers(0, 50), st.integers(0, 10**15)))
+def test_shares_are_exact_to_less_than_one_slot_and_never_negative(weights: list[float], num_spans: int) -> None:
+    shares = _Shares.of(weights)
+    dealt, after = shares.dealt(num_spans), shares.dealt(num_spans + 1)
+    slots = num_spans * shares.span
+    assert sum(dealt) == slots
+    widths = [end - begin for begin, end in pairwise(shares.bounds)]
+    for part, width in enumerate(widths):
+        # whole numbers: |dealt - slots * width / total| < 1
+        assert abs(dealt[part] * shares.bounds[-1] - slots * width) < shares.bounds[-1]
+        assert after[part] >= dealt[part]
+        assert weights[part] > 0 or dealt[part] == 0
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    seed=st.integers(0, 10),
+    num_samples=st.integers(1, 700),
+    data=st.data(),
+)
+def test_every_part_is_walked_pass_after_pass_over_the_epochs(
+    make_index: Any, sizes: list[int], seed: int, num_samples: int, data: st.DataObject
+) -> None:
+    weights = [data.draw(st.floats(0.05, 1)) for _ in sizes]
+    bound = mixed(weights, seed=seed, num_samples=num_samples).bind(make_index([[size] for size in sizes]))
+    stream = epochs_of(bound, 5)
+    starts = np.cumsum([0, *sizes])
+    for begin, end in pairwise(starts):
+        walked = stream[(stream >= begin) & (stream < end)] - begin
+        size = end - begin
+        for k in range(0, len(walked), size):
+            one_pass = walked[k : k + size]
+            assert len(np.unique(one_pass)) == len(one_pass)
+
+
+def test_passes_of_a_part_have_different_orders(make_index: Any) -> None:
+    bound = mixed([1, 1]).bind(make_index([[50], [50]]))
+    stream = epochs_of(bound, 10)
+    walked = stream[stream < 50]
+    assert not np.array_equal(walked[:50], walked[50:100])
+    other = stream[stream >= 50] - 50
+    assert not np.array_equal(walked[:50], other[:50])
+
+
+def test_a_part_is_walked_by_its_own_order(make_index: Any) -> None:
+    bound = mixed([1, 2], order=[sequential(), random(7)]).bind(make_index([[9], [30]]))
+    stream = epochs_of(bound, 20)
+    first = stream[stream < 9]
+    assert first.tolist() == [i % 9 for i in range(len(first))]
+    second = stream[stream >= 9] - 9
+    alone = random(7).bind(make_index([[30]]))
+    assert np.array_equal(second[:60], np.concatenate([alone.positions(epoch, 0, 30) for epoch in range(2)]))
+
+
+def test_the_order_of_a_part_sees_its_episodes_and_steps_only(make_index: Any) -> None:
+    index = make_index([[2, 3], [1, 4]], {"priority": [0, 0, 0, 0, 1, 0, 0, 0, 1, 0]})
+    by_step = epochs_of(mixed([1, 1], order=weighted(steps="priority")).bind(index), 30)
+    assert set(by_step.tolist()) == {4, 8}
+    by_episode = epochs_of(mixed([1, 1], order=weighted(episodes=[1, 0])).bind(index), 30)
+    assert set(by_episode.tolist()) == {0, 1, 5}
+
+
+@pytest.mark.parametrize("weights", [[0.7, 0.2, 0.1], [1, 1, 1], [0.999, 0.001, 0], [1e6, 1, 1], [1, 0, 0]])
+def test_batches_are_close_to_the_shares(make_index: Any, weights: list[float]) -> None:
+    batch = 256
+    bound = mixed(weights, num_samples=batch * 100).bind(make_index([[100], [100], [100]]))
+    stream = epochs_of(bound, 2).reshape(-1, batch)
+    shares = np.array(weights) / sum(weights)
+    for part, share in enumerate(shares):
+        counts = ((stream >= part * 100) & (stream < part * 100 + 100)).sum(axis=1)
+        # an aligned batch is four whole blocks: one step of rounding at either end, and of the parts before
+        assert np.abs(counts - batch * share).max() <= 3
+
+
+def test_two_epochs_of_one_seed_and_two_seeds_differ(make_index: Any) -> None:
+    index = make_index([[500], [500]])
+    streams = {
+        mixed([1, 2], seed=seed).bind(index).positions(epoch, 0, 1000).tobytes() for seed in (0, 1) for epoch in (0, 1)
+    }
+    assert len(streams) == 4
+
+
+def test_which_part_a_slot_goes_to_differs_by_seed(make_index: Any) -> None:
+    index = make_index([[500], [500]])
+    a, b = (mixed([1, 1], seed=seed).bind(index).positions(0, 0, 1000) < 500 for seed in (0, 1))
+    # two independent fair deals agree on half of 1000 slots; 4.5 standard deviations
+    assert abs(np.mean(a == b) - 0.5) < 4.5 * 0.5 / np.sqrt(1000)
+
+
+def test_an_epoch_has_as_many_positions_as_there_are_anchors_unless_told(make_index: Any) -> None:
+    index = make_index([[2, 6], [3]])
+    assert mixed([1, 1]).bind(index).num_positions == 11
+    assert mixed([1, 1], num_samples=5).bind(index).num_positions == 5
+    assert mixed([1, 1]).bind(make_index([[0], []])).num_positions == 0
+    assert mixed([1, 0]).bind(make_index([[4], []])).num_positions == 4
+
+
+def test_far_epochs_cost_and_work_as_near_ones(make_index: Any) -> None:
+    bound = mixed([0.3, 0.7]).bind(make_index([[5], [6]]))
+    for epoch in (10**9, 10**18, 10**30):
+        drawn = bound.positions(epoch, 0, 11)
+        assert drawn.min() >= 0
+        assert drawn.max() < 11
+
+
+@pytest.mark.parametrize(
+    "weights", [[], [0, 0], [1, -1], [1, float("nan")], [1, float("inf")], [1, 1e-12], [1e308, 5e-324], ["a"], 1]
+)
+def test_weights_that_cannot_be_are_refused(weights: Any) -> None:
+    with pytest.raises(OrderError, match="weight"):
+        mixed(weights)
+
+
+def test_the_largest_weights_are_taken(make_index: Any) -> None:
+    drawn = mixed([1e308, 1e308]).bind(make_index([[500], [500]])).positions(0, 0, 10 * BLOCK)
+    assert np.mean(drawn < 500) == 0.5
+
+
+@pytest.mark.parametrize("order", ["random", 3, [random()], [random(), "random"], [random()] * 3])
+def test_orders_that_cannot_walk_the_parts_are_refused(order: Any) -> None:
+    with pytest.raises(OrderError, match="order"):
+        mixed([1, 1], order=order)
+
+
+def test_a_view_of_another_number_of_stores_is_refused(make_index: Any) -> None:
+    with pytest.raises(OrderError, match="2 weights for a view of 3 stores"):
+        mixed([1, 1]).bind(make_index([[1], [1], [1]]))
+
+
+def test_a_store_of_some_weight_and_no_anchor_is_refused(make_index: Any) -> None:
+    with pytest.raises(OrderError, match="store 1 of the mixture"):
+        mixed([1, 1]).bind(make_index([[4], [0]]))

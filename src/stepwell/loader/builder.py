@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.loader.arenas import ArenaPool
 from stepwell.loader.batch import Batch, nest
 from stepwell.loader.handover import PinnedBlock, import_torch, pins_by_default, to_torch
-from stepwell.loader.plans import Ticket
+from stepwell.loader.plans import Draft, Ticket
 from stepwell.loader.transforms import BatchKey, Transform, TransformChain
 
 if TYPE_CHECKING:
@@ -69,17 +69,16 @@ class BatchBuilder:
         if settings.nested:
             nest(dict.fromkeys(reader.fields))
 
-    def build(self, ticket: Ticket) -> tuple[Ticket, Batch]:
-        """Return a ticket with its batch.
+    def build(self, draft: Draft) -> tuple[Ticket, Batch]:
+        """Return a batch with the ticket it was asked for.
 
         Raises:
             LoaderError: it could not be read or transformed.
         """
-        plan, number = ticket
-        share = plan.share(number)
+        ticket, share, anchors = draft
         span = share.spans[0]
-        values = self.read(share.anchors(plan.order), span.epoch, span.start)
-        return ticket, Batch(values, span.epoch, plan.index(number), share.valid)
+        values = self.read(anchors, span.epoch, span.start)
+        return ticket, Batch(values, span.epoch, ticket.plan.index(ticket.number), share.valid)
 
     def read(self, positions: npt.NDArray[np.int64], epoch: int, start: int) -> dict[str, Any]:
         """Return what a batch holds.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepwell.loader.batch import Batch
 from stepwell.loader.builder import BatchBuilder
 from stepwell.loader.pipeline import Inline, Pipeline
-from stepwell.loader.plans import Ticket
+from stepwell.loader.plans import Draft, Ticket, draft
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Source"]
 
-Source = Inline[Ticket, tuple[Ticket, Batch]] | Pipeline[Ticket, tuple[Ticket, Batch]]
+Source = Inline[Ticket, Draft, tuple[Ticket, Batch]] | Pipeline[Ticket, Draft, tuple[Ticket, Batch]]
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
+# positions that are worked out at once where there are no threads
+INLINE_POSITIONS = 4096
 
 
 class Engine:
@@ -37,7 +39,7 @@ class Engine:
         Shared by all iterations of a loader, so that they recycle the same memory. Of the process that made it.
     """
 
-    __slots__ = ("_builder", "_group", "_num_ahead", "num_threads", "order", "pid", "reader")
+    __slots__ = ("_builder", "_group", "_inline_group", "_num_ahead", "num_threads", "order", "pid", "reader")
 
     def __init__(
         self, reader: WindowReader, order: Order, settings: LoaderSettings, transform: Transform | None
@@ -48,6 +50,7 @@ class Engine:
         batch_bytes = reader.sample_bytes * settings.batch_size
         self.num_threads = settings.num_threads(batch_bytes, reader.is_raw)
         self._group = settings.group(batch_bytes, reader.is_raw)
+        self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
         max_free = self._num_ahead * self._group + HELD_BATCHES
         self._builder = BatchBuilder(reader, settings, transform, max_free)
@@ -55,8 +58,9 @@ class Engine:
     def source(self, tickets: Iterator[Ticket]) -> Source:
         """Return the batches of tickets, built in the consumer or ahead of it."""
         if self.num_threads == 0:
-            return Inline(self._builder.build, tickets)
+            return Inline(draft, self._builder.build, tickets, group=self._inline_group)
         return Pipeline(
+            draft,
             self._builder.build,
             tickets,
             num_threads=self.num_threads,

@@ -17,23 +17,25 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Inline", "Pipeline"]
 
 Ticket = TypeVar("Ticket")
+Draft = TypeVar("Draft")
 Product = TypeVar("Product")
 
 JOIN_TIMEOUT_SECONDS = 10.0
 
 
-class Pipeline(Generic[Ticket, Product]):
+class Pipeline(Generic[Ticket, Draft, Product]):
     """An ordered map over tickets by threads, with a bounded number of results ahead.
 
     Args:
-        build: ticket -> product; runs in the threads.
+        draft: the tickets of one job -> as many drafts; runs in the threads, as does
+        build: draft -> product.
         tickets: what to build, in order; taken from in the consumer's thread only.
         num_threads: 1 or more.
         num_ahead: jobs under way or waiting for the consumer.
@@ -46,7 +48,8 @@ class Pipeline(Generic[Ticket, Product]):
 
     def __init__(
         self,
-        build: Callable[[Ticket], Product],
+        draft: Callable[[Sequence[Ticket]], Iterable[Draft]],
+        build: Callable[[Draft], Product],
         tickets: Iterator[Ticket],
         *,
         num_threads: int,
@@ -63,7 +66,7 @@ class Pipeline(Generic[Ticket, Product]):
         self._finalizer = weakref.finalize(self, _stop, self._jobs, threads, os.getpid())
         for number in range(num_threads):
             name = f"stepwell-loader-{number}"
-            thread = threading.Thread(target=_work, args=(self._jobs, build), name=name, daemon=True)
+            thread = threading.Thread(target=_work, args=(self._jobs, draft, build), name=name, daemon=True)
             thread.start()
             threads.append(thread)
         for _ in range(num_ahead):
@@ -121,30 +124,48 @@ class Pipeline(Generic[Ticket, Product]):
             self._jobs.put(job)
 
 
-class Inline(Generic[Ticket, Product]):
+class Inline(Generic[Ticket, Draft, Product]):
     """The same without threads: builds when asked.
 
     Args:
-        build: ticket -> product.
+        draft: tickets -> as many drafts.
+        build: draft -> product.
         tickets: what to build, in order.
+        group: tickets to draft together.
     """
 
-    def __init__(self, build: Callable[[Ticket], Product], tickets: Iterator[Ticket]) -> None:
+    def __init__(
+        self,
+        draft: Callable[[Sequence[Ticket]], Iterable[Draft]],
+        build: Callable[[Draft], Product],
+        tickets: Iterator[Ticket],
+        *,
+        group: int,
+    ) -> None:
+        self._draft = draft
         self._build = build
         self._tickets = tickets
+        self._group = group
+        self._drafts: deque[Draft] = deque()
 
     def take(self) -> Product:
         """Return the next product.
 
         Raises:
             StopIteration: there are no more.
-            BaseException: what `build` raised.
+            BaseException: what `draft` or `build` raised.
         """
-        return self._build(next(self._tickets))
+        if not self._drafts:
+            tickets = list(islice(self._tickets, self._group))
+            if not tickets:
+                raise StopIteration
+            self._drafts.extend(self._draft(tickets))
+        return self._build(self._drafts.popleft())
 
     def close(self) -> None:
         """Build no more."""
         self._tickets = iter(())
+        self._drafts.clear()
 
 
 class _Job(Generic[Ticket, Product]):
@@ -160,10 +181,10 @@ class _Job(Generic[Ticket, Product]):
         self.done = threading.Lock()
         self.done.acquire()
 
-    def run(self, build: Callable[[Ticket], Product]) -> None:
+    def run(self, draft: Callable[[Sequence[Ticket]], Iterable[Draft]], build: Callable[[Draft], Product]) -> None:
         try:
-            for ticket in self.tickets:
-                self.products.append(build(ticket))
+            for each in draft(self.tickets):
+                self.products.append(build(each))
         except BaseException as error:
             self.error = error
         finally:
@@ -173,10 +194,10 @@ class _Job(Generic[Ticket, Product]):
 _Queue = queue.SimpleQueue["_Job[Any, Any] | None"]
 
 
-def _work(jobs: _Queue, build: Callable[[Any], Any]) -> None:
+def _work(jobs: _Queue, draft: Callable[[Any], Any], build: Callable[[Any], Any]) -> None:
     """Run jobs until told to stop."""
     while (job := jobs.get()) is not None:
-        job.run(build)
+        job.run(draft, build)
         # a thread that waits must not keep the last batch from being recycled
         del job
 

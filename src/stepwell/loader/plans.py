@@ -8,7 +8,7 @@ any batch size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,9 +17,12 @@ from stepwell.errors import OrderError
 from stepwell.order import BoundOrder, Partition, Share, Stream
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from stepwell.loader.settings import LoaderSettings
 
-__all__ = ["Cursor", "Place", "Plan", "Ticket", "schedule"]
+__all__ = ["Cursor", "Draft", "Place", "Plan", "Ticket", "draft", "schedule"]
 
 
 class Place(NamedTuple):
@@ -112,6 +115,48 @@ class Ticket(NamedTuple):
 
     plan: Plan
     number: int
+
+
+class Draft(NamedTuple):
+    """A ticket with what it stands for: the share, and the anchors, int64 [share.num_rows]."""
+
+    ticket: Ticket
+    share: Share
+    anchors: npt.NDArray[np.int64]
+
+
+def draft(tickets: Sequence[Ticket]) -> list[Draft]:
+    """Return the anchors of several batches of one order.
+
+    Neighbouring batches are runs of one span, and an order answers one long question faster than many short ones: for
+    small batches that is half of what a batch costs outside its kernel.
+    """
+    shares = [plan.share(number) for plan, number in tickets]
+    order = tickets[0].plan.order
+    anchors: list[npt.NDArray[np.int64]] = []
+    for first, last in _runs(shares):
+        begin, end = shares[first].spans[0], shares[last - 1].spans[0]
+        if last == first + 1:
+            anchors.append(shares[first].anchors(order))
+            continue
+        together = order.positions(begin.epoch, begin.start, end.start + end.count - begin.start)
+        anchors += [together[s.spans[0].start - begin.start :][: s.num_rows] for s in shares[first:last]]
+    return [Draft(*each) for each in zip(tickets, shares, anchors, strict=True)]
+
+
+def _runs(shares: Sequence[Share]) -> Iterator[tuple[int, int]]:
+    """Yield [first, last) of shares that follow each other without a gap; a share that is no plain span is alone."""
+    first = 0
+    for i in range(1, len(shares) + 1):
+        if i == len(shares) or not _follows(shares[i - 1], shares[i]):
+            yield first, i
+            first = i
+
+
+def _follows(a: Share, b: Share) -> bool:
+    if len(a.spans) > 1 or len(b.spans) > 1 or a.spans[0].count != a.num_rows or b.spans[0].count != b.num_rows:
+        return False
+    return a.epoch == b.epoch and a.spans[0].start + a.num_rows == b.spans[0].start
 
 
 class Cursor:

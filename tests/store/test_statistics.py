@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, SchemaError
 from stepwell.schema import Array, Bytes, Image, Schema, Text
@@ -388,3 +389,30 @@ def test_a_damaged_statistics_file_is_refused_by_name(tmp_path):
     (tmp_path / "statistics.npz").write_bytes(good[:-50])
     with pytest.raises(CorruptSegmentError, match=r"statistics\.npz"):
         load_statistics(tmp_path)
+
+
+def test_a_stores_statistics_equal_those_of_its_episodes(tmp_path):
+    rng = np.random.default_rng(0)
+    schema = {"observation": Array(2, "float64", final=True), "camera": Image((16, 16, 3), codec="png"), "task": Text()}
+    store = stepwell.create(tmp_path / "s.well", schema)
+    with store.writer() as writer:
+        for length in (6, 3, 9):
+            for _ in range(length):
+                camera = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+                writer.append(observation=rng.normal(size=2), camera=camera, task="push")
+            writer.end_episode(final={"observation": rng.normal(size=2)})
+    store.refresh()
+    for chosen in (None, [0, 2], [1]):
+        episodes = [store[i] for i in (range(3) if chosen is None else chosen)]
+        found = store.statistics(chosen)
+        assert sorted(found) == ["camera", "observation"]
+        for name in found:
+            column = np.concatenate([np.asarray(episode[name]) for episode in episodes])
+            raw = Array(2, "float64") if name == "observation" else Image((16, 16, 3))
+            assert_same(found[name], column_statistics(column, raw))
+    manifest = json.loads((store.segments[0].path / "segment.json").read_text())
+    assert manifest["statistics"]["observation"]["mean"] == store.statistics()["observation"].mean.tolist()
+    with store.writer() as writer:
+        writer.append(observation=np.zeros(2), camera=np.zeros((16, 16, 3), np.uint8), task="")
+        store.refresh()
+        assert store.statistics()["observation"].count.tolist() == [22, 22]

@@ -1,0 +1,290 @@
+"""What must be true of a segment's files, as a list of checks that can run on any thread in any order.
+
+A check raises when what it says is not true; whatever it raises becomes a finding about its file. Files are read in
+pieces and never
+mapped where their length is in doubt: a touch beyond the end of a map would kill the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.errors import CorruptSegmentError
+from stepwell.schema import Feature, Schema
+from stepwell.store.episodes import EPISODE_DTYPE, check_records
+from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
+from stepwell.store.manifests import open_json
+from stepwell.store.mapping import map_file
+from stepwell.store.npy import header_bytes, header_size, parse_header_size
+from stepwell.store.progress import Progress
+from stepwell.store.sealing import file_checksum
+from stepwell.store.statistics import STATISTICS, load_statistics
+
+__all__ = ["Check", "open_checks", "sealed_checks"]
+
+OFFSET = np.dtype("<u8")
+CHUNK_ROWS = 1 << 19
+MAX_LINE_BYTES = 1 << 26
+CRC = re.compile(r"[0-9a-f]{8}")
+RESTORE = "Restore it from a copy, or remove the segment."
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to check.
+
+    Args:
+        file: what a finding is about.
+        run: raises when it is not as it should be; the message is the problem.
+        num_bytes: how much is read, about; for progress.
+    """
+
+    file: Path
+    run: Callable[[], object]
+    num_bytes: int = 0
+
+
+def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> Iterator[Check]:
+    """Yield the checks of a sealed segment: checksums first, then what the files say.
+
+    Args:
+        path: its directory.
+        schema: the store's features; None when they are not known, and then columns are compared with their
+            checksums only.
+        deep: whether to decode every encoded row, too.
+    """
+    try:
+        manifest = open_json((path / SEGMENT_JSON).read_bytes(), name=SEGMENT_JSON)
+        _check_manifest(manifest)
+    except (CorruptSegmentError, OSError) as error:
+        yield _failed(path / SEGMENT_JSON, error)
+        manifest = {"files": {}}
+    files = manifest["files"]
+    yield from _checksum_checks(path, files)
+    if files:
+        yield from _unlisted(path, files, schema)
+    yield Check(path / EPISODES, functools.partial(_check_sealed_episodes, path, manifest))
+    yield Check(path / METADATA, functools.partial(_check_metadata, path))
+    yield Check(path / STATISTICS, functools.partial(load_statistics, path))
+    num_rows = manifest.get("rows")
+    for name, feature in (schema or {}).items():
+        yield Check(path / f"{name}.npy", functools.partial(_check_sealed_column, path, name, feature, num_rows))
+        if not feature.is_raw:
+            blobs = path / f"{name}.bin"
+            yield Check(blobs, functools.partial(_check_blobs, path, name))
+            if deep:
+                yield Check(blobs, functools.partial(_check_decoding, path, name, feature), _size(blobs))
+
+
+def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
+    """Yield the checks of a segment that may have a live writer: that what it committed is there."""
+    try:
+        progress = Progress.open(str(path / PROGRESS))
+        # rows before episodes: see progress.py
+        rows, episodes = progress.rows, progress.episodes
+        progress.close()
+    except (CorruptSegmentError, OSError) as error:
+        yield _failed(path / PROGRESS, error)
+        return
+    yield Check(path / EPISODES, functools.partial(_check_open_episodes, path, episodes, rows))
+    for name, feature in (schema or {}).items():
+        yield Check(path / f"{name}.npy", functools.partial(_check_open_column, path, name, feature, rows))
+
+
+def _failed(file: Path, error: Exception) -> Check:
+    def fail() -> None:
+        raise error
+
+    return Check(file, fail)
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    files = manifest.get("files")
+    entries = files.values() if isinstance(files, dict) else [None]
+    is_whole = all(isinstance(manifest.get(key), int) for key in ("rows", "episodes")) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("bytes"), int)
+        and CRC.fullmatch(str(entry.get("crc32"))) is not None
+        for entry in entries
+    )
+    if not is_whole:
+        raise CorruptSegmentError(f'it lacks "rows", "episodes", or "files" with "bytes" and "crc32". {RESTORE}')
+
+
+def _checksum_checks(path: Path, files: dict[str, Any]) -> Iterator[Check]:
+    for name, entry in files.items():
+        file = path / name
+        yield Check(file, functools.partial(_check_bytes, file, entry["bytes"], entry["crc32"]), entry["bytes"])
+
+
+def _check_bytes(file: Path, num_bytes: int, crc32: str) -> None:
+    if not file.exists():
+        raise CorruptSegmentError(f"missing; it had {num_bytes} bytes. {RESTORE}")
+    size = file.stat().st_size
+    if size != num_bytes:
+        raise CorruptSegmentError(f"{num_bytes} bytes were stored, it has {size}. {RESTORE}")
+    computed = f"{file_checksum(str(file))[1]:08x}"
+    if computed != crc32:
+        raise CorruptSegmentError(f"crc32 {crc32} stored, {computed} computed. {RESTORE}")
+
+
+def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Iterator[Check]:
+    """Yield a failed check for every file that is there and should not be, or is not listed and should be."""
+    for name in sorted({entry.name for entry in path.iterdir()} - set(files) - {SEGMENT_JSON}):
+        problem = f"not listed in {SEGMENT_JSON}. Remove it, if nobody needs it."
+        yield _failed(path / name, CorruptSegmentError(problem))
+    needed = {EPISODES, METADATA}
+    for name, feature in (schema or {}).items():
+        needed |= {f"{name}.npy"} if feature.is_raw else {f"{name}.npy", f"{name}.bin"}
+    for name in sorted(needed - set(files)):
+        yield _failed(path / name, CorruptSegmentError(f"{SEGMENT_JSON} does not list it. {RESTORE}"))
+
+
+def _read_records(path: Path, num_records: int) -> npt.NDArray[Any]:
+    with (path / EPISODES).open("rb") as file:
+        file.seek(header_size(EPISODE_DTYPE, ()))
+        data = file.read(num_records * EPISODE_DTYPE.itemsize)
+    if len(data) < num_records * EPISODE_DTYPE.itemsize:
+        raise CorruptSegmentError(f"{num_records} episodes were stored, it has {len(data)} bytes of them. {RESTORE}")
+    return np.frombuffer(data, EPISODE_DTYPE)
+
+
+def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
+    size = _size(path / EPISODES) - header_size(EPISODE_DTYPE, ())
+    if size < 0 or size % EPISODE_DTYPE.itemsize:
+        raise CorruptSegmentError(f"its {_size(path / EPISODES)} bytes are not whole records. {RESTORE}")
+    return _read_records(path, size // EPISODE_DTYPE.itemsize)
+
+
+def _num_rows(records: npt.NDArray[Any]) -> int:
+    return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
+
+
+def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
+    records = _read_sealed_records(path)
+    _check_header(path / EPISODES, EPISODE_DTYPE, (), len(records))
+    check_records(records, path.name)
+    found = {"episodes": len(records), "rows": _num_rows(records)}
+    told = {key: manifest.get(key, number) for key, number in found.items()}
+    if told != found:
+        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {told}. {RESTORE}")
+
+
+def _check_metadata(path: Path) -> None:
+    num_episodes = len(_read_sealed_records(path))
+    lines = 0
+    with (path / METADATA).open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            if not isinstance(json.loads(line), dict):
+                raise CorruptSegmentError(f"line {lines + 1} is not a JSON object. {RESTORE}")
+            lines += 1
+    if lines != num_episodes:
+        raise CorruptSegmentError(f"{lines} lines for {num_episodes} episodes. {RESTORE}")
+
+
+def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int | None) -> None:
+    if num_rows is None:
+        num_rows = _num_rows(_read_sealed_records(path))
+    file = path / f"{name}.npy"
+    dtype, shape = (feature.np_dtype, feature.fixed_shape) if feature.is_raw else (OFFSET, ())
+    count = num_rows if feature.is_raw else num_rows + 1
+    _check_header(file, dtype, shape, count)
+    row_bytes = feature.row_bytes if feature.is_raw else OFFSET.itemsize
+    expected = header_size(dtype, shape) + count * row_bytes
+    if _size(file) != expected:
+        raise CorruptSegmentError(f"{expected} bytes are needed for {num_rows} rows, it has {_size(file)}. {RESTORE}")
+    if not feature.is_raw:
+        _check_offsets(file, header_size(dtype, shape), count)
+
+
+def _check_blobs(path: Path, name: str) -> None:
+    with (path / f"{name}.npy").open("rb") as file:
+        file.seek(-OFFSET.itemsize, os.SEEK_END)
+        end = int.from_bytes(file.read(), "little")
+    size = (path / f"{name}.bin").stat().st_size
+    if size != end:
+        raise CorruptSegmentError(f"its rows end at byte {end}, it has {size}. {RESTORE}")
+
+
+def _check_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> None:
+    expected = header_bytes(dtype, shape, count)
+    with file.open("rb") as opened:
+        if opened.read(len(expected)) != expected:
+            raise CorruptSegmentError(f"its .npy header is not that of {dtype} {(count, *shape)}. {RESTORE}")
+
+
+def _check_offsets(file: Path, start: int, count: int) -> int:
+    """Return the last of ``count`` offsets; they must begin at 0 and never fall."""
+    last = 0
+    with file.open("rb") as opened:
+        opened.seek(start)
+        for first in range(0, count, CHUNK_ROWS):
+            wanted = min(CHUNK_ROWS, count - first)
+            offsets = np.frombuffer(opened.read(wanted * OFFSET.itemsize), OFFSET)
+            if len(offsets) < wanted:
+                raise CorruptSegmentError(f"{count} offsets were stored, it has {first + len(offsets)}. {RESTORE}")
+            if (first == 0 and offsets[0] != 0) or offsets[0] < last or np.any(offsets[1:] < offsets[:-1]):
+                raise CorruptSegmentError(f"its offsets do not rise from 0 on, near row {first}. {RESTORE}")
+            last = int(offsets[-1])
+    return last
+
+
+def _check_decoding(path: Path, name: str, feature: Feature) -> None:
+    try:
+        records = _read_sealed_records(path)
+        _check_sealed_column(path, name, feature, _num_rows(records))
+        _check_blobs(path, name)
+    except (CorruptSegmentError, OSError):
+        return  # rows that cannot be found; other checks say why
+    codec = make_codec(feature)
+    offsets = map_file(str(path / f"{name}.npy"))[header_size(OFFSET, ()) :].view(OFFSET)
+    blobs = map_file(str(path / f"{name}.bin"))
+    problems: list[str] = []
+    for record in records:
+        rows = record["rows"] if feature.final else record["length"]
+        for row in range(int(record["start"]), int(record["start"] + rows)):
+            try:
+                codec.decode(blobs[int(offsets[row]) : int(offsets[row + 1])])
+            except Exception as error:  # a user's own codec may raise anything
+                problems.append(f"row {row}: {error}")
+    if problems:
+        raise CorruptSegmentError(f"{len(problems)} rows cannot be decoded, the first is {problems[0]} {RESTORE}")
+
+
+def _check_open_episodes(path: Path, num_episodes: int, num_rows: int) -> None:
+    records = _read_records(path, num_episodes)
+    check_records(records, path.name)
+    lines = 0
+    with (path / METADATA).open("rb") as file:
+        while lines < num_episodes and file.readline(MAX_LINE_BYTES).endswith(b"\n"):
+            lines += 1
+    if lines < num_episodes:
+        raise CorruptSegmentError(f"{num_episodes} episodes were committed, {METADATA} has {lines} lines.")
+
+
+def _check_open_column(path: Path, name: str, feature: Feature, num_rows: int) -> None:
+    file = path / f"{name}.npy"
+    with file.open("rb") as opened:
+        start = parse_header_size(opened.read(10), file.name)
+    need = num_rows * feature.row_bytes if feature.is_raw else (num_rows + 1) * OFFSET.itemsize
+    if _size(file) - start < need:
+        raise CorruptSegmentError(f"{num_rows} committed rows are {need} bytes, it has {_size(file) - start}.")
+    if not feature.is_raw:
+        end = _check_offsets(file, start, num_rows + 1)
+        if _size(path / f"{name}.bin") < end:
+            raise CorruptSegmentError(f"its rows end at byte {end} of {name}.bin, which is shorter.")
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -43,7 +43,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         )
         return 0
     for name, window in offsets.items():
-        print(f"  {name}  offsets {', '.join(map(str, window))}")
+        print(f"  {name:<{max(map(len, offsets))}}  {_offsets_text(window)}")
     print(report)
     return 0
 
@@ -52,3 +52,9 @@ def default_offsets(store: Store) -> dict[str, tuple[int, ...]]:
     """Return the windows that are streamed when none are given: two steps of each image, sixteen of all else."""
     features = (store.schema or {}).items()
     return {name: IMAGE_OFFSETS if feature.kind == "image" else OTHER_OFFSETS for name, feature in features}
+
+
+def _offsets_text(offsets: tuple[int, ...]) -> str:
+    """Return offsets as `--field` takes them: ``-1,0`` or ``0:16``."""
+    is_run = len(offsets) > 2 and offsets == tuple(range(offsets[0], offsets[-1] + 1))
+    return f"{offsets[0]}:{offsets[-1] + 1}" if is_run else ",".join(map(str, offsets))

@@ -192,15 +192,15 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add_path_and_json(
-        _add(
-            verbs,
-            "verifying:run_verify",
-            "verify",
-            "check every byte of a store against its checksum",
-            "  stepwell verify pusht.well && echo fine",
-        )
+    parser = _add(
+        verbs,
+        "verifying:run_verify",
+        "verify",
+        "check every byte of a store against its checksum",
+        "  stepwell verify pusht.well && echo fine\n  stepwell verify pusht.well --deep",
     )
+    _add_path_and_json(parser)
+    parser.add_argument("--deep", action="store_true", help="decode every encoded row, too")
 
 
 def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

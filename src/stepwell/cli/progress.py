@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 __all__ = ["NoBar", "make_bar"]
 
 
 class NoBar:
-    """The bar of a machine without tqdm: it draws nothing."""
+    """The bar of a machine without tqdm: it counts, and draws nothing."""
+
+    def __init__(self) -> None:
+        self.n = 0
 
     def update(self, amount: int = 1) -> None:
-        """Count, and draw nothing."""
+        """Count."""
+        self.n += amount
 
     def close(self) -> None:
-        """Close, and draw nothing."""
+        """Do nothing."""
 
     def __enter__(self) -> NoBar:
         return self
@@ -38,4 +43,15 @@ def make_bar(total: int | None, unit: str, title: str) -> Any:
         from tqdm import tqdm
     except ImportError:
         return NoBar()
-    return tqdm(total=total, unit=f" {unit}", desc=title, disable=None, dynamic_ncols=True, unit_scale=True)
+    # some pseudo-terminals say that they are 0 wide and 0 high, and tqdm would draw nothing there
+    size = shutil.get_terminal_size()
+    is_large = total is None or total > 1000
+    return tqdm(
+        total=total,
+        unit=f" {unit}",
+        desc=title,
+        disable=None,
+        ncols=size.columns,
+        nrows=size.lines,
+        unit_scale=is_large,
+    )

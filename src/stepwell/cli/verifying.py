@@ -1,0 +1,37 @@
+"""``stepwell verify``: every byte of a store against its checksum."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from stepwell.cli.progress import make_bar
+from stepwell.errors import StoreNotFoundError
+from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.store.tables import human_bytes
+from stepwell.store.verification import Report, verify_store
+
+__all__ = ["run_verify"]
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    """Print what is damaged, a line a file; the exit code is 1 when something is."""
+    # a store that is too damaged to open is verified all the same, so it is not opened here
+    if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
+        raise StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
+    with make_bar(None, "B", "verifying") as bar:
+        report = verify_store(arguments.path, deep=arguments.deep, progress=lambda done, _: bar.update(done - bar.n))
+    if arguments.json:
+        print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
+    else:
+        _print_report(report)
+    return 0 if report.is_ok else 1
+
+
+def _print_report(report: Report) -> None:
+    segments = f"{report.num_segments} segment{'' if report.num_segments == 1 else 's'}"
+    verdict = "all as written" if report.is_ok else f"{len(report.findings)} damaged"
+    print(f"{report.path}: {segments}, {human_bytes(report.num_bytes)} compared with checksums, {verdict}")
+    for finding in report.findings:
+        print(f"  {finding}")

@@ -49,3 +49,14 @@ def test_text_with_a_lone_surrogate_is_refused_before_it_is_written() -> None:
 def test_bytes_that_are_not_utf8_are_refused_as_text() -> None:
     with pytest.raises(DecodeError, match="not UTF-8"):
         make_codec(Text()).decode(row(b"\xff\xfe"))
+
+
+def test_numpy_scalar_as_out_is_refused_because_it_is_a_copy() -> None:
+    batch = np.zeros(3, "float32")
+    for codec in ("raw", "zstd"):
+        made = make_codec(Array((), "float32", codec=codec))
+        blob = row(made.encode(np.float32(7)))
+        with pytest.raises(TypeError, match="numpy scalar"):
+            made.decode_into(blob, batch[1])
+        made.decode_into(blob, batch[1, ...])
+    assert batch.tolist() == [0, 7, 0]

@@ -66,7 +66,8 @@ class Codec(ABC):
 
         Args:
             blob: as for `decode`.
-            out: C-contiguous, of the feature's dtype and shape.
+            out: C-contiguous, of the feature's dtype and shape; for a scalar feature 0-d: ``batch[i, ...]``, because
+                ``batch[i]`` is a copy.
 
         Raises:
             DecodeError: the bytes are not a row of this codec, or have another shape.

@@ -19,7 +19,20 @@ import numpy.typing as npt
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
-__all__ = ["Payload"]
+__all__ = ["Payload", "bytes_of"]
+
+
+def bytes_of(out: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the memory of a C-contiguous array as uint8 [n].
+
+    Raises:
+        TypeError: a numpy scalar, which is a copy: what is written to it goes nowhere.
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(
+            "decode_into got a numpy scalar, a copy. Give a view of the batch: out[i, ...] instead of out[i]."
+        )
+    return out.reshape(-1).view(np.uint8)
 
 
 class Payload:
@@ -95,4 +108,4 @@ class Payload:
             DecodeError: the wrong number of bytes; nothing was written.
         """
         self.check_size(blob.size)
-        out.reshape(-1).view(np.uint8)[:] = blob
+        bytes_of(out)[:] = blob

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.options import check_option_names, int_option
-from stepwell.codecs.payload import Payload
+from stepwell.codecs.payload import Payload, bytes_of
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.schema import Feature
 
@@ -82,7 +82,7 @@ class ZstdCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decompress the row into `out`; see `Codec.decode_into`."""
         self._payload.check_size(self._content_size(blob))
-        self._decompress(blob, out.reshape(-1).view(np.uint8))
+        self._decompress(blob, bytes_of(out))
 
     def _content_size(self, blob: npt.NDArray[np.uint8]) -> int:
         """Return the size that the header states, once it is known that the frame is whole and can hold so much."""

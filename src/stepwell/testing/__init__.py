@@ -11,33 +11,40 @@ if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec
     from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
 
 __all__ = [
+    "TINY_FEATURES",
     "CodecConformance",
     "DelayedCodec",
     "EpisodeData",
     "FailingCodec",
+    "counted_value",
     "episodes",
     "features",
     "random_array",
     "schemas",
     "smooth_image",
     "steps",
+    "tiny_store",
     "values",
 ]
 
 _MODULES = {
+    "TINY_FEATURES": "stores",
     "CodecConformance": "conformance",
     "DelayedCodec": "codecs",
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
+    "counted_value": "stores",
     "episodes": "strategies",
     "features": "strategies",
     "random_array": "arrays",
     "schemas": "strategies",
     "smooth_image": "arrays",
     "steps": "strategies",
+    "tiny_store": "stores",
     "values": "strategies",
 }
 

@@ -6,6 +6,8 @@ Importing this module registers them as "failing" and "delayed".
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,10 +38,12 @@ class FailingCodec(Codec):
         stepwell.errors.DecodeError: told to fail at 7.
 
     Notes:
-        Keeps no state: safe for any number of threads.
+        Safe for any number of threads. A store decodes rows when it seals a segment, for its statistics: record within
+        ``with FailingCodec.disarmed():``, as `tiny_store` does.
     """
 
     name: ClassVar[str] = "failing"
+    _is_armed: ClassVar[bool] = True
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
@@ -49,6 +53,16 @@ class FailingCodec(Codec):
         self._at = int_option(feature, "at", -1, least=-(2**63), most=2**63 - 1)
         self._on = choice_option(feature, "on", "decode", ("decode", "encode"))
         self._payload = Payload(feature)
+
+    @classmethod
+    @contextmanager
+    def disarmed(cls) -> Iterator[None]:
+        """Let all instances of this process, in all threads, decode every row while the context lasts."""
+        cls._is_armed = False
+        try:
+            yield
+        finally:
+            cls._is_armed = True
 
     def encode(self, value: Any) -> bytes:
         """Return the row's bytes, or raise RuntimeError."""
@@ -65,7 +79,7 @@ class FailingCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Copy the row into `out`, or raise DecodeError."""
         self._payload.unpack_into(blob, out)
-        if self._on == "decode" and out.flat[0] == self._at:
+        if self._is_armed and self._on == "decode" and out.flat[0] == self._at:
             raise DecodeError(f"told to fail at {self._at}.")
 
 

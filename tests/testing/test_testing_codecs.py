@@ -1,0 +1,48 @@
+"""Codecs that misbehave on purpose do so only where they are told to."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.codecs import make_codec
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.schema import Array, Image, Text
+from stepwell.testing import CodecConformance, DelayedCodec, FailingCodec, tiny_store
+
+
+class TestFailingCodec(CodecConformance):
+    feature = Array((3,), "int64", codec="failing")
+
+
+class TestDelayedCodec(CodecConformance):
+    feature = Array((None, 2), "float32", codec="delayed", milliseconds=0)
+    detects_truncation = False
+
+
+def test_failing_codec_fails_at_one_row_of_a_store(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "a.well", schema={"camera": Array((2, 2), "int32", codec=FailingCodec.name, at=102)})
+    assert store[0]["camera"].shape == (5, 2, 2)
+    with pytest.raises(DecodeError, match="told to fail at 102"):
+        _ = store[1]["camera"]
+
+
+def test_failing_codec_fails_at_one_step_of_a_writer(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="told to fail at 102"):
+        tiny_store(tmp_path / "a.well", schema={"camera": Array(2, "int32", codec="failing", at=102, on="encode")})
+
+
+def test_failing_codec_refuses_what_has_no_first_integer() -> None:
+    for feature in (Array(2, codec="failing"), Text(codec="failing"), Array((None,), "int64", codec="failing")):
+        with pytest.raises(SchemaError, match="integer arrays of fixed shape"):
+            make_codec(feature)
+
+
+def test_delayed_codec_sleeps_at_every_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    codec = DelayedCodec(Image((2, 2), codec="delayed", milliseconds=250))
+    blob = np.frombuffer(codec.encode(np.eye(2, dtype=np.uint8)), np.uint8)
+    codec.decode(blob)
+    codec.decode_into(blob, np.empty((2, 2), np.uint8))
+    assert slept == [0.25, 0.25]

@@ -49,7 +49,7 @@ class RawColumn:
         """Make room for ``capacity`` rows; DiskFullError when there is none, with everything as it was."""
         num_bytes = self.header + capacity * self.row_bytes
         reserve(self._descriptor, num_bytes, self.path)
-        os.pwrite(self._descriptor, header_bytes(self.dtype, self.shape, capacity), 0)
+        write_all(self._descriptor, header_bytes(self.dtype, self.shape, capacity), 0, self.path)
         data = map_descriptor(self._descriptor, num_bytes, writable=True)[self.header :]
         rows = data.view(self.dtype) if self.row_bytes else np.empty(0, self.dtype)
         self.rows = rows.reshape(capacity, *self.shape)
@@ -60,7 +60,9 @@ class RawColumn:
             self.rows[row : row + len(values)] = values
         else:
             # a page fault for each 4 KiB of a map costs three times what the copy of a system call does
-            write_all(self._descriptor, values.reshape(-1).view(np.uint8).data, self.header + row * self.row_bytes, self.path)
+            write_all(
+                self._descriptor, values.reshape(-1).view(np.uint8).data, self.header + row * self.row_bytes, self.path
+            )
 
     def moved(self, old: str, new: str) -> None:
         """Take note that the directory was renamed; only messages name it."""
@@ -160,7 +162,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int, path: str)
 
 def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
     """Return DiskFullError for an error of a full disk or quota, any other as it is."""
-    if error.errno not in FULL:
+    if error.errno not in FULL or isinstance(error, DiskFullError):
         return error
     full = DiskFullError(
         f"no space left for {num_bytes} bytes of {path}. What was committed is safe; make room and go on, or close the writer."

@@ -122,7 +122,8 @@ class Progress:
 
     def close(self) -> None:
         """Let go of the map and of the writer's lock."""
-        self.words = self.words[:0]
+        # a map holds the open file, and with it the lock, as a descriptor does
+        self.words = memoryview(b"").cast("q")
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.columns import EncodedColumn, RawColumn, make_column, write_all
+from stepwell.store.columns import EncodedColumn, RawColumn, disk_error, make_column, write_all
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
@@ -68,11 +68,14 @@ class SegmentWriter:
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
         self.capacity = max(16, min(4096, FIRST_BYTES // max(1, self._fixed_bytes)))
         self._metadata_end = 0
-        with locked_store(store) as lock:
-            self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
-            self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
-            self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
-            self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
+        try:
+            with locked_store(store) as lock:
+                self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
+                self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
+                self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
+                self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
+        except OSError as error:
+            raise disk_error(error, FIRST_BYTES, store) from error
         _LIVE.add(self)
 
     def _create(self, directory: str) -> None:

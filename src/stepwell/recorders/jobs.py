@@ -1,0 +1,88 @@
+"""The job of one worker: read the items of a chunk and write them as one segment."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import MutableSequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepwell.errors import WorkerError
+from stepwell.recorders.sources import Chunk, Items
+from stepwell.store import Store
+
+__all__ = ["ITEM", "NUM_BYTES", "NUM_COUNTERS", "NUM_ITEMS", "NUM_STEPS", "Failure", "Job", "read_item"]
+
+# what a worker tells while it works, in memory that it shares: the item it is at, and how much it has written
+ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES = range(4)
+NUM_COUNTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one item, in a form that travels between processes."""
+
+    item: int | None
+    reason: str
+    trace: str
+
+    @classmethod
+    def of(cls, item: int | None, error: BaseException) -> Failure:
+        """Describe an error that is being handled."""
+        return cls(item, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+    def to_error(self) -> WorkerError:
+        """Return the error that the caller gets; it carries the trace."""
+        where = "a worker could not begin" if self.item is None else f"item {self.item} could not be written"
+        return WorkerError(f"{where}: {self.reason}\n\n{self.trace}".rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every worker needs to write any chunk.
+
+    Args:
+        store: to write to.
+        source: ``source[i]`` gives item i; None when chunks carry their items.
+        items: how an item becomes steps.
+    """
+
+    store: Store
+    source: Any
+    items: Items
+
+    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> Failure | None:
+        """Write one chunk as one segment; returns what went wrong, if anything did.
+
+        Args:
+            chunk: the items and the segment's ordinal.
+            counters: int64 [NUM_COUNTERS], kept up to date while it works.
+        """
+        with self.store.writer(ordinal=chunk.ordinal) as writer:
+            for index in range(chunk.start, chunk.stop):
+                counters[ITEM] = index
+                try:
+                    item = (
+                        read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
+                    )
+                    num_steps, num_bytes = self.items.write(writer, item)
+                except Exception as error:
+                    return Failure.of(index, error)
+                counters[NUM_ITEMS] += 1
+                counters[NUM_STEPS] += num_steps
+                counters[NUM_BYTES] += num_bytes
+        return None
+
+
+def read_item(source: Any, index: int) -> Any:
+    """Return ``source[index]``.
+
+    Raises:
+        WorkerError: the source has fewer items than its length says; other errors are the source's own.
+    """
+    try:
+        return source[index]
+    except IndexError as error:
+        raise WorkerError(
+            f"the source has no item {index}, although its len() is {len(source)}. Correct __len__ or __getitem__."
+        ) from error

@@ -1,0 +1,215 @@
+"""Worker processes that write chunks, one each at a time, and never leave their parent waiting.
+
+::
+
+    parent --- Chunk ---> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
+           <-- None | Failure ---
+           ... counters ...            shared memory: which item it is at, read when it is killed and for the progress
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, MutableSequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal, cast
+
+from stepwell.errors import WorkerError
+from stepwell.recorders.jobs import ITEM, NUM_COUNTERS, Failure, Job
+from stepwell.recorders.sources import Chunk
+
+__all__ = ["StartMethod", "WorkerPool"]
+
+StartMethod = Literal["spawn", "forkserver", "fork"]
+POLL_SECONDS = 0.2
+ORPHAN_POLL_SECONDS = 1.0
+JOIN_SECONDS = 5.0
+
+
+class WorkerPool:
+    """Processes that run one job's chunks; a context manager that leaves none of them behind.
+
+    Args:
+        job: what to write, sent to each worker once.
+        num_workers: of processes.
+        start_method: how they are started; "fork" is unsafe in a process with threads.
+
+    Raises:
+        WorkerError: the job cannot be sent to another process.
+
+    Notes:
+        Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed.
+    """
+
+    def __init__(self, job: Job, num_workers: int, start_method: StartMethod) -> None:
+        payload: Any = job if start_method == "fork" else _pickled(job, start_method)
+        self._workers: list[_Worker] = []
+        try:
+            for number in range(num_workers):
+                self._workers.append(_Worker(start_method, payload, number))
+        except BaseException:
+            self.__exit__(WorkerError)
+            raise
+
+    @property
+    def counters(self) -> list[MutableSequence[int]]:
+        """The counters of each worker."""
+        return [worker.counters for worker in self._workers]
+
+    def run(self, chunks: Iterator[Chunk], on_poll: Callable[[], None]) -> None:
+        """Write all chunks.
+
+        Args:
+            chunks: taken as workers become free.
+            on_poll: called several times a second.
+
+        Raises:
+            WorkerError: an item could not be written, or a worker was killed.
+        """
+        idle = list(self._workers)
+        upcoming = next(chunks, None)
+        while upcoming is not None or len(idle) < len(self._workers):
+            while idle and upcoming is not None:
+                idle.pop(0).send(upcoming)
+                # read ahead: an iterator is read while the workers write
+                upcoming = next(chunks, None)
+            busy = [worker for worker in self._workers if worker not in idle]
+            wait([handle for worker in busy for handle in worker.handles], timeout=POLL_SECONDS)
+            idle.extend(worker for worker in busy if worker.has_answered())
+            on_poll()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for worker in self._workers:
+            worker.stop(is_failure=kind is not None)
+        for worker in self._workers:
+            worker.join()
+
+
+class _Worker:
+    """One process and the parent's end of its pipe."""
+
+    def __init__(self, start_method: StartMethod, payload: Any, number: int) -> None:
+        context: Any = multiprocessing.get_context(start_method)
+        self.counters: MutableSequence[int] = context.RawArray("q", NUM_COUNTERS)
+        self._connection, child = context.Pipe()
+        self._chunk: Chunk | None = None
+        self._process = context.Process(
+            target=_work,
+            # the fork server is between the two, and dies with its own parent
+            args=(child, payload, self.counters, None if start_method == "forkserver" else os.getpid()),
+            name=f"stepwell-writer-{number}",
+            daemon=True,
+        )
+        self._process.start()
+        child.close()
+
+    @property
+    def handles(self) -> tuple[Connection, int]:
+        """What becomes ready when the worker answers or dies."""
+        return self._connection, self._process.sentinel
+
+    def send(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self.counters[ITEM] = -1
+        try:
+            self._connection.send(chunk)
+        except BrokenPipeError:
+            raise self._death() from None
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise WorkerError(
+                f"items {chunk.start} to {chunk.stop - 1} cannot be sent to a worker process: {error}. "
+                "Give items of arrays, numbers and strings, or workers=1."
+            ) from error
+
+    def has_answered(self) -> bool:
+        """Return whether the chunk is written; raises WorkerError when it cannot be."""
+        if not self._connection.poll():
+            if self._process.is_alive():
+                return False
+            # it may have answered between the two questions
+            if not self._connection.poll():
+                raise self._death()
+        try:
+            failure = cast("Failure | None", self._connection.recv())
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if failure is not None:
+            raise failure.to_error()
+        return True
+
+    def stop(self, *, is_failure: bool) -> None:
+        """Ask the process to end, or end it in the middle of its work."""
+        if is_failure:
+            self._process.terminate()
+        else:
+            self._connection.send(None)
+        self._connection.close()
+
+    def join(self) -> None:
+        """Wait for the process to be gone."""
+        self._process.join(JOIN_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+    def _death(self) -> WorkerError:
+        self._process.join(JOIN_SECONDS)
+        code = self._process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        item = self.counters[ITEM]
+        if item >= 0:
+            hint = "If it was SIGKILL, memory may have run out: use fewer workers or smaller items."
+            return WorkerError(f"a worker died at item {item} ({how}). {hint}")
+        start, stop = (self._chunk.start, self._chunk.stop) if self._chunk else (0, 0)
+        return WorkerError(
+            f"a worker died before item {start} of items {start} to {stop - 1} ({how}); what it printed says more. "
+            'In a script, call this under: if __name__ == "__main__":'
+        )
+
+
+def _pickled(job: Job, start_method: str) -> bytes:
+    try:
+        return pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise WorkerError(
+            f"the source cannot be sent to a worker process: {type(error).__name__}: {error}. "
+            f'Make it picklable, or give workers=1 or start_method="fork" (now {start_method!r}).'
+        ) from error
+
+
+def _work(connection: Connection, payload: Any, counters: MutableSequence[int], parent: int | None) -> None:
+    """Write chunks until the parent sends None; the whole life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        job: Job = pickle.loads(payload) if isinstance(payload, bytes) else payload
+    except Exception as error:
+        connection.send(Failure.of(None, error))
+        return
+    while (chunk := _next_chunk(connection, parent)) is not None:
+        try:
+            answer = job.write(chunk, counters)
+        except Exception as error:
+            answer = Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error)
+        try:
+            connection.send(answer)
+        except BrokenPipeError:
+            return
+
+
+def _next_chunk(connection: Connection, parent: int | None) -> Chunk | None:
+    # a forked sibling may hold the other end of the pipe open: the pipe alone does not say that the parent is gone
+    while not connection.poll(ORPHAN_POLL_SECONDS):
+        if parent not in (None, os.getppid()):
+            return None
+    try:
+        return cast("Chunk | None", connection.recv())
+    except (EOFError, ConnectionResetError):
+        return None

@@ -1,0 +1,197 @@
+"""What a parallel recording reads: episodes or samples, cut into chunks of consecutive ones.
+
+::
+
+    source    | 0 1 2 3 | 4 5 6 7 | 8 9 |        one chunk, one segment, whoever writes it
+    segment   | base    | base+1  | base+2
+
+Where the cuts are depends on the source alone, never on the number of workers; so does the store that comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import StepError
+from stepwell.schema import Array, Schema, flatten, infer_schema
+
+__all__ = ["Chunk", "EpisodeData", "Items", "chunk_length", "num_column_bytes", "take_chunks"]
+
+MAX_CARRIED_BYTES = 16 << 20
+MAX_CARRIED_ITEMS = 4096
+# enough chunks to keep that many workers busy, few enough not to litter the store with segments
+NUM_CHUNKS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeData:
+    """A whole episode, as a source of `write_episodes` gives it.
+
+    Args:
+        columns: name to an array [T, ...] or a list of T values; nested mappings become dotted names. The ``final``
+            features may have T + 1: the last one is the observation after the last action.
+        terminated: the environment reached a terminal state.
+        truncated: the episode was cut by something outside of it, such as a time limit.
+        metadata: what JSON holds; `View.select` finds episodes by it.
+    """
+
+    columns: Mapping[str, Any]
+    terminated: bool = False
+    truncated: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive items of a source and the ordinal of the segment that holds them.
+
+    Args:
+        start: the first item.
+        stop: one past the last.
+        ordinal: of the segment.
+        carried: the items themselves when they come from an iterator, None when a worker reads them from the source.
+    """
+
+    start: int
+    stop: int
+    ordinal: int
+    carried: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """How the items of a source become steps: whole episodes, or samples that are an episode of one step each.
+
+    Args:
+        are_samples: whether an item is one step.
+        names: of the parts of a sample that is a tuple.
+    """
+
+    are_samples: bool
+    names: tuple[str, ...] | None = None
+
+    def write(self, writer: Any, item: Any) -> tuple[int, int]:
+        """Write one item; returns its number of steps and of bytes.
+
+        Raises:
+            StepError: not an episode or sample of this store.
+        """
+        if self.are_samples:
+            sample = self._sample(item)
+            writer.append(sample)
+            writer.end_episode()
+            return 1, num_column_bytes(sample)
+        episode = item if isinstance(item, EpisodeData) else EpisodeData(_mapping(item))
+        ends = {"terminated": episode.terminated, "truncated": episode.truncated}
+        writer.add_episode(episode.columns, **ends, **episode.metadata)
+        lengths = [len(values) for _, values in flatten(episode.columns)]
+        return min(lengths), num_column_bytes(episode.columns)
+
+    def num_bytes(self, item: Any) -> int:
+        """Return about how many bytes an item has."""
+        if self.are_samples:
+            return num_column_bytes(self._sample(item))
+        return num_column_bytes(item.columns if isinstance(item, EpisodeData) else _mapping(item))
+
+    def infer_schema(self, item: Any) -> Schema:
+        """Return the schema that an item suggests; lists of arrays of different lengths become ragged features.
+
+        Raises:
+            SchemaError: a value or name that cannot be stored.
+            StepError: not an episode or sample.
+        """
+        if self.are_samples:
+            return infer_schema(self._sample(item), final=())
+        columns = dict(flatten(item.columns if isinstance(item, EpisodeData) else _mapping(item)))
+        lengths = {name: _length(name, values) for name, values in columns.items()}
+        shortest = min(lengths.values(), default=0)
+        if shortest == 0:
+            raise StepError("the first episode has no steps, and no schema can be inferred from it. Give schema=.")
+        longer = [name for name, length in lengths.items() if length == shortest + 1]
+        schema = infer_schema({name: values[0] for name, values in columns.items()}, final=longer or None)
+        ragged = {name: values for name, values in columns.items() if _is_ragged(values)}
+        return Schema(
+            {
+                name: Array((None, *np.shape(ragged[name][0])[1:]), f.dtype, final=f.final) if name in ragged else f
+                for name, f in schema.items()
+            }
+        )
+
+    def _sample(self, item: Any) -> Mapping[str, Any]:
+        if self.names is None:
+            return _mapping(item)
+        parts = item if isinstance(item, Sequence) else (item,)
+        if len(parts) != len(self.names):
+            raise StepError(
+                f"the sample has {len(parts)} parts, names= has {len(self.names)}: {', '.join(self.names)}."
+            )
+        return dict(zip(self.names, parts, strict=True))
+
+
+def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int) -> int:
+    """Return how many items a segment gets.
+
+    Args:
+        num_items: of the source, None for an iterator.
+        item_bytes: of its first item.
+        segment_bytes: about how large a segment may become.
+    """
+    if num_items is None:
+        return max(1, min(MAX_CARRIED_ITEMS, min(MAX_CARRIED_BYTES, segment_bytes) // max(1, item_bytes)))
+    return max(1, min(-(-num_items // NUM_CHUNKS), segment_bytes // max(1, item_bytes)))
+
+
+def num_column_bytes(columns: Mapping[str, Any]) -> int:
+    """Return the bytes of the values in a possibly nested mapping, as given."""
+    return sum(_num_bytes(values) for _, values in flatten(columns))
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, list | tuple):
+        return sum(map(_num_bytes, value))
+    return int(getattr(value, "nbytes", 8))
+
+
+def _mapping(item: Any) -> Mapping[str, Any]:
+    if not isinstance(item, Mapping):
+        raise StepError(
+            f"got a {type(item).__name__}. Give a mapping of name to value, or an EpisodeData; "
+            "samples that are tuples need names=."
+        )
+    return item
+
+
+def _length(name: str, values: Any) -> int:
+    try:
+        return len(values)
+    except TypeError as error:
+        raise StepError(
+            f"feature {name!r} is a {type(values).__name__}, not a column. "
+            "Give an array [T, ...] or a list of T values."
+        ) from error
+
+
+def _is_ragged(values: Any) -> bool:
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(value, np.ndarray) and value.ndim for value in values
+    ):
+        return False
+    return len({len(value) for value in values}) > 1
+
+
+def take_chunks(items: Iterator[Any], length: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield (index of the first, items) of consecutive runs of an iterator."""
+    start, run = 0, []
+    for item in items:
+        run.append(item)
+        if len(run) == length:
+            yield start, tuple(run)
+            start, run = start + length, []
+    if run:
+        yield start, tuple(run)

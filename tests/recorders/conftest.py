@@ -1,0 +1,6 @@
+"""What the recorders' tests share is imported by name, also by the processes that they start."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,215 @@
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from counting import SCHEDULES, CountingEnv, action_of, cut, expected, run_episode, stored
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+import stepwell
+from stepwell.errors import SchemaError, StepError
+from stepwell.recorders import EpisodeRecorder, VectorRecorder, schema_of
+from stepwell.schema import Array
+
+MODES = ("NextStep", "SameStep", "Disabled")
+NUM_ENVS = len(SCHEDULES)
+
+
+def make_envs(mode, kind=SyncVectorEnv, **options):
+    # SAME_STEP keeps the final observation and the reset one apart only when the environment does not reuse its array
+    return kind(
+        [functools.partial(CountingEnv, i, reuse=False) for i in range(NUM_ENVS)], autoreset_mode=mode, **options
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    with stepwell.create(tmp_path / "vector.well", schema_of(CountingEnv())) as store:
+        yield store
+
+
+def run_vector(envs, num_steps, *, seed=None):
+    """Step all environments; the actions follow each environment's own episode and step, read from its observation."""
+    mode = envs.metadata["autoreset_mode"].value
+    observations, _ = envs.reset(seed=seed)
+    done = np.zeros(NUM_ENVS, bool)
+    for _ in range(num_steps):
+        if mode == "Disabled" and done.any():
+            observations, _ = envs.reset(options={"reset_mask": done})
+        actions = np.stack([action_of(i, observations[i, 1], observations[i, 2]) for i in range(NUM_ENVS)])
+        observations, _, terminations, truncations, _ = envs.step(actions)
+        done = terminations | truncations
+
+
+def single_loop(path, num_episodes, **metadata):
+    """The episodes that a plain loop over each environment stores."""
+    with stepwell.create(path, schema_of(CountingEnv())) as store:
+        for i in range(NUM_ENVS):
+            with EpisodeRecorder(CountingEnv(i), store) as env:
+                for episode in range(num_episodes[i]):
+                    run_episode(env, i, episode, **({"seed": metadata["seed"] + i} if episode == 0 else {}))
+        return stored(store)
+
+
+@pytest.mark.parametrize("writers", [None, 1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_vector_environment_stores_what_single_loops_store(store, tmp_path, mode, writers):
+    with VectorRecorder(make_envs(mode), store, writers=writers) as envs:
+        run_vector(envs, 40, seed=7)
+    found = stored(store)
+    whole = [episode for episode in found if "closed" not in episode["metadata"]]
+    num_episodes = [sum(episode["observation"][0][0] == i for episode in whole) for i in range(NUM_ENVS)]
+    assert min(num_episodes) > 2 * len(SCHEDULES[0])
+    assert whole == single_loop(tmp_path / "single.well", num_episodes, seed=7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_running_episodes_are_stored_at_close_and_marked(store, mode):
+    with VectorRecorder(make_envs(mode), store) as envs:
+        run_vector(envs, 2)
+    assert cut(expected(0, 0), 2, closed=True) in stored(store)
+    assert cut(expected(1, 0), 2, closed=True) in stored(store)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_asynchronous_environments_store_the_same(store, tmp_path, mode, shared_memory):
+    with VectorRecorder(make_envs(mode, AsyncVectorEnv, shared_memory=shared_memory, context="fork"), store) as envs:
+        run_vector(envs, 14, seed=7)
+    whole = [episode for episode in stored(store) if "closed" not in episode["metadata"]]
+    num_episodes = [sum(episode["observation"][0][0] == i for episode in whole) for i in range(NUM_ENVS)]
+    assert whole == single_loop(tmp_path / "single.well", num_episodes, seed=7)
+
+
+def test_environments_that_reuse_their_batch_are_recorded_rightly(store):
+    with VectorRecorder(make_envs("NextStep", copy=False), store) as envs:
+        run_vector(envs, 30)
+    assert all(
+        {**episode, "metadata": {}} == expected(*episode["observation"][0][:2])
+        for episode in stored(store)
+        if "closed" not in episode["metadata"]
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reset_of_all_ends_the_running_episodes(store, mode):
+    with VectorRecorder(make_envs(mode), store) as envs:
+        run_vector(envs, 2)
+        run_vector(envs, 2, seed=[4, None, 5])
+    episodes = [episode for episode in stored(store) if episode["observation"][0][0] == 1]
+    assert episodes == [cut(expected(1, 0), 2, reset=True), cut(expected(1, 1), 2, closed=True)]
+
+
+def test_a_masked_reset_ends_only_the_chosen(store):
+    with VectorRecorder(make_envs("Disabled"), store) as envs:
+        run_vector(envs, 1)
+        envs.reset(options={"reset_mask": np.array([True, False, True]), "level": 2})
+        run_actions = np.zeros((NUM_ENVS, 2), np.float32)
+        envs.step(run_actions)
+    by_env = {i: [e for e in stored(store) if e["observation"][0][0] == i] for i in range(NUM_ENVS)}
+    assert [(e["length"], e["metadata"]) for e in by_env[0]] == [
+        (1, {"reset": True}),
+        (1, {"options": {"level": 2}}),
+    ]
+    assert [(e["length"], e["metadata"]) for e in by_env[1]] == [(2, {"closed": True})]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infos_are_those_of_the_environment_and_the_episode(tmp_path, mode):
+    schema = schema_of(make_envs(mode), infos={"depth.t": Array((), "int64")})
+    with stepwell.create(tmp_path / "infos.well", schema) as store:
+        with VectorRecorder(make_envs(mode), store, episode_infos=("is_success", "depth.t")) as envs:
+            run_vector(envs, 20)
+        store.refresh()
+        for episode in store:
+            assert np.asarray(episode["info.depth.t"]).tolist() == list(range(1, episode.length + 1))
+            assert episode.metadata["depth.t"] == episode.length
+            assert episode.metadata["is_success"] == bool(episode.terminated)
+
+
+def test_a_vector_environment_that_does_not_say_its_mode_is_refused(store):
+    envs = make_envs("NextStep")
+    del envs.metadata["autoreset_mode"]
+    with pytest.raises(SchemaError, match="autoreset"):
+        VectorRecorder(envs, store)
+    VectorRecorder(envs, store, autoreset_mode="NextStep").close()
+
+
+@pytest.mark.parametrize("writers", [0, NUM_ENVS + 1])
+def test_a_number_of_writers_that_cannot_be_is_refused(store, writers):
+    with pytest.raises(SchemaError, match="writers"):
+        VectorRecorder(make_envs("NextStep"), store, writers=writers)
+
+
+def test_same_step_without_the_final_observation_is_refused(store, monkeypatch):
+    envs = make_envs("SameStep")
+    plain_step = envs.step
+    monkeypatch.setattr(envs, "step", lambda actions: (*plain_step(actions)[:4], {}))
+    recorder = VectorRecorder(envs, store)
+    recorder.reset()
+    with pytest.raises(StepError, match=r"environment 2 .*final_obs"):
+        recorder.step(np.zeros((NUM_ENVS, 2), np.float32))
+    recorder.close()
+    assert [(e["observation"][0][0], e["length"]) for e in stored(store)] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_refused_value_of_one_environment_leaves_the_others_whole(store, mode):
+    envs = make_envs(mode)
+    envs.envs[0].step = SimpleNamespace(plain=envs.envs[0].step, calls=0)
+    state = envs.envs[0].step
+
+    def step(action):
+        state.calls += 1
+        observation, reward, *rest = state.plain(action)
+        return observation, np.nan if state.calls == 2 else reward, *rest
+
+    envs.envs[0].step = step
+    recorder = VectorRecorder(envs, store)
+    original = recorder._columns.outcome
+
+    def outcome(reward, find):
+        if np.isnan(reward):
+            raise StepError("feature 'reward': refused by the test")
+        return original(reward, find)
+
+    recorder._columns.outcome = outcome
+    with pytest.raises(StepError, match="refused by the test"):
+        run_vector(recorder, 40)
+    # the loop that the caller had to leave goes on from a reset
+    run_vector(recorder, 20)
+    recorder.close()
+    for episode in stored(store):
+        number, index, first = episode["observation"][0]
+        assert first == 0
+        assert [o[2] for o in episode["observation"]] == list(range(episode["length"] + 1))
+        assert (number, index) != (0, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_environments_that_raise_end_their_episodes_where_they_were(store, mode):
+    envs = make_envs(mode)
+    plain_step = envs.step
+
+    def step(actions):
+        result = plain_step(actions)
+        if envs.envs[1].episode == 1 and envs.envs[1].t == 2:
+            raise KeyboardInterrupt
+        return result
+
+    envs.step = step
+    recorder = VectorRecorder(envs, store)
+    with pytest.raises(KeyboardInterrupt):
+        run_vector(recorder, 40)
+    run_vector(recorder, 12)
+    recorder.close()
+    episodes = stored(store)
+    failed = [episode for episode in episodes if episode["metadata"] == {"failed": True}]
+    assert cut(expected(1, 1), 1, failed=True) in failed
+    for episode in episodes:
+        number, index, _ = episode["observation"][0]
+        assert episode == {**cut(expected(number, index), episode["length"]), **ends_of(episode)}
+
+
+def ends_of(episode):
+    return {name: episode[name] for name in ("terminated", "truncated", "metadata")}

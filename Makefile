@@ -19,7 +19,7 @@ help:
 	@echo "make clean   remove what the verbs made, the virtual environment too"
 
 demo: $(VENV)/.demo
-	$(PY) -m stepwell demo
+	@$(VENV)/bin/stepwell demo
 
 test: $(VENV)/.test
 	$(PY) -m pytest -n $(WORKERS)
@@ -42,32 +42,36 @@ clean:
 
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
 	@# dependency groups need pip 25.1
-	$(PIP) "pip>=25.1"
-	touch $@
+	@$(PIP) "pip>=25.1"
+	@touch $@
 
 # opencv-python, which PushT draws with, wants libGL; a machine without a desktop gets the build that does not
 $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
-	@echo "Installing stepwell and what the demo needs into $(VENV) (about a minute the first time) ..."
-	$(PIP) -e ".[demo]" || $(PIP) -e ".[demo-mujoco]"
+	@echo "Installing stepwell and what the demo needs (about a minute the first time) ..."
+	@$(PIP) -e ".[demo]" || $(PIP) -e ".[demo-mujoco]"
 	@$(PY) -c "import cv2" 2>/dev/null || $(PIP) --force-reinstall --no-deps opencv-python-headless || true
-	touch $@
+	@touch $@
 
 $(VENV)/.torch: | $(VENV)/.pip
-	$(PIP) "$(TORCH)" 2>/dev/null || echo "$(TORCH) is not to be had here: tests that need torch are skipped."
-	touch $@
+	@echo "Installing $(TORCH) ..."
+	@$(PIP) "$(TORCH)" 2>/dev/null || echo "$(TORCH) is not to be had here: tests that need torch are skipped."
+	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
-	$(PIP) --group test
-	touch $@
+	@echo "Installing what the tests need ..."
+	@$(PIP) --group test
+	@touch $@
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.torch $(VENV)/.demo
-	$(PIP) --group test --group lint
-	touch $@
+	@echo "Installing ruff and mypy ..."
+	@$(PIP) --group test --group lint
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.test
 	@for rival in stable-baselines3 cpprb torchrl; do \
 		$(PY) -c "import torch" 2>/dev/null && $(PIP) "$$rival" || echo "$$rival is left out: not to be had here, or torch is missing."; \
 	done
-	touch $@
+	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,7 +53,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
     sheet = arguments.out / "windows.png"
     draw_windows(store, simulator, sheet, arguments.seed)
     print(f"\n4. Look at some windows: {sheet}\n")
-    print(f"Next:  stepwell info {path}\n       stepwell ls {path}\n       stepwell show {path} 0 --out episode.png")
+    command = _own_command()
+    print(f"Next:  {command} info {path}\n       {command} ls {path}\n       {command} show {path} 0 --out episode.png")
     return 0
 
 
@@ -144,6 +146,12 @@ def _action_path(simulator: Simulator, batch: Mapping[str, Any], sample: int) ->
         return None
     actions: Sequence[Any] = batch["action"][sample][~batch["action_is_pad"][sample]]
     return np.concatenate([batch["state"][sample][None], actions]) / simulator.canvas_size
+
+
+def _own_command() -> str:
+    """Return what to type to run stepwell again: its path while it is not on the search path."""
+    word = Path(sys.argv[0])
+    return str(word) if word.name == "stepwell" and shutil.which("stepwell") != str(word) else "stepwell"
 
 
 def _remove_last_run(path: Path) -> None:

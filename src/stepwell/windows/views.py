@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -207,10 +207,14 @@ class View:
         return mask
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts, "choices": tuple(_picklable(choice) for choice in self._choices)}
+        return {
+            "parts": tuple(_packed(part) for part in self.parts),
+            "choices": tuple(_picklable(choice) for choice in self._choices),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.parts, self._choices = state["parts"], state["choices"]
+        self.parts = tuple(_unpacked(part) for part in state["parts"])
+        self._choices = state["choices"]
 
     def __repr__(self) -> str:
         names = ", ".join(str(store.path.name) for store in self.stores)
@@ -277,6 +281,30 @@ def _holds(where: Where, facts: dict[str, Any]) -> bool:
     if callable(where):
         return bool(where(facts))
     return all(name in facts and facts[name] == value for name, value in where.items())
+
+
+def _packed(part: Part) -> dict[str, Any]:
+    """Return a part as plain values: segments by name, since another process opens them anew."""
+    columns = {field.name: getattr(part.table, field.name) for field in fields(part.table)}
+    del columns["read_metadata"]
+    return {
+        "store": part.store,
+        "segments": tuple(segment.name for segment in part.segments),
+        "columns": columns,
+        "indices": part.indices,
+    }
+
+
+def _unpacked(packed: dict[str, Any]) -> Part:
+    """Return a part over the segments that the opened store has now; those that came later are not in its table."""
+    store, columns = packed["store"], packed["columns"]
+    numbers = {segment.name: number for number, segment in enumerate(store.segments)}
+    moved = np.array([numbers.get(name, -1) for name in packed["segments"]] or [-1], dtype=np.int32)
+    columns = {**columns, "segment": moved[columns["segment"]]}
+    if (columns["segment"][packed["indices"]] < 0).any():
+        raise WindowError(f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew.")
+    table = EpisodeTable(**columns, read_metadata=store.episodes.read_metadata)
+    return Part(store, tuple(store.segments), table, packed["indices"])
 
 
 def _left_behind(facts: dict[str, Any]) -> bool:

@@ -64,7 +64,10 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
 
 
 def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
-    """Cut every file to what is committed and give the ``.npy`` files their true headers."""
+    """Cut every file to what is committed, give the ``.npy`` files their true headers, remove a killed seal's leftovers."""
+    for entry in os.listdir(path):
+        if entry.endswith(".tmp"):
+            os.unlink(f"{path}/{entry}")  # noqa: PTH108
     _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
     _trim_lines(f"{path}/{METADATA}", episodes)
     for name, feature in schema.items():
@@ -86,7 +89,7 @@ def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
     write_statistics(path, statistics)
     files: dict[str, Any] = {}
     for name in sorted(os.listdir(path)):
-        if name in (SEGMENT_JSON, PROGRESS) or name.endswith(".tmp"):
+        if name in (SEGMENT_JSON, PROGRESS):
             continue
         num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync)
         files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}

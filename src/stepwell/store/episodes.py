@@ -89,14 +89,13 @@ def check_records(records: npt.NDArray[Any], segment: str) -> None:
     Raises:
         CorruptSegmentError: rows that do not follow each other, or a length that does not fit them.
     """
-    rows, length, start = records["rows"], records["length"], records["start"]
     if len(records) == 0:
         return
-    ends = np.cumsum(rows)
-    fits = (
-        (start[0] == 0) and bool(np.all(start[1:] == ends[:-1])) and bool(np.all(rows >= 0)) and int(ends[-1]) < 2**32
-    )
-    if not fits or not bool(np.all((length >= 0) & (length <= rows) & (rows <= length + 1))):
+    rows, length, start = records["rows"], records["length"], records["start"]
+    ends = rows.cumsum()
+    # few numpy calls: a large store has thousands of segments to open
+    misplaced = start[0] != 0 or (start[1:] != ends[:-1]).any() or ((rows | start) >> 32).any() or ends[-1] >> 32
+    if misplaced or ((rows - length) & ~1).any() or length.min() < 0:
         raise CorruptSegmentError(
             f"episodes.npy of segment {segment}: the rows of its {len(records)} episodes do not follow each other. "
             'Run "stepwell verify PATH".'

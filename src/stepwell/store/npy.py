@@ -5,7 +5,9 @@ Source: numpy's NEP 1 (format version 1.0): magic, version, uint16 length, a Pyt
 
 from __future__ import annotations
 
+import functools
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,5 +47,9 @@ def parse_header_size(head: bytes, name: str) -> int:
 
 
 def _literal(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> str:
-    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    return f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    return f"{{'descr': {_descr(np.dtype(dtype))}, 'fortran_order': False, 'shape': {shape!r}, }}"
+
+
+@functools.lru_cache(maxsize=256)
+def _descr(dtype: np.dtype[Any]) -> str:
+    return repr(np.lib.format.dtype_to_descr(dtype))

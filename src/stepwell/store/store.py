@@ -358,7 +358,8 @@ def _episode_table(
             records = np.concatenate([records, tail])
             opened.append(sum(len(part) for part in parts) + len(records) - 1)
         parts.append(records)
-    all_records = np.concatenate(parts) if parts else np.empty(0, EPISODE_DTYPE)
+    # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
+    all_records = np.frombuffer(b"".join([part.tobytes() for part in parts]), EPISODE_DTYPE)
     counts = np.array([len(part) for part in parts], np.int64)
     segment_of = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     first = np.cumsum(counts) - counts

@@ -195,8 +195,8 @@ def Image(
         shape: (height, width, channels) with 1, 3 (RGB) or 4 channels, or (height, width) for grey and depth.
         dtype: uint8 (default); uint16, float16 and float32 for depth.
         codec: "raw" (default); "jpeg" (uint8, lossy; options ``quality`` 1-100, default 95, and ``subsampling``
-            "444", "422", "420" (default), "440", "411" or "gray"); "png" (uint8 and uint16, lossless; option ``level`` 0-9);
-            "zstd" (any dtype, lossless; option ``level``).
+            "444", "422", "420" (default), "440", "411" or "gray"); "png" (uint8 and uint16,
+            lossless; option ``level`` 0-9); "zstd" (any dtype, lossless; option ``level``).
         names: of the channels.
         final: see `Feature`.
         options: of the codec.

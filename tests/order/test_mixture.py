@@ -94,6 +94,20 @@ def test_batches_are_close_to_the_shares(make_index: Any, weights: list[float]) 
         assert np.abs(counts - batch * share).max() <= 3
 
 
+def test_rare_stores_do_not_come_all_at_once(make_index: Any) -> None:
+    bound = mixed([*[0.001] * 30, 0.97], num_samples=64 * 640).bind(make_index([*[[10]] * 30, [1000]]))
+    rare = (bound.positions(0, 0, 64 * 640).reshape(640, 64) < 300).sum(axis=1)
+    # about 1230 throws into 640 batches, two each: P(any has 12 or more) < 1e-3; without phases it would be 30 at once
+    assert rare.max() < 12
+
+
+@pytest.mark.parametrize("weights", [[0.4, 0.004, 0.596], [1, 1e-5, 1, 1e-4, 1], [1e-9, 1, 1e-9]])
+def test_no_span_takes_slots_back(weights: list[float]) -> None:
+    shares = _Shares.of(weights)
+    ends = np.array([shares.dealt(num_spans) for num_spans in range(1000)])
+    assert (np.diff(ends, axis=0) >= 0).all()
+
+
 def test_two_epochs_of_one_seed_and_two_seeds_differ(make_index: Any) -> None:
     index = make_index([[500], [500]])
     streams = {

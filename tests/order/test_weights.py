@@ -79,6 +79,18 @@ def test_what_weighs_nothing_is_never_drawn(make_index: Any, counts: list[int], 
     assert (np.array(steps)[drawn] > 0).all()
 
 
+@pytest.mark.parametrize(("uniform", "expected"), [(0.0, 1), (1 - 2**-53, 5)])
+def test_the_ends_of_the_uniform_numbers_draw_the_first_and_the_last_that_weigh(
+    make_index: Any, monkeypatch: pytest.MonkeyPatch, uniform: float, expected: int
+) -> None:
+    monkeypatch.setattr("stepwell.kernels.permutation.uniforms", lambda places, key: np.full(len(places), uniform))
+    # 2 + (1 - 2**-53) rounds up to 3, which is behind the third episode
+    index = make_index([[2, 2, 2, 1]])
+    for options in ({"episodes": [1, 1, 1, 0]}, {"per": "episode"}):
+        bound = weighted(steps=[0, 1, 1, 1, 1, 1, 0], num_samples=1, **options).bind(index)
+        assert bound.positions(0, 0, 1).tolist() == [expected]
+
+
 def test_seeds_and_epochs_draw_independently(make_index: Any) -> None:
     index = make_index([[100]])
     draws = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import lcm
 
@@ -205,36 +206,48 @@ class _BoundMixed(BoundOrder):
             slot += taken
 
     def _span_anchors(self, span: int, begin: int, end: int) -> npt.NDArray[np.int64]:
-        before = self.shares.dealt(span)
-        labels, ranks = self._deal(span, begin, end)
+        from stepwell.kernels.mixing import BLOCK, deal_blocks
+
+        layout = _layout_of(self.shares, self.seed, span)
+        first = begin // BLOCK
+        labels, ranks = deal_blocks(first, -(-end // BLOCK) - first, layout.quotas, layout.phases, layout.key)
+        wanted = slice(begin - first * BLOCK, end - first * BLOCK)
+        labels, ranks = labels[wanted], ranks[wanted]
         anchors = np.empty(end - begin, np.int64)
         for part, order in enumerate(self.parts):
             chosen = np.flatnonzero(labels == part)
             if order is not None and len(chosen):
-                walked = _walk(order, before[part] + int(ranks[chosen[0]]), len(chosen))
+                walked = _walk(order, layout.before[part] + int(ranks[chosen[0]]), len(chosen))
                 anchors[chosen] = walked + self.part_starts[part]
         return anchors
 
-    def _deal(self, span: int, begin: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        from stepwell.kernels.mixing import BLOCK, deal_blocks
-        from stepwell.kernels.permutation import uniforms
 
-        quotas = np.subtract(self.shares.dealt(span + 1), self.shares.dealt(span), dtype=object).astype(np.int64)
-        # a random phase each, or rare parts would all have their turns in the same block
-        rests = np.cumsum(quotas[::-1])[::-1]
-        phases = (uniforms(np.arange(len(quotas)), derive_key(self.seed, span, "mixed phases")) * rests).astype(
-            np.int64
-        )
-        first = begin // BLOCK
-        count = -(-end // BLOCK) - first
-        labels, ranks = deal_blocks(first, count, quotas, phases, derive_key(self.seed, span, "mixed blocks"))
-        wanted = slice(begin - first * BLOCK, end - first * BLOCK)
-        return labels[wanted], ranks[wanted]
+@dataclass(frozen=True, eq=False, slots=True)
+class _Layout:
+    # of one span: the slots each part had before it and has in it, and what deals them
+    before: list[int]
+    quotas: npt.NDArray[np.int64]
+    phases: npt.NDArray[np.int64]
+    key: npt.NDArray[np.uint64]
+
+
+# the batches of an epoch ask for the same few spans again and again, from several threads
+@lru_cache(maxsize=64)
+def _layout_of(shares: _Shares, seed: int, span: int) -> _Layout:
+    from stepwell.kernels.permutation import uniforms
+
+    before, after = shares.dealt(span), shares.dealt(span + 1)
+    quotas = np.array([end - begin for begin, end in zip(before, after, strict=True)], np.int64)
+    # a random phase each, or rare parts would all have their turns in the same block
+    rests = np.cumsum(quotas[::-1])[::-1]
+    phases = uniforms(np.arange(len(quotas)), derive_key(seed, span, "mixed phases")) * rests
+    return _Layout(before, quotas, phases.astype(np.int64), derive_key(seed, span, "mixed blocks"))
 
 
 def _walk(order: BoundOrder, offset: int, count: int) -> npt.NDArray[np.int64]:
     spans = stream_spans(order.num_positions, offset, count)
-    return np.concatenate([order.positions(span.epoch, span.start, span.count) for span in spans])
+    walked = [order.positions(span.epoch, span.start, span.count) for span in spans]
+    return walked[0] if len(walked) == 1 else np.concatenate(walked)
 
 
 def _check_orders(orders: Sequence[Order], num_parts: int) -> tuple[Order, ...]:

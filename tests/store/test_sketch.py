@@ -70,6 +70,17 @@ def test_a_chain_of_merges_stays_within_its_bound():
     assert max(errors) <= 0.01 * len(whole)
 
 
+def test_smooth_data_are_read_far_better_than_the_bound():
+    rng = np.random.default_rng(4)
+    fractions = np.linspace(0, 1, 501)
+    parts = [np.sort(rng.random(20_000)) for _ in range(3)]
+    merged = merge_sketches([sketch_sorted(part) for part in parts])
+    whole = np.sort(np.concatenate(parts))
+    for values, sketch, allowed in [(parts[0], sketch_sorted(parts[0]), 0.001), (whole, merged, 0.003)]:
+        found = sketch.quantile(fractions)
+        assert max(rank_error(values, *pair) for pair in zip(found, fractions, strict=True)) <= allowed * len(values)
+
+
 def test_tails_of_a_column_are_dense():
     values = np.sort(np.random.default_rng(1).normal(size=100_000))
     low, high = sketch_sorted(values).quantile([0.01, 0.99])

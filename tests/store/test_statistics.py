@@ -76,8 +76,19 @@ def test_huge_tiny_and_shifted_values_keep_their_precision():
 def test_a_constant_has_no_spread():
     found = column_statistics(np.full(200_000, 0.1), Array((), "float64"))
     assert (found.min, found.max, found.mean, found.std) == (0.1, 0.1, 0.1, 0.0)
-    merged = merge_all([found, column_statistics(np.full(7, 0.1), Array((), "float64"))])
-    assert (merged.mean, merged.std, merged.quantile(0.3)) == (0.1, 0.0, 0.1)
+    for sizes in ([7], [1, 2], [3, 3, 5], [1, 10, 100], [7, 11, 13, 17]):
+        parts = [column_statistics(np.full(size, 0.1), Array((), "float64")) for size in sizes]
+        merged = merge_all([found, *parts])
+        assert (merged.mean, merged.std, merged.quantile(0.3)) == (0.1, 0.0, 0.1)
+
+
+@pytest.mark.parametrize("scale", [1e307, 1e-300])
+def test_parts_of_huge_and_tiny_values_are_merged(scale):
+    noise = np.random.default_rng(0).normal(size=3000)
+    feature = Array((), "float64")
+    merged = merge_all([column_statistics(part * scale, feature) for part in np.split(noise, 3)])
+    assert_same(merged, column_statistics(noise * scale, feature))
+    np.testing.assert_allclose(merged.std, noise.std() * scale, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -343,6 +354,14 @@ def test_a_selection_merges_whole_segments_and_reads_the_others(tmp_path):
             found[name], column_statistics(np.concatenate(chosen), Array(SCHEMA[name].shape, SCHEMA[name].dtype))
         )
     assert found["observation"].count.tolist() == [11 + 14 + 3] * 2
+
+
+def test_what_a_killed_sealing_left_in_an_open_segment_is_not_believed(tmp_path):
+    segment, values, _ = make_segment(tmp_path / "a", 0, [5, 3], [1, 0])
+    write_statistics(segment.path, segment_statistics(segment, SCHEMA, episodes=segment.episodes[:1]))
+    segment.is_sealed = False
+    found = aggregate([(FakeStore(SCHEMA, [segment]), table_of([segment], [[0, 1]]))], ["observation"])
+    assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
 
 
 def test_a_feature_without_stored_statistics_is_computed(tmp_path):

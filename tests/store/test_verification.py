@@ -161,7 +161,7 @@ def test_without_the_manifest_the_structure_is_still_checked(damaged):
     os.truncate(segment / "action.npy", (segment / "action.npy").stat().st_size - 8)
     os.truncate(segment / "image.bin", 100)
     offsets = bytearray((segment / "note.npy").read_bytes())
-    offsets[128:136] = (7).to_bytes(8, "little")
+    offsets[128:136] = (3).to_bytes(8, "little")
     (segment / "note.npy").write_bytes(offsets)
     named = {finding.file.rsplit("/", 1)[1] for finding in verify_store(damaged).findings}
     assert named == {"segment.json", "action.npy", "image.bin", "note.npy"}

@@ -47,4 +47,5 @@ def test_weights_come_from_a_feature_of_the_store(reader: WindowReader) -> None:
 def test_stores_are_mixed_by_their_shares(reader: WindowReader) -> None:
     bound = mixed([3, 1], num_samples=6400).bind(reader.index)
     positions = bound.positions(0, 0, 6400)
-    assert abs(np.mean(positions < 16) - 0.75) < 2 / 6400 * 4
+    # one slot from the spans, and one step of rounding at the end of the last block
+    assert abs(np.sum(positions < 16) - 4800) <= 2

@@ -71,7 +71,7 @@ class Mixed(Order):
         num_parts = len(index.part_starts) - 1
         if len(self.weights) != num_parts:
             raise OrderError(f"{len(self.weights)} weights for a view of {num_parts} stores. One is needed for each.")
-        num_samples = index.num_anchors if self.num_samples is None else self.num_samples
+        num_samples = int(index.num_anchors if self.num_samples is None else self.num_samples)
         parts = tuple(self._bind_part(p, PartIndex(index, p)) for p in range(num_parts)) if num_samples else ()
         return _BoundMixed(parts, index.part_starts, _Shares.of(self.weights), self.seed, num_samples)
 

@@ -65,7 +65,7 @@ class Weighted(Order):
             OrderError: as `weighted` says.
             FeatureNotFoundError: ``steps`` names a feature that the store does not have.
         """
-        num_samples = index.num_anchors if self.num_samples is None else self.num_samples
+        num_samples = int(index.num_anchors if self.num_samples is None else self.num_samples)
         if index.num_anchors == 0:
             if num_samples:
                 raise OrderError(
@@ -140,6 +140,10 @@ def weighted(
 
     Raises:
         OrderError: a weight is negative, infinite or NaN, all are 0, or there are not as many as episodes or anchors.
+
+    Example:
+        >>> weighted(episodes=[3, 1], per="episode", seed=1)
+        Weighted(episodes=float64[2], steps=None, per='episode', seed=1, num_samples=None)
 
     Notes:
         An episode without anchors (all its windows dropped), or whose steps all weigh 0, is never drawn; the others

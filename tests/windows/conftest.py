@@ -33,7 +33,11 @@ def value_of(name: str, episode: int, step: int) -> Any:
         return np.full((step % 4, 2), number, np.int32)
     feature = SCHEMA[name]
     base = np.arange(int(np.prod(feature.fixed_shape)) or 1).reshape(feature.fixed_shape)
-    return ((base + number * 7) % 251).astype(feature.np_dtype) if name == "image" else (base + number * 100).astype(feature.np_dtype)
+    return (
+        ((base + number * 7) % 251).astype(feature.np_dtype)
+        if name == "image"
+        else (base + number * 100).astype(feature.np_dtype)
+    )
 
 
 def episode_columns(names: Sequence[str], episode: int, length: int, has_final: bool) -> dict[str, Any]:

@@ -28,7 +28,9 @@ def stores(make_store):
     )
 
 
-EPISODES = [(i, length, final) for i, (length, final) in enumerate(zip((*LENGTHS, 3, 6), (*FINALS, False, True), strict=True))]
+EPISODES = [
+    (i, length, final) for i, (length, final) in enumerate(zip((*LENGTHS, 3, 6), (*FINALS, False, True), strict=True))
+]
 
 
 def model(fields: dict[str, Field], value_of) -> list[dict[str, Any]]:
@@ -93,7 +95,11 @@ offsets = st.one_of(
 )
 sources = st.sampled_from(
     [(name, None) for name in ALL]
-    + [(("observation", "observation"), "stack"), (("action", "action", "action"), "concat"), (("image", "image"), "concat")]
+    + [
+        (("observation", "observation"), "stack"),
+        (("action", "action", "action"), "concat"),
+        (("image", "image"), "concat"),
+    ]
 )
 
 
@@ -158,7 +164,9 @@ def test_any_dtype_and_row_size(tmp_path_factory, dtype, shape, window):
 
 
 def test_every_valid_anchor_is_read_exactly_once_in_any_order(stores):
-    reader = WindowReader(View(stores), {"reward": Field("reward", [-1, 0, 1], pad="drop"), "step_id": None, "episode_index": None})
+    reader = WindowReader(
+        View(stores), {"reward": Field("reward", [-1, 0, 1], pad="drop"), "step_id": None, "episode_index": None}
+    )
     order = np.random.default_rng(3).permutation(reader.index.num_anchors)
     batch = reader.read(order)
     seen = {(float(rewards[1])) for rewards in batch["reward"]}
@@ -253,7 +261,9 @@ def test_each_row_of_a_batch_is_decoded_once(stores, monkeypatch):
     decoded = []
     codec = type(make_codec(stores[0].schema["image"]))
     original = codec.decode_into
-    monkeypatch.setattr(codec, "decode_into", lambda self, blob, out: (decoded.append(blob.tobytes()), original(self, blob, out))[1])
+    monkeypatch.setattr(
+        codec, "decode_into", lambda self, blob, out: (decoded.append(blob.tobytes()), original(self, blob, out))[1]
+    )
     reader = WindowReader(View(stores[0]), {"a": Field("image", [-1, 0]), "b": Field("image", [0, 1], pad="zero")})
     first = int(reader.index.anchor_starts[3])
     reader.read(np.arange(first, first + 7))

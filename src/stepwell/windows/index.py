@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import WindowError
+from stepwell.errors import CorruptSegmentError, WindowError
 from stepwell.store.ids import split_id, step_id
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.views import Part, View
@@ -53,6 +53,7 @@ class AnchorIndex:
         episode_index: int64 [E], index of each episode in its store.
 
     Raises:
+        CorruptSegmentError: an episode's rows cannot be.
         WindowError: no anchor is left by ``pad="drop"`` although there are episodes; the message names the longest.
 
     Notes:
@@ -85,6 +86,7 @@ class AnchorIndex:
         self.records: Int64s = np.stack(
             [segments, starts + head, starts, starts + lengths, starts + rows], axis=1, dtype=np.int64, casting="unsafe"
         )
+        _check_records(self.records, int(self.segment_starts[-1]))
         self.stores: Int64s = np.repeat(np.arange(len(view.parts)), np.diff(self.segment_starts))
         self.episode_index: Int64s = np.concatenate([part.indices for part in view.parts])
         self.ordinals: Int64s = np.array([s.ordinal for part in view.parts for s in part.segments], dtype=np.int64)
@@ -224,6 +226,18 @@ def _trims(fields: list[ResolvedField], has_final: npt.NDArray[np.bool_]) -> tup
     # a window over features that have a final row may reach one row further where there is one
     tails = np.where(has_final, max(tail, final_tail - 1), max(tail, final_tail))
     return max(head, 0), np.maximum(tails, 0).astype(np.int64)
+
+
+def _check_records(records: Int64s, num_segments: int) -> None:
+    """Refuse episodes that reach outside their segment's rows; that the rows are there is checked when they are mapped."""
+    segment, first, lo, hi_step, hi_final = records.T
+    fits = (
+        (segment >= 0) & (segment < num_segments) & (lo >= 0) & (first >= lo) & (hi_step >= lo) & (hi_final >= hi_step)
+    )
+    if not fits.all():
+        raise CorruptSegmentError(
+            f'episode {int(np.argmin(fits))} of the view has rows that cannot be. Run "stepwell verify PATH".'
+        )
 
 
 def _nothing_fits(view: View, fields: list[ResolvedField], lengths: Int64s) -> WindowError:

@@ -54,6 +54,7 @@ class WindowReader:
         fields: key to `ResolvedField`, in the batch's order.
         is_raw: whether nothing has to be decoded.
         sample_bytes: decoded bytes of one sample, masks and ragged fields not counted.
+        maps: the `SegmentMaps` that it reads through.
 
     Raises:
         WindowError: a field that does not fit the stores or any episode, or stores that do not agree.
@@ -89,7 +90,7 @@ class WindowReader:
         self.is_raw = not any(field.is_encoded for field in resolved)
         self.sample_bytes = sum(field.num_bytes for field in resolved)
         self._columns = _columns_of(resolved, [schema for schema, _ in stores])
-        self._maps: SegmentMaps = self._make_maps(max_maps, memory_bytes, None if _known is None else _known._maps)
+        self.maps: SegmentMaps = self._make_maps(max_maps, memory_bytes, None if _known is None else _known.maps)
         self._slots = {column.name: 2 * i for i, column in enumerate(self._columns)}
         self._tables = gather_tables(resolved, self._slots)
         self._layouts: dict[int, Layout] = {}
@@ -148,7 +149,7 @@ class WindowReader:
             )
         places = self.index.places(positions)
         table = self._mapped(places)
-        if self._maps.is_announcing:
+        if self.maps.is_announcing:
             self._announce(table, places)
         if len(layout.plan):
             self._gather(layout.plan, self._tables.runs, self._tables.offsets, table.addresses, places, memory)
@@ -206,11 +207,11 @@ class WindowReader:
 
     def _mapped(self, places: Int64s) -> MapTable:
         """Return a table in which all segments of a batch are mapped."""
-        table = self._maps.table
-        if not self._touch(places, table.is_mapped, table.last_used, self._maps.tick()):
+        table = self.maps.table
+        if not self._touch(places, table.is_mapped, table.last_used, self.maps.tick()):
             return table
         try:
-            return self._maps.ensure(np.unique(places[SEGMENT]))
+            return self.maps.ensure(np.unique(places[SEGMENT]))
         except MapError as error:
             first = int(np.flatnonzero(places[SEGMENT] == error.segment)[0])
             raise LoaderError(f"{self._where(places, first, int(places[ROW, first]))}: {error.cause}") from error.cause

@@ -302,7 +302,9 @@ def _unpacked(packed: dict[str, Any]) -> Part:
     moved = np.array([numbers.get(name, -1) for name in packed["segments"]] or [-1], dtype=np.int32)
     columns = {**columns, "segment": moved[columns["segment"]]}
     if (columns["segment"][packed["indices"]] < 0).any():
-        raise WindowError(f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew.")
+        raise WindowError(
+            f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew."
+        )
     table = EpisodeTable(**columns, read_metadata=store.episodes.read_metadata)
     return Part(store, tuple(store.segments), table, packed["indices"])
 

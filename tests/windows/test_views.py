@@ -1,0 +1,199 @@
+"""Views: choosing, splitting and refreshing episodes."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell import EpisodeNotFoundError, View, WindowError
+from stepwell.windows.views import split_position
+
+
+@pytest.fixture(scope="module")
+def pair(make_store):
+    return make_store((3, 4, 5, 6), ("reward",), per_segment=2), make_store((7, 8, 9), ("reward",), first=4)
+
+
+def lengths(view):
+    return view.column("length").tolist()
+
+
+def is_even(facts):
+    return facts["number"] % 2 == 0
+
+
+def test_episodes_follow_each_other_in_the_order_of_the_stores(pair):
+    view = View(pair)
+    assert lengths(view) == [3, 4, 5, 6, 7, 8, 9]
+    assert (len(view), view.num_steps) == (7, 42)
+    assert lengths(View([pair[1], pair[0]])) == [7, 8, 9, 3, 4, 5, 6]
+    assert repr(view) == "<View of a.well, a.well  7 episodes  42 steps>"
+
+
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [
+        (2, [5]),
+        (-1, [9]),
+        (slice(2, 5), [5, 6, 7]),
+        (slice(None, None, 3), [3, 6, 9]),
+        (range(1, 4), [4, 5, 6]),
+        ([5, 0], [3, 8]),
+        ([-1, 1], [4, 9]),
+        (np.array([True, False] * 3 + [True]), [3, 5, 7, 9]),
+        ([], []),
+    ],
+)
+def test_select_by_number_slice_list_or_mask(pair, episodes, expected):
+    assert lengths(View(pair).select(episodes)) == expected
+
+
+def test_select_numbers_count_within_the_view(pair):
+    assert lengths(View(pair).select(slice(1, None)).select([0, 3])) == [4, 7]
+    assert lengths(View(pair, [6, 1])) == [4, 9]
+
+
+@pytest.mark.parametrize("episodes", [7, -8, [0, 7]])
+def test_select_refuses_an_episode_there_is_not(pair, episodes):
+    with pytest.raises(EpisodeNotFoundError, match="among 7"):
+        View(pair).select(episodes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"episodes": [0, 0]}, "twice"),
+        ({"episodes": [0, -7]}, "twice"),
+        ({"episodes": [True, False]}, "does not fit 7"),
+        ({"episodes": [0.5]}, "neither numbers"),
+        ({"episodes": "train"}, "neither numbers"),
+        ({"split": (0.5, 1.5)}, "within"),
+        ({"split": (0.5, 0.2)}, "within"),
+    ],
+)
+def test_select_refuses_what_it_cannot_mean(pair, arguments, message):
+    with pytest.raises(WindowError, match=message):
+        View(pair).select(**arguments)
+
+
+def test_select_by_predicate_sees_metadata_and_facts(pair):
+    view = View(pair)
+    assert lengths(view.select(where=is_even)) == [3, 5, 7, 9]
+    assert lengths(view.select(where=lambda facts: facts["length"] > 4 and facts["episode_index"] < 3)) == [5, 7, 8, 9]
+    assert lengths(view.select(where={"terminated": True, "episode_index": 2})) == [5, 9]
+    assert lengths(view.select(where={"missing": 1})) == []
+
+
+def test_select_asks_the_predicate_about_candidates_only(pair):
+    asked = []
+    View(pair).select([1, 5], where=lambda facts: bool(asked.append(facts["number"])))
+    assert asked == [1, 5]
+
+
+def test_view_without_a_store_is_refused():
+    with pytest.raises(WindowError, match="at least one store"):
+        View([])
+
+
+@settings(deadline=None, max_examples=100)
+@given(num=st.integers(0, 300), seed=st.integers(-(2**70), 2**70), cut=st.floats(0, 1))
+def test_split_positions_depend_on_seed_and_origin_alone(num, seed, cut):
+    origins = np.arange(num, dtype=np.int64) * 977
+    positions = split_position(origins, seed)
+    assert ((positions >= 0) & (positions < 1)).all()
+    permuted = np.random.default_rng(0).permutation(num)
+    np.testing.assert_array_equal(split_position(origins[permuted], seed), positions[permuted])
+
+
+@pytest.mark.parametrize("step", [1, 50, 1 << 32])
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_split_positions_are_uniform(step, seed):
+    """Chi-square over 20 bins: a fair hash exceeds 52.4 once in 16,000 (p = 6e-5)."""
+    counts = np.histogram(split_position(np.arange(10_000, dtype=np.int64) * step, seed), 20, (0, 1))[0]
+    assert ((counts - 500) ** 2 / 500).sum() < 52.4
+
+
+def test_split_has_exact_sizes_and_no_episode_twice(make_store):
+    view = View(make_store([2] * 10, ("reward",)))
+    for seed in range(20):
+        train, test = view.split(0.9, 0.1, seed=seed)
+        assert (len(train), len(test)) == (9, 1)
+        both = [set(part.parts[0].indices.tolist()) for part in (train, test)]
+        assert both[0] | both[1] == set(range(10))
+    assert len({view.split(0.1, seed=seed)[0].parts[0].indices[0] for seed in range(20)}) > 3
+    assert [len(part) for part in view.split(0.25, 0.25, 0.5)] == [2, 3, 5]
+
+
+def test_split_is_the_same_again_and_for_any_order_of_episodes(make_store):
+    store = make_store([2] * 9, ("reward",))
+    first = View(store).split(0.5, 0.5, seed=3)
+    again = View(store).split(0.5, 0.5, seed=3)
+    assert [view.parts[0].indices.tolist() for view in first] == [view.parts[0].indices.tolist() for view in again]
+
+
+@pytest.mark.parametrize("fractions", [(), (0.6, 0.6), (-0.1, 0.5)])
+def test_split_refuses_fractions_that_are_none(pair, fractions):
+    with pytest.raises(WindowError, match="sum to at most 1"):
+        View(pair).split(*fractions)
+
+
+def add(store, count):
+    with store.writer() as writer:
+        for _ in range(count):
+            writer.add_episode({"reward": np.zeros(2)})
+
+
+def test_select_by_split_keeps_every_episode_on_its_side_while_the_store_grows(make_store):
+    store = make_store([2] * 20, ("reward",))
+    train, test = (View(store).select(split=split, seed=5) for split in ((0.0, 0.7), (0.7, 1.0)))
+    before = [set(view.column("origin").tolist()) for view in (train, test)]
+    assert before[0] | before[1] == set(View(store).column("origin").tolist())
+    add(store, 30)
+    after = [set(view.refresh().column("origin").tolist()) for view in (train, test)]
+    assert before[0] <= after[0]
+    assert before[1] <= after[1]
+    assert len(after[0]) + len(after[1]) == 50
+    assert not after[0] & after[1]
+
+
+def test_split_has_exact_sizes_again_after_the_store_grew(make_store):
+    store = make_store([2] * 10, ("reward",))
+    train, test = View(store).split(0.9, 0.1)
+    add(store, 10)
+    assert (len(train), len(test)) == (9, 1)
+    train, test = train.refresh(), test.refresh()
+    assert (len(train), len(test)) == (18, 2)
+    assert not set(train.column("origin").tolist()) & set(test.column("origin").tolist())
+
+
+def test_view_stands_still_until_it_is_refreshed(make_store):
+    store = make_store([2, 3], ("reward",))
+    view = View(store)
+    even = view.select(where={"terminated": False})
+    add(store, 2)
+    store.refresh()
+    assert (len(view), len(even)) == (2, 1)
+    assert (len(view.refresh()), len(even.refresh())) == (4, 3)
+
+
+def test_pickled_view_keeps_its_snapshot_though_the_store_grew(make_store):
+    store = make_store([2, 3, 4], ("reward",), per_segment=1)
+    view = View(store).select(slice(1, 3)).select(where=is_even)
+    data = pickle.dumps(view)
+    add(store, 2)
+    copy = pickle.loads(data)
+    assert lengths(copy) == [4]
+    assert lengths(copy.refresh()) == [4]
+    assert copy.parts[0].table.metadata(int(copy.parts[0].indices[0])) == {"number": 2}
+
+
+def test_predicate_that_cannot_be_pickled_is_missed_only_by_refresh(make_store):
+    view = View(make_store([2, 3], ("reward",))).select(where=lambda facts: facts["length"] == 3)
+    copy = pickle.loads(pickle.dumps(view))
+    assert lengths(copy) == [3]
+    with pytest.raises(WindowError, match="could not be pickled"):
+        copy.refresh()

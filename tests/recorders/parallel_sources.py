@@ -131,4 +131,4 @@ class Samples:
         return self.length
 
     def __getitem__(self, index: int):
-        return np.full((16, 16, 3), index, np.uint8), index % 10
+        return np.full((16, 16, 3), index % 256, np.uint8), index % 10

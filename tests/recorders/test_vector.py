@@ -213,3 +213,15 @@ def test_environments_that_raise_end_their_episodes_where_they_were(store, mode)
 
 def ends_of(episode):
     return {name: episode[name] for name in ("terminated", "truncated", "metadata")}
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_reset_while_an_autoreset_is_due_stores_no_reset_row(store, shared_memory):
+    with VectorRecorder(
+        make_envs("NextStep", AsyncVectorEnv, shared_memory=shared_memory, context="fork"), store
+    ) as envs:
+        run_vector(envs, 3)  # environment 0 has just ended
+        run_vector(envs, 12)
+    for episode in stored(store):
+        number, index, _ = episode["observation"][0]
+        assert episode == {**cut(expected(number, index), episode["length"]), **ends_of(episode)}

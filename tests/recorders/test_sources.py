@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.errors import SchemaError, StepError
+from stepwell.recorders import EpisodeData
+from stepwell.recorders.sources import Items, chunk_length, num_column_bytes, take_chunks
+
+
+@given(st.integers(0, 50), st.integers(1, 12))
+def test_chunks_cover_every_item_once_and_in_order(num_items, length):
+    chunks = list(take_chunks(iter(range(num_items)), length))
+    assert [item for _, items in chunks for item in items] == list(range(num_items))
+    assert all(start == items[0] and len(items) <= length for start, items in chunks)
+    assert len(chunks) == -(-num_items // length)
+
+
+@given(st.one_of(st.none(), st.integers(1, 10**9)), st.integers(0, 1 << 40), st.integers(1, 1 << 30))
+def test_a_chunk_has_an_item_and_no_more_bytes_than_a_segment(num_items, item_bytes, segment_bytes):
+    length = chunk_length(num_items, item_bytes, segment_bytes)
+    assert length >= 1
+    assert length == 1 or length * item_bytes <= segment_bytes
+
+
+def test_bytes_are_counted_as_given():
+    columns = {
+        "image": np.zeros((3, 4), np.uint8),
+        "text": ["ab", "cde"],
+        "nested": {"points": [np.zeros(2, np.float32)]},
+    }
+    assert num_column_bytes(columns) == 12 + 5 + 8
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_the_longer_columns_of_the_first_episode_are_final(length):
+    item = EpisodeData({"pose": np.zeros((3 + length, 2)), "observation": np.zeros((3, 2)), "action": np.zeros((3, 2))})
+    schema = Items(are_samples=False).infer_schema(item)
+    assert schema.final_names == (("pose",) if length else ("observation",))
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"action": 3.0}, "'action' is a float, not a column"),
+        ({"action": []}, "no steps"),
+        ([1, 2], "got a list"),
+    ],
+)
+def test_an_item_that_is_no_episode_is_refused(item, message):
+    with pytest.raises(StepError, match=message):
+        Items(are_samples=False).infer_schema(item)
+
+
+def test_a_value_without_a_dtype_is_refused_by_name():
+    with pytest.raises(SchemaError, match="hook"):
+        Items(are_samples=False).infer_schema({"hook": [object()]})

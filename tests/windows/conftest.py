@@ -51,7 +51,7 @@ def episode_columns(names: Sequence[str], episode: int, length: int, has_final: 
 
 @pytest.fixture(scope="session")
 def make_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
-    """Return a function (lengths, names, finals, split_after) -> Store; several segments when ``split_after`` is given."""
+    """Return a function (lengths, names) -> Store, with a new segment every ``per_segment`` episodes."""
 
     def make(
         lengths: Sequence[int],

@@ -94,7 +94,7 @@ def test_seconds_may_miss_a_step_by_the_tolerance_only(seconds, ok):
     if ok:
         assert field.step_offsets(10) == (1,)
     else:
-        with pytest.raises(WindowError, match="more than tolerance_seconds=0.0001"):
+        with pytest.raises(WindowError, match=r"more than tolerance_seconds=0\.0001"):
             field.step_offsets(10)
 
 

@@ -68,7 +68,10 @@ def test_two_drop_fields_leave_the_anchors_that_both_allow(shared):
 
 def test_nothing_that_fits_is_an_error_that_says_what_would(shared):
     store, *_ = shared
-    message = 'a window of 64 steps does not fit episode 3 (9 steps), the longest of 5. Use pad="edge", or a window of at most 9.'
+    message = (
+        "a window of 64 steps does not fit episode 3 (9 steps), the longest of 5. "
+        'Use pad="edge", or a window of at most 9.'
+    )
     with pytest.raises(WindowError) as caught:
         index_of(store, {"action": Field("action", range(64), pad="drop")})
     assert str(caught.value) == message

@@ -359,7 +359,7 @@ def test_damaged_offsets_are_found_before_they_are_followed(make_store):
     offsets = np.load(path, mmap_mode="r+")
     offsets[2] = 1 << 40
     offsets.flush()
-    with pytest.raises(LoaderError, match="episode 0, step 1.*do not fit words.bin"):
+    with pytest.raises(LoaderError, match=r"episode 0, step 1.*do not fit words\.bin"):
         WindowReader(View(store), {"words": None}).read([1])
 
 

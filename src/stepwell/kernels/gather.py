@@ -1,8 +1,8 @@
 """The window kernel: every raw field of a batch in one call, one memcpy a run of consecutive offsets.
 
 The kernel knows no dtypes. Each source of each field is one row of ``plan`` (the columns are named below), each anchor
-one column of ``places``. Sources are the outer loop: then one column's cache misses follow each other at a distance that
-prefetching can hide::
+one column of ``places``. Sources are the outer loop: one column's cache misses then follow each other at a distance
+that prefetching can hide::
 
     for source in plan:                      "observation", offsets -1 0
         for anchor in places:                rows     | lo . . . . row-1 row . . . hi |

@@ -229,7 +229,7 @@ def _trims(fields: list[ResolvedField], has_final: npt.NDArray[np.bool_]) -> tup
 
 
 def _check_records(records: Int64s, num_segments: int) -> None:
-    """Refuse episodes that reach outside their segment's rows; that the rows are there is checked when they are mapped."""
+    """Refuse episodes that reach outside their segment's rows; that they are there is checked by the maps."""
     segment, first, lo, hi_step, hi_final = records.T
     fits = (
         (segment >= 0) & (segment < num_segments) & (lo >= 0) & (first >= lo) & (hi_step >= lo) & (hi_final >= hi_step)

@@ -226,7 +226,8 @@ class Loader:
         self._move_to(Place(epoch, 0), epoch)
 
     def __repr__(self) -> str:
-        epochs = "endless epochs" if self.settings.epochs is None else f"{self.settings.epochs} epoch(s)"
+        count = self.settings.epochs
+        epochs = "endless epochs" if count is None else "1 epoch" if count == 1 else f"{count} epochs"
         return (
             f"<Loader {self.num_positions:,} anchors  batch {self.settings.batch_size}  {self.order!r}  "
             f"{epochs} of {self.num_batches:,} batches  {self.num_threads} threads>"

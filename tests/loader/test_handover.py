@@ -1,0 +1,65 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.errors import MissingDependencyError
+from stepwell.loader import handover
+from stepwell.loader.handover import PinnedBlock, to_torch
+
+torch = pytest.importorskip("torch")
+
+
+def test_tensors_share_the_arrays_memory() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = to_torch({"a": array}, torch)["a"]
+    array[1, 2] = 99
+    assert tensor[1, 2] == 99
+
+
+@pytest.mark.parametrize("value", [np.array(["a", None], object), np.zeros(2, [("x", "f4")]), np.zeros(2, ">f4")])
+def test_what_torch_has_no_dtype_for_stays_numpy(value: np.ndarray) -> None:
+    assert to_torch({"a": value}, torch)["a"] is value
+
+
+def test_what_torch_cannot_wrap_is_copied() -> None:
+    base = np.arange(6)
+    fixed = base.copy()
+    fixed.flags.writeable = False
+    found = to_torch({"flipped": base[::-1], "fixed": fixed, "wide": np.broadcast_to(base, (2, 6))}, torch)
+    assert found["flipped"].tolist() == base[::-1].tolist()
+    assert found["fixed"].tolist() == base.tolist()
+    assert found["wide"].tolist() == [base.tolist()] * 2
+
+
+def test_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install .*stepwell\[torch\]"):
+        handover.import_torch()
+
+
+class UnpinnedTorch:
+    """Torch on a machine without CUDA, where nothing can be pinned."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def empty(self, *args: Any, pin_memory: bool, **kwargs: Any) -> Any:
+        assert pin_memory
+        return torch.empty(*args, **kwargs)
+
+
+def test_pinned_tensors_are_cut_from_the_one_storage_that_torch_made() -> None:
+    block = PinnedBlock(256, UnpinnedTorch())
+    images = np.ndarray((2, 3), "u1", block.memory, 64)
+    states = np.ndarray((2, 4), "f4", block.memory, 128)
+    masks = np.ndarray((2,), "?", block.memory, 192)
+    images[:], states[:], masks[:] = 5, 1.5, [True, False]
+    found = to_torch({"images": images, "states": states, "masks": masks}, UnpinnedTorch(), block)
+    assert found["images"].tolist() == images.tolist()
+    assert found["states"].tolist() == states.tolist()
+    assert found["masks"].tolist() == [True, False]
+    storages = {tensor.untyped_storage().data_ptr() for tensor in found.values()}
+    assert storages == {block.memory.ctypes.data}
+    states[0, 0] = 7
+    assert found["states"][0, 0] == 7

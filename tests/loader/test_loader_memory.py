@@ -1,0 +1,104 @@
+"""Recycled memory never changes below anyone who still sees it."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell import Field
+from stepwell.loader import Loader
+from stepwell.store import Store
+
+FIELDS = {
+    "number": "number",
+    "state": Field("observation.state", range(4)),
+    "image": Field("observation.image", [0, 1]),
+}
+
+HOLDS = {
+    "nothing": lambda batch: None,
+    "batch": lambda batch: batch,
+    "array": lambda batch: batch["state"],
+    "slice": lambda batch: batch["state"][1:, ::2],
+    "transposed": lambda batch: batch["image"].T,
+    "row": lambda batch: batch["state"][-1],
+    "flat": lambda batch: batch["state"].reshape(-1),
+    "view": lambda batch: batch["number"].view(np.uint8),
+    "mask": lambda batch: batch["state_is_pad"],
+    "memoryview": lambda batch: memoryview(batch["number"]),
+    "tensor": lambda batch: __import__("torch").from_numpy(batch["state"])[1:].transpose(0, 1),
+}
+
+
+def content(held: Any) -> Any:
+    if held is None:
+        return None
+    if isinstance(held, dict):
+        return {key: np.array(value) for key, value in held.items()}
+    return np.array(held.numpy() if hasattr(held, "numpy") else held)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(sorted(HOLDS)), min_size=10, max_size=40), st.integers(0, 2), st.integers(0, 5))
+def test_what_is_held_never_changes(store: Store, holds: list[str], threads: int, release: int) -> None:
+    pytest.importorskip("torch")
+    loader = Loader(store, FIELDS, batch_size=4, order="random", epochs=None, threads=threads, prefetch=1)
+    held: list[tuple[Any, Any]] = []
+    for name, batch in zip(holds, loader, strict=False):
+        one = HOLDS[name](batch)
+        held.append((one, content(one)))
+        if release and len(held) > release:
+            del held[0]
+        del batch, one
+    for one, before in held:
+        now = content(one)
+        np.testing.assert_equal(now, before)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_list_of_batches_is_right(store: Store, threads: int, numbers: list[int]) -> None:
+    batches = list(Loader(store, FIELDS, batch_size=4, threads=threads, epochs=3))
+    assert [n for batch in batches for n in batch["number"].tolist()] == numbers * 3
+    assert [n for batch in batches for n in batch["state"][:, 0, 0].tolist()] == numbers * 3
+
+
+@pytest.mark.parametrize("to", ["numpy", "torch"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_dropped_memory_is_used_again(store: Store, threads: int, to: str) -> None:
+    if to == "torch":
+        pytest.importorskip("torch")
+    loader = Loader(store, FIELDS, batch_size=4, threads=threads, prefetch=1, epochs=20, to=to, pin_memory=None)
+    addresses = set()
+    for batch in loader:
+        state = batch["state"]
+        addresses.add(state.data_ptr() if to == "torch" else state.ctypes.data)
+    assert len(batch) and len(addresses) <= 2 * 16 * max(threads, 1) + 2 < len(loader)
+
+
+def test_memory_of_held_batches_goes_back_to_the_system(store: Store) -> None:
+    loader = Loader(store, FIELDS, batch_size=4, threads=0, epochs=3)
+    held = list(loader)
+    pool = loader._running()._builder._pool
+    assert pool.num_free == 0
+    del held
+    gc.collect()
+    assert 0 < pool.num_free <= 2
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_transform_may_keep_what_it_was_given(store: Store, threads: int) -> None:
+    kept = []
+
+    def keep(array: np.ndarray) -> np.ndarray:
+        kept.append((array, array.copy()))
+        return array * 2
+
+    fields = {"state": Field("observation.state", range(4), transform=keep)}
+    for _ in Loader(store, fields, batch_size=4, threads=threads, epochs=3):
+        pass
+    assert len(kept) == 30
+    for array, before in kept:
+        np.testing.assert_array_equal(array, before)

@@ -1,0 +1,76 @@
+import itertools
+
+import pytest
+
+from stepwell.loader import Loader
+from stepwell.store import Store
+
+
+def loaders(store: Store, world_size: int, **settings) -> list[Loader]:
+    return [
+        Loader(store, {"number": "number"}, order="random", seed=3, rank=rank, world_size=world_size, **settings)
+        for rank in range(world_size)
+    ]
+
+
+def valid_numbers(batches) -> list[int]:
+    return [n for b in batches for i, n in enumerate(b["number"].tolist()) if b.valid is None or b.valid[i]]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 37, 50])
+def test_evaluation_sees_every_anchor_exactly_once_over_all_ranks(
+    store: Store, numbers: list[int], world_size: int, batch_size: int, epochs: int
+) -> None:
+    for pad in (False, True):
+        ranks = [list(r) for r in loaders(store, world_size, batch_size=batch_size, pad=pad, epochs=epochs)]
+        assert sorted(valid_numbers(itertools.chain(*ranks))) == sorted(numbers * epochs)
+        counts = [len(rank) for rank in ranks]
+        assert max(counts) - min(counts) <= (0 if pad else epochs)
+        if pad:
+            assert {len(b["number"]) for rank in ranks for b in rank} == {batch_size}
+            assert all(len(b.valid) == batch_size for rank in ranks for b in rank)
+        else:
+            assert all(b.valid is None for rank in ranks for b in rank)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_training_gives_every_rank_as_many_full_batches(
+    store: Store, numbers: list[int], world_size: int, batch_size: int
+) -> None:
+    ranks = [list(r) for r in loaders(store, world_size, batch_size=batch_size, drop_last=True, threads=1)]
+    full = len(numbers) // (batch_size * world_size)
+    assert [len(rank) for rank in ranks] == [full] * world_size
+    seen = valid_numbers(itertools.chain(*ranks))
+    assert len(seen) == len(set(seen)) == full * batch_size * world_size
+
+
+def test_length_is_what_a_rank_gets(store: Store) -> None:
+    for settings in ({}, {"pad": True}, {"drop_last": True}):
+        for loader in loaders(store, 3, batch_size=4, epochs=2, **settings):
+            assert len(loader) == len(list(loader))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize("settings", [{}, {"pad": True}])
+def test_every_anchor_is_seen_once_when_the_number_of_ranks_changes(
+    store: Store, numbers: list[int], before: int, after: int, settings: dict
+) -> None:
+    first = loaders(store, before, batch_size=4, threads=1, **settings)
+    iterators = [iter(loader) for loader in first]
+    seen = valid_numbers(next(iterator) for iterator in iterators for _ in range(2))
+    states = [loader.state_dict() for loader in first]
+    assert all(state["consumed"] == states[0]["consumed"] == 8 * before for state in states)
+    resumed = loaders(store, after, batch_size=4, threads=2, **settings)
+    for loader in resumed:
+        loader.load_state_dict(states[0])
+    seen += valid_numbers(batch for loader in resumed for batch in loader)
+    assert sorted(seen) == numbers
+
+
+def test_endless_ranks_see_every_anchor_equally_often(store: Store, numbers: list[int]) -> None:
+    ranks = loaders(store, 2, batch_size=4, epochs=None)
+    seen = valid_numbers(b for rank in ranks for b in itertools.islice(rank, 37))
+    assert sorted(seen) == sorted(numbers * 8)

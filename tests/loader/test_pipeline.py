@@ -1,0 +1,143 @@
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.loader.pipeline import Inline, Pipeline
+
+
+def same(tickets):
+    return tickets
+
+
+def take_all(source) -> list:
+    taken = []
+    while True:
+        try:
+            taken.append(source.take())
+        except StopIteration:
+            return taken
+
+
+def pipeline(build, tickets, threads=2, ahead=4, *, group=1, draft=same) -> Pipeline:
+    return Pipeline(draft, build, iter(tickets), num_threads=threads, num_ahead=ahead, group=group)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 6), st.integers(1, 5))
+def test_products_come_in_the_order_of_their_tickets(count: int, threads: int, ahead: int, group: int) -> None:
+    def build(ticket: int) -> int:
+        time.sleep(0.0005 * (ticket % 3))
+        return ticket * ticket
+
+    expected = [n * n for n in range(count)]
+    assert take_all(pipeline(build, range(count), threads, ahead, group=group)) == expected
+    assert take_all(Inline(same, build, iter(range(count)), group=group)) == expected
+
+
+def test_no_more_is_built_than_was_asked_ahead() -> None:
+    built = []
+    source = pipeline(built.append, range(100), threads=2, ahead=3, group=2)
+    source.take()
+    time.sleep(0.1)
+    assert len(built) <= 2 + 3 * 2
+    source.close()
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_an_exception_comes_in_its_place_and_then_it_is_over(threads: int, group: int) -> None:
+    def build(ticket: int) -> int:
+        if ticket == 5:
+            raise ValueError("five")
+        return ticket
+
+    inline = Inline(same, build, iter(range(50)), group=group)
+    source = pipeline(build, range(50), threads, group=group) if threads else inline
+    assert [source.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="five"):
+        source.take()
+    if threads:
+        with pytest.raises(StopIteration):
+            source.take()
+
+
+def test_an_exception_of_the_draft_comes_too() -> None:
+    def draft(tickets):
+        raise KeyError("draft")
+
+    source = pipeline(same, range(3), draft=draft)
+    with pytest.raises(KeyError, match="draft"):
+        source.take()
+
+
+def test_even_an_exit_in_a_thread_reaches_the_consumer() -> None:
+    def build(ticket: int) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        pipeline(build, range(3)).take()
+
+
+def test_threads_end_with_the_last_product() -> None:
+    before = threading.active_count()
+    assert take_all(pipeline(same, range(5), threads=3)) == list(range(5))
+    assert threading.active_count() == before
+
+
+def test_threads_end_when_the_pipeline_is_dropped() -> None:
+    before = threading.active_count()
+    source = pipeline(same, range(1000))
+    source.take()
+    gone = weakref.ref(source)
+    del source
+    assert gone() is None
+    assert threading.active_count() == before
+
+
+def test_threads_end_when_a_cycle_holds_the_pipeline() -> None:
+    before = threading.active_count()
+    cycle: list = [pipeline(same, range(1000))]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_closed_pipeline_stops_and_may_be_closed_again() -> None:
+    source = pipeline(same, range(1000), group=4)
+    source.take()
+    source.close()
+    source.close()
+    with pytest.raises(StopIteration):
+        source.take()
+
+
+def test_a_collector_that_runs_in_one_of_its_threads_does_not_wait_for_itself() -> None:
+    holder: list = []
+
+    def build(ticket: int) -> int:
+        if ticket == 3:
+            holder.clear()
+        return ticket
+
+    before = threading.active_count()
+    holder.append(pipeline(build, range(4), threads=1, ahead=4))
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_waiting_threads_keep_no_product() -> None:
+    class Product:
+        pass
+
+    source = pipeline(lambda ticket: Product(), range(2), threads=1)
+    gone = [weakref.ref(source.take()), weakref.ref(source.take())]
+    assert [ref() for ref in gone] == [None, None]
+    source.close()

@@ -133,6 +133,9 @@ def test_torch_batches_share_memory_and_leave_text_to_numpy(store: Store, thread
     for tensors, arrays in zip(batches, plain, strict=True):
         for key in ("number", "state", "image", "state_is_pad"):
             assert torch.equal(tensors[key], torch.from_numpy(arrays[key]))
+    padded = list(Loader(store, FIELDS, batch_size=5, to="torch", threads=threads, pad=True))[-1]
+    assert padded.valid.tolist() == [True, True, False, False, False]
+    assert padded["number"][padded.valid].tolist() == plain[-1]["number"].tolist()
     starts = {tensor.data_ptr() for tensor in batches[0].values() if isinstance(tensor, torch.Tensor)}
     assert max(starts) - min(starts) < Loader(store, FIELDS, batch_size=5).reader.num_bytes(5)
 

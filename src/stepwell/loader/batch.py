@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.errors import WindowError
 
@@ -20,7 +19,8 @@ class Batch(dict[str, Any]):
         values: key to array [B, ...]; object arrays [B] or [B, *window] for text, bytes and ragged features.
         epoch: number of the epoch, from 0.
         index: number of the batch within the epoch, as this rank counts them.
-        valid: bool [B], False where an anchor was repeated to fill the batch (``pad=True``); None when all are real.
+        valid: bool [B], array or tensor, False where an anchor was repeated to fill the batch (``pad=True``); None when
+            all are real.
 
     Example:
         >>> Batch({"action": np.zeros((64, 16, 2), "float32")}, epoch=1, index=3)
@@ -40,7 +40,7 @@ class Batch(dict[str, Any]):
         values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         epoch: int = 0,
         index: int = 0,
-        valid: npt.NDArray[np.bool_] | None = None,
+        valid: Any = None,
     ) -> None:
         super().__init__(values)
         self.epoch = epoch

@@ -78,7 +78,10 @@ class BatchBuilder:
         ticket, share, anchors = draft
         span = share.spans[0]
         values = self.read(anchors, span.epoch, span.start)
-        return ticket, Batch(values, span.epoch, ticket.plan.index(ticket.number), share.valid)
+        valid: Any = share.valid
+        if valid is not None and self._torch is not None:
+            valid = self._torch.from_numpy(valid)
+        return ticket, Batch(values, span.epoch, ticket.plan.index(ticket.number), valid)
 
     def read(self, positions: npt.NDArray[np.int64], epoch: int, start: int) -> dict[str, Any]:
         """Return what a batch holds.

@@ -63,6 +63,21 @@ class Loader:
         WindowError: fields that do not fit the store.
         MissingDependencyError: ``to="torch"`` without torch.
 
+    Example:
+        >>> import tempfile, numpy as np, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/arm.well", {"state": stepwell.Array(3)})
+        >>> with store.writer() as writer:
+        ...     _ = writer.add_episode({"state": np.zeros((40, 3), np.float32)})
+        >>> _ = store.refresh()
+        >>> loader = Loader(store, {"state": range(8)}, batch_size=16, order="random")
+        >>> for epoch in range(2):
+        ...     for batch in loader:
+        ...         pass
+        >>> batch
+        <Batch epoch 1, index 2
+          state: float32[8, 8, 3]
+          state_is_pad: bool[8, 8]>
+
     Notes:
         Every ``for batch in loader`` runs the next epoch(s): with ``epochs=1``, the n-th loop has epoch n-1, and
         another random order. A loop left early counts as run. `epoch` says which comes next and may be set.

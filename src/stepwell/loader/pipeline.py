@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,7 +67,7 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         self._finalizer = weakref.finalize(self, _stop, self._jobs, threads, os.getpid())
         for number in range(num_threads):
             name = f"stepwell-loader-{number}"
-            thread = threading.Thread(target=_work, args=(self._jobs, draft, build), name=name, daemon=True)
+            thread = _Worker(target=_work, args=(self._jobs, draft, build), name=name, daemon=True)
             thread.start()
             threads.append(thread)
         for _ in range(num_ahead):
@@ -194,6 +195,10 @@ class _Job(Generic[Ticket, Product]):
 _Queue = queue.SimpleQueue["_Job[Any, Any] | None"]
 
 
+class _Worker(threading.Thread):
+    """A thread of a pipeline."""
+
+
 def _work(jobs: _Queue, draft: Callable[[Any], Any], build: Callable[[Any], Any]) -> None:
     """Run jobs until told to stop."""
     while (job := jobs.get()) is not None:
@@ -214,7 +219,9 @@ def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int) -> None:
             break
     for _ in threads:
         jobs.put(None)
+    if isinstance(threading.current_thread(), _Worker):
+        # the garbage collector runs this in the midst of a build: a lock that is held there may be what others wait for
+        return
+    deadline = time.monotonic() + JOIN_TIMEOUT_SECONDS
     for thread in threads:
-        # the garbage collector may run this in one of the threads themselves
-        if thread is not threading.current_thread():
-            thread.join(JOIN_TIMEOUT_SECONDS)
+        thread.join(max(0.0, deadline - time.monotonic()))

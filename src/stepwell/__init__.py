@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepwell.order import mixed, random, sequential, weighted
     from stepwell.recorders import EpisodeRecorder, VectorRecorder, write_episodes, write_samples
     from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, infer_schema
-    from stepwell.store import Episode, Store, Writer, create, open
+    from stepwell.store import Episode, Store, Writer, concatenate, create, open
     from stepwell.windows import Field, View
 
     __version__: str
@@ -42,7 +42,7 @@ _HOMES = {
     "stepwell.order": "mixed random sequential weighted",
     "stepwell.recorders": "EpisodeRecorder VectorRecorder write_episodes write_samples",
     "stepwell.schema": "Array Bytes Feature Image Schema Text infer_schema",
-    "stepwell.store": "Episode Store Writer create open",
+    "stepwell.store": "Episode Store Writer concatenate create open",
     "stepwell.windows": "Field View",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -77,6 +77,7 @@ __all__ = [
     "WindowError",
     "Writer",
     "__version__",
+    "concatenate",
     "create",
     "infer_schema",
     "mixed",

@@ -1,5 +1,6 @@
 """Segments, writers, episodes, statistics, recovery: what lies on the disk."""
 
+from stepwell.store.concatenation import concatenate
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.ids import split_id, step_id
@@ -15,6 +16,7 @@ __all__ = [
     "Segment",
     "Store",
     "Writer",
+    "concatenate",
     "create",
     "open",
     "split_id",

@@ -24,12 +24,14 @@ class Episode(Mapping[str, Any]):
         Reads from the store's files at every access; raw columns are read-only views of the file.
     """
 
-    __slots__ = ("_index", "_store", "_table")
+    __slots__ = ("_index", "_segment", "_store", "_table")
 
     def __init__(self, store: Store, table: EpisodeTable, index: int) -> None:
         self._store = store
         self._table = table
         self._index = index
+        # taken now: after a compaction the table's numbers mean other segments of the store
+        self._segment = store.segments[int(table.segment[index])]
 
     @property
     def index(self) -> int:
@@ -74,8 +76,7 @@ class Episode(Mapping[str, Any]):
     @property
     def first_step_id(self) -> int:
         """Id of its first step; the others follow."""
-        segment = self._store.segments[int(self._table.segment[self._index])]
-        return step_id(segment.ordinal, int(self._table.start[self._index]))
+        return step_id(self._segment.ordinal, int(self._table.start[self._index]))
 
     def __getitem__(self, name: str) -> Any:
         schema = self._store.schema
@@ -83,7 +84,7 @@ class Episode(Mapping[str, Any]):
             raise KeyError(name)
         start = int(self._table.start[self._index])
         rows = int(self._table.rows[self._index]) if schema[name].final else self.length
-        return self._store.segments[int(self._table.segment[self._index])].read_rows(name, start, start + rows)
+        return self._segment.read_rows(name, start, start + rows)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.schema or ())

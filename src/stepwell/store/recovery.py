@@ -23,6 +23,7 @@ from stepwell.store.layout import (
     locked_store,
     parse_segment_name,
 )
+from stepwell.store.maintenance import recover_maintenance
 from stepwell.store.npy import header_size
 from stepwell.store.progress import Progress
 from stepwell.store.sealing import seal_segment
@@ -47,6 +48,7 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
         DiskFullError: no space to seal; nothing is lost, the next open tries again.
     """
     recovered = []
+    recover_maintenance(store)
     if any(entry.startswith(NEW_PREFIX) for entry in os.listdir(f"{store}/{SEGMENTS}")):
         with locked_store(store):
             # under the lock nobody is making a segment, so whoever began this one is dead

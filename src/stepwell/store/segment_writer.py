@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class SegmentWriter:
         sync: when to wait for the disk: "none", "episode" or "step".
         ordinal: one that was reserved before, or None for the next.
         tag: the segment's tag, or None for a random one.
+        confirm: called under the store's lock before anything is made; raises when there shall be no such segment.
 
     Raises:
         DiskFullError: no space for the first rows.
@@ -57,7 +58,14 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, store: str, schema: Schema, *, sync: str, ordinal: int | None = None, tag: str | None = None
+        self,
+        store: str,
+        schema: Schema,
+        *,
+        sync: str,
+        ordinal: int | None = None,
+        tag: str | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -70,6 +78,8 @@ class SegmentWriter:
         self._metadata_end = 0
         try:
             with locked_store(store) as lock:
+                if confirm is not None:
+                    confirm()
                 self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
                 self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepwellError
-from stepwell.schema import Schema
+from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
+from stepwell.schema import Feature, Schema
+from stepwell.store.arrangement import Arrangement, arranged_segments
+from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.ids import step_id
@@ -23,7 +25,6 @@ from stepwell.store.layout import (
     OPEN_SUFFIX,
     SEGMENTS,
     STORE_JSON,
-    list_segments,
     locked_store,
     replace_file,
     reserve_ordinals,
@@ -44,6 +45,7 @@ __all__ = ["Mode", "Store"]
 
 Mode = Literal["a", "r"]
 CACHED_METADATA_SEGMENTS = 64
+MAX_LISTINGS = 100
 # a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
 TICK_SECONDS = 0.05
 
@@ -70,9 +72,11 @@ class Store:
     def __init__(self, path: str, mode: Mode = "a") -> None:
         self._path = os.path.abspath(path)  # noqa: PTH100
         self._mode: Mode = mode
-        self._record = read_record(self._path)
+        # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = self._mtime(STORE_JSON)
+        self._record = read_record(self._path)
         self._segments: dict[str, Segment] = {}
+        self._arrangement = Arrangement()
         self._listed_time = -1
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
@@ -173,7 +177,7 @@ class Store:
         """
         changed = False
         if (stamp := self._mtime(STORE_JSON)) != self._record_time:
-            self._record_time, self._record = stamp, read_record(self._path)
+            self._take_record(read_record(self._path), stamp)
             changed = True
         if self._listed_time < 0 or self._mtime(SEGMENTS) != self._listed_time:
             changed |= self._list_segments()
@@ -194,8 +198,18 @@ class Store:
 
     def _list_segments(self) -> bool:
         """Look at the directory again; True when segments came, went or were sealed."""
+        changed = False
+        for _ in range(MAX_LISTINGS):
+            changed |= self._list_once()
+            if all(name in self._segments for name in self._listed):
+                break
+        return changed
+
+    def _list_once(self) -> bool:
+        """Look at the directory; a segment that went between the listing and its opening is left out, for another look."""
         self._listed_time = self._trusted_mtime(SEGMENTS)
-        found = list_segments(self._path)
+        found, self._arrangement = arranged_segments(self._path)
+        self._listed = [] if self.schema is None else list(found)
         changed = False
         for name in self._segments.keys() - found.keys():
             del self._segments[name]
@@ -220,13 +234,17 @@ class Store:
 
     def _build_table(self) -> None:
         self._deleted_time = self._trusted_mtime(DELETED)
-        self._deleted = _read_deleted(f"{self._path}/{DELETED}")
-        self._ordered = sorted(self._segments.values(), key=lambda segment: (segment.ordinal, segment.name))
+        self._deleted = read_deleted(self._path)
+        key = self._arrangement.key
+        ordered = sorted(self._segments.values(), key=lambda segment: key(segment.ordinal, segment.name))
+        self._ordered = ordered
         self._live = [segment for segment in self._ordered if not segment.is_sealed]
-        self._table = _episode_table(self._ordered, self._deleted, self._read_metadata)
+        # a table keeps the segments that its numbers mean: after a compaction they mean others
+        self._table = _episode_table(
+            ordered, self._deleted, lambda segment, record: self._read_metadata(ordered[segment], record)
+        )
 
-    def _read_metadata(self, segment: int, record: int) -> dict[str, Any]:
-        found = self._ordered[segment]
+    def _read_metadata(self, found: Segment, record: int) -> dict[str, Any]:
         if record >= len(found.records):
             return {}
         lines = self._metadata.get(found.name)
@@ -276,7 +294,7 @@ class Store:
         if self.schema is None:
             inferred = infer()
             with locked_store(self._path):
-                self._record = read_record(self._path)
+                self._take_record(read_record(self._path), self._mtime(STORE_JSON))
                 if self.schema is None:
                     self.replace_record(self._record.with_schema(inferred))
         schema = self.schema
@@ -287,8 +305,24 @@ class Store:
     def replace_record(self, record: StoreRecord) -> None:
         """Replace ``store.json``; the caller holds the store's lock."""
         replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
-        self._record = record
-        self._record_time = self._mtime(STORE_JSON)
+        self._take_record(record, self._mtime(STORE_JSON))
+
+    def _take_record(self, record: StoreRecord, stamp: int) -> None:
+        if record.schema != self._record.schema:
+            # segments know their features
+            self._segments.clear()
+            self._listed_time = -1
+        self._record_time, self._record = stamp, record
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise StepError when the store has other features than ``schema`` by now; the caller holds its lock."""
+        now = read_record(self._path).schema
+        if now is not None and now != schema:
+            added = [name for name in now if name not in schema]
+            raise StepError(
+                f"feature {', '.join(map(repr, added))} was added to {self._path} meanwhile. "
+                "Call store.refresh(), and give it with every step."
+            )
 
     @property
     def record(self) -> StoreRecord:
@@ -321,6 +355,49 @@ class Store:
 
         return verify_store(self, deep=deep, progress=progress)
 
+    # changes of what is sealed
+
+    def add_column(
+        self,
+        name: str,
+        feature: Feature,
+        values: Any,
+        *,
+        final: bool | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Add a feature with its values for all steps, as new files; see `stepwell.store.column_adding.add_column`.
+
+        Args:
+            name: of the new feature.
+            feature: raw or encoded.
+            values: a callable from `Episode` to its column, a list or mapping with the column of each episode, or
+                one array over all steps.
+            final: whether it has a value in the final row; default ``feature.final``.
+            progress: called with (episodes done, episodes in all).
+        """
+        from stepwell.store.column_adding import add_column
+
+        add_column(self, name, feature, values, final=final, progress=progress)
+
+    def delete_episodes(self, episodes: Any) -> int:
+        """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees their space."""
+        from stepwell.store.deletion import delete_episodes
+
+        return delete_episodes(self, episodes)
+
+    def compact(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Free the space of deleted and discarded episodes and merge small segments; returns the bytes freed."""
+        from stepwell.store.compaction import compact_store
+
+        return compact_store(self, progress=progress)
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Make a store at ``path`` that is this one as it is now, of hard links, while its writers go on."""
+        from stepwell.store.checkpointing import checkpoint_store
+
+        return checkpoint_store(self, path)
+
     # lifetime
 
     def close(self) -> None:
@@ -328,7 +405,7 @@ class Store:
         self._segments.clear()
         self._ordered = []
         self._live = []
-        self._table = _episode_table([], self._deleted, self._read_metadata)
+        self._table = self._table.take(slice(0, 0))
 
     def __enter__(self) -> Store:
         return self
@@ -384,15 +461,3 @@ def _episode_table(
         ordinals = np.array([segment.ordinal for segment in segments], np.int64)
         hidden |= np.isin(step_id(ordinals[segment_of], table.start), deleted)
     return table.take(~hidden) if hidden.any() else table
-
-
-def _read_deleted(path: str) -> npt.NDArray[np.int64]:
-    try:
-        found: npt.NDArray[np.int64] = np.load(path)
-    except FileNotFoundError:
-        return np.empty(0, np.int64)
-    except (ValueError, EOFError) as error:
-        from stepwell.errors import CorruptSegmentError
-
-        raise CorruptSegmentError(f'{path} is damaged: {error}. Run "stepwell verify PATH".') from error
-    return found

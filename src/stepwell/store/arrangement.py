@@ -1,0 +1,99 @@
+"""Which segments a store shows, and in which order: by ordinal, unless ``arrangement.json`` says otherwise.
+
+::
+
+    {"sequence": 3,                        grows with every replacement
+     "positions": {"00000009-7f3a": 2},    sorts where ordinal 2 was, whose place it took
+     "hidden": ["00000002-91bc"],          on the disk, but not shown: not yet, or not any more
+     "crc32": "9a1f0c22"}
+
+The file is absent until the first compaction. It is replaced whole, so that one rename swaps old segments for new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepwell.errors import CorruptSegmentError, StoreBusyError
+from stepwell.store.layout import list_segments, replace_file
+from stepwell.store.manifests import open_json, seal_json
+
+__all__ = ["ARRANGEMENT", "Arrangement", "arranged_segments", "read_arrangement", "replace_arrangement"]
+
+ARRANGEMENT = "arrangement.json"
+MAX_TRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What ``arrangement.json`` says.
+
+    Args:
+        positions: segment's name to the ordinal that it sorts by.
+        hidden: names of segments that are not shown.
+        sequence: how often it was replaced.
+    """
+
+    positions: Mapping[str, int] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    sequence: int = 0
+
+    def key(self, ordinal: int, name: str) -> tuple[int, int, str]:
+        """Return what a segment sorts by."""
+        return self.positions.get(name, ordinal), ordinal, name
+
+
+def read_arrangement(store: str) -> Arrangement:
+    """Read the arrangement of the store at ``store``; CorruptSegmentError when it is damaged."""
+    return _parse(_read(store), store)
+
+
+def replace_arrangement(store: str, positions: Mapping[str, int], hidden: Iterable[str]) -> None:
+    """Replace the arrangement; the caller holds the store's lock. Positions of segments that are gone are dropped."""
+    there = list_segments(store)
+    record = {
+        "sequence": read_arrangement(store).sequence + 1,
+        "positions": {name: position for name, position in sorted(positions.items()) if name in there},
+        "hidden": sorted(hidden),
+    }
+    replace_file(f"{store}/{ARRANGEMENT}", seal_json(record))
+
+
+def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangement]:
+    """Return the shown segments in their order, as `list_segments` does, and the arrangement they were listed under.
+
+    Raises:
+        CorruptSegmentError: the arrangement is damaged.
+        StoreBusyError: it was replaced again and again meanwhile.
+    """
+    for _ in range(MAX_TRIES):
+        before = _read(store)
+        found = list_segments(store)
+        # a listing counts only when the arrangement was the same before and after it
+        if _read(store) == before:
+            arrangement = _parse(before, store)
+            shown = [(name, state) for name, state in found.items() if name not in arrangement.hidden]
+            return dict(sorted(shown, key=lambda item: arrangement.key(item[1][0], item[0]))), arrangement
+    raise StoreBusyError(f"{ARRANGEMENT} of {store} was replaced {MAX_TRIES} times during as many listings. Try again.")
+
+
+def _read(store: str) -> bytes | None:
+    try:
+        return Path(store, ARRANGEMENT).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _parse(data: bytes | None, store: str) -> Arrangement:
+    if data is None:
+        return Arrangement()
+    path = os.path.join(store, ARRANGEMENT)  # noqa: PTH118
+    record = open_json(data, name=path)
+    try:
+        positions = {str(name): int(position) for name, position in record["positions"].items()}
+        return Arrangement(positions, frozenset(map(str, record["hidden"])), int(record["sequence"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptSegmentError(f"{path} is not an arrangement: {error!r}.") from error

@@ -1,0 +1,73 @@
+"""A store that is built out of sight and appears whole: it is there with all that belongs to it, or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stepwell.errors import StepwellError, StoreExistsError
+from stepwell.store.columns import disk_error
+from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
+
+__all__ = ["built_store"]
+
+SUFFIX = ".partial"
+
+
+@contextmanager
+def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield a hidden directory next to ``path`` with an empty ``segments`` in it; at the end it is renamed to ``path``.
+
+    What a killed process left of an earlier try is removed.
+
+    Raises:
+        StoreExistsError: something is at the path already.
+    """
+    target = Path(path).absolute()
+    _check_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(target)
+    partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{SUFFIX}")
+    partial.mkdir()
+    # its lock tells that its builder lives
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        (partial / SEGMENTS).mkdir()
+        yield str(partial)
+        _check_free(target)
+        os.rename(partial, target)  # noqa: PTH104
+        sync_directory(str(target.parent))
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, StepwellError):
+            raise disk_error(error, 0, str(target)) from error
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
+
+
+def _remove_left(target: Path) -> None:
+    for entry in list(target.parent.iterdir()):
+        if not (entry.name.startswith(f".{target.name}.") and entry.name.endswith(SUFFIX)):
+            continue
+        try:
+            descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)

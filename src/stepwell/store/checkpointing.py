@@ -1,0 +1,143 @@
+"""Checkpoints: a store as it is now, in another directory, at the cost of links and a copy of what is recorded now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StoreBusyError
+from stepwell.schema import Feature, Schema
+from stepwell.store.arrangement import ARRANGEMENT, arranged_segments, replace_arrangement
+from stepwell.store.building import built_store
+from stepwell.store.columns import write_all
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.layout import (
+    DELETED,
+    EPISODES,
+    LOCK,
+    METADATA,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENTS,
+    STORE_JSON,
+    locked_store,
+)
+from stepwell.store.linking import copy_file, link_file
+from stepwell.store.npy import header_bytes
+from stepwell.store.progress import Progress
+from stepwell.store.recovery import recover_store
+from stepwell.store.segments import Segment
+
+if TYPE_CHECKING:
+    from stepwell.store.store import Store
+
+__all__ = ["checkpoint_store"]
+
+
+def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
+    """Make a store at ``path`` that is this one as it is on the disk now, with the same uuid and the same step ids.
+
+    Sealed segments are hard links (copies on another file system). Of segments that are being recorded the committed
+    rows are copied and sealed; an open episode ends there, marked ``interrupted``, as if its writer had died now.
+
+    Args:
+        store: open for writing; its writers may go on.
+        path: where; nothing may be there. It appears whole or not at all.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        StoreExistsError: something is at the path.
+        StoreBusyError: segments were sealed faster than they could be linked.
+        DiskFullError: no space; nothing is left at the path.
+    """
+    store.check_writable("checkpoint it")
+    source = str(store.path)
+    with built_store(path) as target:
+        # under the lock no column is added, no segment begun and none compacted away
+        with locked_store(source):
+            for file in (STORE_JSON, DELETED):
+                if os.path.exists(f"{source}/{file}"):  # noqa: PTH110
+                    link_file(f"{source}/{file}", f"{target}/{file}")
+            copy_file(f"{source}/{LOCK}", f"{target}/{LOCK}")
+            store.refresh()
+            if store.schema is not None:
+                _take_segments(source, target, store.schema)
+        recover_store(target, store.schema)
+    return Path(path).absolute()
+
+
+def _take_segments(source: str, target: str, schema: Schema) -> None:
+    shown, arrangement = arranged_segments(source)
+    for name, (_, is_sealed) in shown.items():
+        base, copy = f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}"
+        if is_sealed or not _copy_committed(base + OPEN_SUFFIX, copy + OPEN_SUFFIX, schema):
+            _link_sealed(base, copy)
+    if os.path.exists(f"{source}/{ARRANGEMENT}"):  # noqa: PTH110
+        replace_arrangement(target, arrangement.positions, ())
+
+
+def _link_sealed(directory: str, target: str) -> None:
+    try:
+        entries = sorted(Path(directory).iterdir())
+    except FileNotFoundError:
+        # an open segment without episodes vanishes when its writer closes it
+        return
+    os.mkdir(target)  # noqa: PTH102
+    for entry in entries:
+        if entry.name != PROGRESS and entry.suffix != ".tmp":
+            link_file(str(entry), f"{target}/{entry.name}")
+
+
+def _copy_committed(directory: str, target: str, schema: Schema) -> bool:
+    """Copy what an open segment has committed, as the segment of a dead writer; False when it was sealed meanwhile."""
+    try:
+        segment = Segment(directory, schema)
+        if segment.is_sealed:
+            return False
+        os.mkdir(target)  # noqa: PTH102
+        for name, feature in schema.items():
+            _copy_column(segment, name, feature, f"{target}/{name}")
+        _copy_episodes(segment, target)
+    except FileNotFoundError as error:
+        raise StoreBusyError(f"{directory} was sealed while it was being copied. Try again.") from error
+    progress = Progress.create(f"{target}/{PROGRESS}")
+    progress.commit_episode(len(segment.records), segment.num_rows)
+    progress.close()
+    return True
+
+
+def _copy_column(segment: Segment, name: str, feature: Feature, stem: str) -> None:
+    rows = segment.num_rows
+    if feature.is_raw:
+        data = segment.raw_map(name)[: rows * feature.row_bytes]
+        _write(f"{stem}.npy", header_bytes(feature.np_dtype, feature.fixed_shape, rows), data)
+        return
+    offsets = segment.offsets_map(name)[: rows + 1]
+    _write(f"{stem}.npy", header_bytes("<u8", (), rows + 1), offsets.view(np.uint8))
+    _write(f"{stem}.bin", b"", segment.blob_map(name)[: int(offsets[rows])])
+
+
+def _copy_episodes(segment: Segment, target: str) -> None:
+    records = segment.records
+    _write(
+        f"{target}/{EPISODES}",
+        header_bytes(EPISODE_DTYPE, (), len(records)),
+        np.frombuffer(records.tobytes(), np.uint8),
+    )
+    lines = Path(segment.path, METADATA).read_bytes().splitlines(keepends=True)[: len(records)]
+    _write(f"{target}/{METADATA}", b"".join(lines), np.empty(0, np.uint8))
+
+
+def _write(path: str, head: bytes, data: npt.NDArray[np.uint8]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(descriptor, head, 0, path)
+        write_all(descriptor, data.data, len(head), path)
+    finally:
+        os.close(descriptor)

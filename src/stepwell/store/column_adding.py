@@ -1,0 +1,246 @@
+"""Add a column to the sealed segments of a store, without touching the other columns.
+
+::
+
+    staging/SEGMENT/   the column's files, statistics.npz and segment.json, complete and on the disk, of every segment
+        → renamed into the segments (the files they replace are kept for undo)
+        → store.json with the feature     <- from here on the column is there
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.errors import SchemaError, StepError, StoreBusyError
+from stepwell.schema import Feature, Schema
+from stepwell.store.arrangement import arranged_segments
+from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory
+from stepwell.store.linking import link_file
+from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
+from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.recovery import recover_store
+from stepwell.store.sealing import file_checksum
+from stepwell.store.segments import Segment
+from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.values import accept_column
+
+if TYPE_CHECKING:
+    from stepwell.store.episode import Episode
+    from stepwell.store.store import Store
+
+__all__ = ["add_column"]
+
+Columns = Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """What is added: ``column`` returns the accepted column of an episode of the store."""
+
+    store: Store
+    name: str
+    feature: Feature
+    column: Columns
+    progress: Callable[[int, int], None] | None
+
+
+def add_column(
+    store: Store,
+    name: str,
+    feature: Feature,
+    values: Any,
+    *,
+    final: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Add a feature to a store and store its values, as new files in each sealed segment.
+
+    Args:
+        store: open for writing; no writer may have an open segment.
+        name: of the new feature.
+        feature: raw or encoded.
+        values: one of: a callable from `Episode` to its column [length, *shape]; a list with the column of each
+            episode; a mapping from an episode's index to its column; an array over all steps of the store, episode
+            after episode. A feature with ``final`` needs the value of the final row, too, of episodes that have one.
+        final: whether the feature has a value in the final row; default ``feature.final``.
+        progress: called with (episodes done, episodes in all).
+
+    Raises:
+        SchemaError: the name is taken or cannot be, or the codec cannot store such a feature.
+        StepError: values of another dtype, shape or number; it names feature and episode. The store is as before.
+        StoreBusyError: a writer has an open segment, or the store is being compacted.
+        DiskFullError: no space; the store is as before.
+    """
+    store.check_writable("add a column")
+    feature = feature if final is None else feature.with_final(final)
+    with _standing_still(store) as staging:
+        schema = _extended(store, name, feature)
+        addition = _Addition(store, name, feature, _columns_of(store, name, feature, values), progress)
+        plan_undo(staging, name)
+        for number in range(len(store.segments)):
+            _stage_segment(addition, number, staging)
+        for segment in store.segments:
+            _install(f"{staging}/{segment.name}", str(segment.path))
+        store.replace_record(store.record.with_schema(schema))
+    store.refresh()
+
+
+@contextmanager
+def _standing_still(store: Store) -> Iterator[str]:
+    """Keep everybody from writing; yields the staging directory, with the store refreshed."""
+    path = str(store.path)
+    recover_store(path, store.schema)
+    with maintained_store(path) as staging, locked_store(path):
+        for segment, (_, is_sealed) in arranged_segments(path)[0].items():
+            if not is_sealed:
+                raise StoreBusyError(
+                    f"segment {segment} of {path} is being recorded. Close its writer first: a column can only be "
+                    "added to a store that stands still."
+                )
+        store.refresh()
+        yield staging
+
+
+def _extended(store: Store, name: str, feature: Feature) -> Schema:
+    if store.schema is None:
+        raise SchemaError(f"{store.path} has no features yet. Give the schema to create(), or record a step first.")
+    schema = store.schema.with_feature(name, feature)
+    try:
+        make_codec(feature)
+    except SchemaError as error:
+        raise SchemaError(f"feature {name!r}: {error}") from error
+    return schema
+
+
+def _columns_of(store: Store, name: str, feature: Feature, values: Any) -> Columns:
+    """Return the function from an episode's index to its accepted column."""
+    table = store.episodes
+    lengths = table.rows if feature.final else table.length
+    take = _taker(store, name, lengths, values)
+
+    def column(index: int) -> Any:
+        try:
+            accepted = accept_column(name, feature, take(index))
+        except StepError as error:
+            raise StepError(f"episode {index}: {error}") from error
+        if len(accepted) != lengths[index]:
+            kind = "rows, the final one included" if feature.final else "steps"
+            raise StepError(
+                f"episode {index}: feature {name!r}: got {len(accepted)} values, it has {lengths[index]} {kind}."
+            )
+        return accepted
+
+    return column
+
+
+def _taker(store: Store, name: str, lengths: npt.NDArray[np.int64], values: Any) -> Columns:
+    """Return the function from an episode's index to what the user gave for it."""
+    if callable(values):
+        function: Callable[[Episode], Any] = values
+        return lambda index: function(store[index])
+    if isinstance(values, Mapping):
+        missing = [index for index in range(len(lengths)) if index not in values]
+        if missing or len(values) != len(lengths):
+            raise StepError(
+                f"feature {name!r}: values of {len(values)} episodes, episode {missing[:1] or len(lengths)} is "
+                f"{'missing' if missing else 'none of the store'}. Give one column for each of {len(lengths)} episodes."
+            )
+        return lambda index: values[index]
+    if isinstance(values, list | tuple):
+        if len(values) != len(lengths):
+            raise StepError(
+                f"feature {name!r}: a list of {len(values)} columns for {len(lengths)} episodes. Give one for each, "
+                "or one array over all steps."
+            )
+        return lambda index: values[index]
+    steps = np.asarray(values)
+    ends = np.cumsum(lengths)
+    total = int(lengths.sum())
+    if steps.ndim == 0 or len(steps) != total:
+        raise StepError(
+            f"feature {name!r}: an array of shape {steps.shape}; all {len(lengths)} episodes have {total} rows. "
+            "Give a row for each, or a list with one column an episode."
+        )
+    return lambda index: steps[ends[index] - lengths[index] : ends[index]]
+
+
+def _stage_segment(addition: _Addition, number: int, staging: str) -> None:
+    """Write all that a segment gets, on the disk, and keep what of it is replaced."""
+    segment = addition.store.segments[number]
+    staged = f"{staging}/{segment.name}"
+    os.mkdir(staged)  # noqa: PTH102
+    column = make_column(staged, addition.name, addition.feature, segment.num_rows)
+    try:
+        _fill(column, addition, number)
+    finally:
+        column.close()
+    _describe(staged, segment, Schema({addition.name: addition.feature}))
+    keep_for_undo(staging, str(segment.path), (STATISTICS, SEGMENT_JSON))
+
+
+def _fill(column: RawColumn | EncodedColumn, addition: _Addition, number: int) -> None:
+    """Write the column of one segment: values of the episodes that are shown, zeros for the others."""
+    table = addition.store.episodes
+    shown = np.flatnonzero(table.segment == number)
+    index_of = dict(zip(table.record[shown].tolist(), shown.tolist(), strict=True))
+    for place, record in enumerate(addition.store.segments[number].records):
+        index = index_of.get(place)
+        if index is not None:
+            values = addition.column(index)
+        elif isinstance(column, RawColumn):
+            # rows that are not written are zeros already
+            continue
+        else:
+            values = [_blank(addition.feature)] * int(record["length"])
+        _write_column(column, int(record["start"]), int(record["rows"]), values)
+        if index is not None and addition.progress is not None:
+            addition.progress(index + 1, len(table))
+
+
+def _write_column(column: RawColumn | EncodedColumn, start: int, rows: int, values: Any) -> None:
+    if isinstance(column, RawColumn):
+        column.write_rows(start, values)
+        return
+    blobs = [column.codec.encode(value) for value in values]
+    for row, blob in enumerate(blobs + [b""] * (rows - len(blobs))):
+        column.write(start + row, blob)
+
+
+def _blank(feature: Feature) -> Any:
+    if feature.kind in ("text", "bytes"):
+        return "" if feature.kind == "text" else b""
+    return np.zeros([size or 0 for size in feature.shape], feature.np_dtype)
+
+
+def _describe(staged: str, segment: Segment, added: Schema) -> None:
+    """Write the segment's statistics and manifest as they are with the added column."""
+    directory = str(segment.path)
+    link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
+    found = segment_statistics(Segment.of_trimmed(staged, added), added)
+    os.unlink(f"{staged}/{EPISODES}")  # noqa: PTH108
+    statistics = load_statistics(directory) | found
+    write_statistics(staged, statistics)
+    manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
+    files = dict(manifest["files"])
+    for entry in Path(staged).iterdir():
+        num_bytes, checksum = file_checksum(str(entry), sync=True)
+        files[entry.name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
+    told = manifest | {"files": dict(sorted(files.items())), "statistics": statistics_json(statistics)}
+    replace_file(f"{staged}/{SEGMENT_JSON}", seal_json(told))
+
+
+def _install(staged: str, directory: str) -> None:
+    """Rename the staged files into their segment, the manifest last."""
+    for entry in sorted(Path(staged).iterdir(), key=lambda entry: entry.name == SEGMENT_JSON):
+        entry.replace(f"{directory}/{entry.name}")
+    sync_directory(directory)

@@ -1,0 +1,180 @@
+"""Compaction: sealed segments with deleted or discarded episodes, and runs of small ones, are written anew.
+
+::
+
+    copy what is kept into staging/     →  arrangement: the new ones are hidden
+    rename them into segments/          →  arrangement: the old ones are hidden   <- the swap, one rename
+    remove the old ones                 →  arrangement: nothing is hidden
+
+Whoever finds hidden segments without a live owner removes them: before the swap that undoes the compaction, after it
+that finishes it. See design/002-compaction.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.schema import Schema
+from stepwell.store.arrangement import Arrangement, arranged_segments, read_arrangement, replace_arrangement
+from stepwell.store.deletion import read_deleted, replace_deleted
+from stepwell.store.ids import split_id, step_id
+from stepwell.store.layout import SEGMENTS, list_segments, locked_store, new_tag, reserve_ordinals, sync_directory
+from stepwell.store.maintenance import maintained_store
+from stepwell.store.merging import Source, merge_segments
+from stepwell.store.recovery import recover_store
+from stepwell.store.segments import Segment
+
+if TYPE_CHECKING:
+    from stepwell.store.store import Store
+
+__all__ = ["compact_store"]
+
+Ids = npt.NDArray[np.int64]
+SMALL_PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """Old segments, and the new one in their place."""
+
+    sources: Sequence[Source]
+    ordinal: int
+    name: str
+    num_bytes: int
+    moved: tuple[Ids, Ids]  # first steps' ids of the kept episodes: before, after
+
+    @property
+    def has_episodes(self) -> bool:
+        return len(self.moved[0]) > 0
+
+
+def compact_store(store: Store, *, progress: Callable[[int, int], None] | None = None) -> int:
+    """Free the space of deleted and discarded episodes, and merge neighbouring small segments.
+
+    Args:
+        store: open for writing. Writers may go on; their open segments are left alone.
+        progress: called with (segments done, segments in all).
+
+    Returns:
+        By how many bytes the store is smaller.
+
+    Raises:
+        StoreBusyError: a column is being added, or another process compacts.
+        DiskFullError: no space for the new segments; the store is as before.
+        CorruptSegmentError: a segment that was to be written anew is damaged; the store is as before.
+    """
+    store.check_writable("compact it")
+    store.refresh()
+    path, schema = str(store.path), store.schema
+    if schema is None:
+        return 0
+    recover_store(path, schema)
+    with maintained_store(path) as staging:
+        replaced = _build(path, staging, schema, store.record.segment_bytes, progress)
+        old = [source.segment for one in replaced for source in one.sources]
+        freed = sum(_directory_bytes(str(segment.path)) for segment in old) - sum(one.num_bytes for one in replaced)
+        if replaced:
+            _swap(path, staging, replaced)
+    store.refresh()
+    return freed
+
+
+def _build(
+    path: str, staging: str, schema: Schema, segment_bytes: int, progress: Callable[[int, int], None] | None
+) -> list[_Replacement]:
+    """Write all new segments into the staging directory."""
+    groups = _plan(path, schema, segment_bytes)
+    with locked_store(path) as lock:
+        first = reserve_ordinals(path, lock, len(groups)) if groups else 0
+    built = []
+    for number, group in enumerate(groups):
+        built.append(_build_one(staging, schema, group, first + number))
+        if progress is not None:
+            progress(number + 1, len(groups))
+    return built
+
+
+def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal: int) -> _Replacement:
+    name = f"{ordinal:08d}-{new_tag()}"
+    before = np.concatenate([_first_ids(one.segment.ordinal, one.records) for one in sources])
+    if len(before) == 0:
+        return _Replacement(sources, ordinal, name, 0, (before, before))
+    records = merge_segments(f"{staging}/{name}", schema, sources)
+    after = _first_ids(ordinal, records)
+    return _Replacement(sources, ordinal, name, _directory_bytes(f"{staging}/{name}"), (before, after))
+
+
+def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
+    """Return the groups of neighbouring segments that become one new segment each."""
+    shown, _ = arranged_segments(path)
+    deleted = read_deleted(path)
+    groups: list[list[Source]] = []
+    run: list[Source] = []
+    run_bytes = 0
+    for name, (_, is_sealed) in shown.items():
+        source = _source(f"{path}/{SEGMENTS}/{name}", schema, deleted) if is_sealed else None
+        size = 0 if source is None else _kept_bytes(source)
+        if source is None or size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes:
+            groups.append(run)
+            run, run_bytes = [], 0
+        if source is not None:
+            run.append(source)
+            # one that is large ends its run at once
+            run_bytes += size if size * SMALL_PART < segment_bytes else segment_bytes
+    groups.append(run)
+    return [group for group in groups if len(group) > 1 or (group and not group[0].kept.all())]
+
+
+def _source(directory: str, schema: Schema, deleted: Ids) -> Source:
+    segment = Segment(directory, schema)
+    is_deleted = np.isin(_first_ids(segment.ordinal, segment.records), deleted)
+    return Source(segment, ~segment.records["discarded"] & ~is_deleted)
+
+
+def _first_ids(ordinal: int, records: npt.NDArray[Any]) -> Ids:
+    return step_id(np.full(len(records), ordinal, np.int64), records["start"])
+
+
+def _kept_bytes(source: Source) -> int:
+    return _directory_bytes(str(source.segment.path)) * source.num_rows // max(1, source.segment.num_rows)
+
+
+def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
+    """Show the new segments instead of the old ones; the old ones are removed when the staging directory is."""
+    new = [one for one in replaced if one.has_episodes]
+    positions = dict(read_arrangement(path).positions)
+    with locked_store(path):
+        replace_arrangement(path, positions, [one.name for one in new])
+    for one in new:
+        os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")  # noqa: PTH104
+    sync_directory(f"{path}/{SEGMENTS}")
+    arrangement = Arrangement(positions)
+    for one in new:
+        first = one.sources[0].segment
+        positions[one.name] = arrangement.key(first.ordinal, first.name)[0]
+    with locked_store(path):
+        _carry_deletions(path, new)
+        replace_arrangement(path, positions, [source.segment.name for one in replaced for source in one.sources])
+
+
+def _carry_deletions(path: str, new: Sequence[_Replacement]) -> None:
+    """Delete anew, under its new id, what was deleted while it was being copied; forget ids of segments long gone."""
+    deleted = read_deleted(path)
+    if len(deleted) == 0:
+        return
+    # those of the old segments stay until the next time: a reader may still have the old segments listed
+    there = np.array([ordinal for ordinal, _ in list_segments(path).values()], np.int64)
+    kept = deleted[np.isin(split_id(deleted)[0], there)]
+    moved = [after[np.isin(before, deleted)] for before, after in (one.moved for one in new)]
+    replace_deleted(path, np.concatenate([kept, *moved]))
+
+
+def _directory_bytes(path: str) -> int:
+    with os.scandir(path) as entries:
+        return sum(entry.stat().st_size for entry in entries)

@@ -1,0 +1,164 @@
+"""Concatenation: one new store of the episodes of several, at the cost of links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import SchemaError, StoreBusyError
+from stepwell.schema import Schema
+from stepwell.store.arrangement import arranged_segments
+from stepwell.store.building import built_store
+from stepwell.store.deletion import read_deleted, replace_deleted
+from stepwell.store.ids import split_id, step_id
+from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
+from stepwell.store.linking import link_file
+from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.records import StoreRecord
+from stepwell.store.statistics import STATISTICS
+
+if TYPE_CHECKING:
+    from stepwell.store.store import Store
+
+__all__ = ["concatenate"]
+
+
+def concatenate(
+    path: str | os.PathLike[str],
+    stores: Sequence[Store],
+    *,
+    link: bool = True,
+    metadata: Mapping[str, Any] | None = None,
+) -> Store:
+    """Make a new store of the episodes of several, store by store.
+
+    Args:
+        path: of the new store; nothing may be there. It appears whole or not at all.
+        stores: at least one, all with the same features and fps. What counts is what they have on the disk now.
+        link: whether sealed files are hard links, which cost no space; False, or another file system: copies.
+        metadata: of the new store; default: that of all stores together, which must agree on the keys they share.
+
+    Returns:
+        The new store, open for writing, with a uuid of its own. Step ids are new, ``origin`` is kept; deleted episodes
+        stay deleted.
+
+    Raises:
+        SchemaError: no stores, or other features, fps or metadata in one of them than in the first.
+        StoreBusyError: a store is still being recorded, or was compacted meanwhile; the message names it.
+        StoreExistsError: something is at the path.
+        DiskFullError: no space; nothing is left at the path.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> folder = tempfile.mkdtemp()
+        >>> parts = []
+        >>> for k in range(2):
+        ...     store = stepwell.create(f"{folder}/{k}.well")
+        ...     with store.writer() as writer:
+        ...         episode = writer.add_episode({"action": [k, k]})
+        ...     parts.append(store)
+        >>> whole = concatenate(f"{folder}/whole.well", parts)
+        >>> [episode["action"].tolist() for episode in whole]
+        [[0, 0], [1, 1]]
+    """
+    from stepwell.store.opening import open
+
+    for store in stores:
+        store.refresh()
+    record = _joined_record(stores, metadata)
+    with built_store(path) as target:
+        deleted = [np.empty(0, np.int64)]
+        ordinal = 0
+        for store in stores:
+            mapping = {} if record.schema is None else _take_store(store, target, ordinal, record.schema, link=link)
+            deleted.append(_moved_ids(read_deleted(str(store.path)), mapping))
+            ordinal += len(mapping)
+        if any(map(len, deleted)):
+            replace_deleted(target, np.concatenate(deleted))
+        replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
+    return open(path)
+
+
+def _joined_record(stores: Sequence[Store], metadata: Mapping[str, Any] | None) -> StoreRecord:
+    """Return the record of the new store; SchemaError when the stores do not go together."""
+    if not stores:
+        raise SchemaError("no stores to concatenate. Give at least one.")
+    first = stores[0]
+    for store in stores[1:]:
+        if store.schema != first.schema:
+            raise SchemaError(f"{store.path} has {store.schema}, {first.path} has {first.schema}. They must be equal.")
+        if store.fps != first.fps:
+            raise SchemaError(
+                f"{store.path} has fps={store.fps}, {first.path} has fps={first.fps}. They must be equal."
+            )
+    joined = dict(metadata) if metadata is not None else _joined_metadata(stores)
+    new = StoreRecord(schema=first.schema, fps=first.fps, metadata=joined)
+    return replace(new, segment_bytes=first.record.segment_bytes, sync=first.record.sync)
+
+
+def _joined_metadata(stores: Sequence[Store]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for store in stores:
+        for key, value in store.metadata.items():
+            if joined.setdefault(key, value) != value:
+                raise SchemaError(
+                    f"metadata {key!r} is {value!r} in {store.path} and {joined[key]!r} before it. "
+                    "Say what it shall be: concatenate(..., metadata={...})."
+                )
+    return joined
+
+
+def _take_store(store: Store, target: str, first: int, schema: Schema, *, link: bool) -> dict[int, int]:
+    """Link all segments of a store under ordinals from ``first`` on; returns old to new ordinals."""
+    source = str(store.path)
+    mapping: dict[int, int] = {}
+    shown, _ = arranged_segments(source)
+    for name, (old, is_sealed) in shown.items():
+        if not is_sealed:
+            raise StoreBusyError(
+                f"segment {name} of {source} is still being recorded. Close its writer (if that died: open the store "
+                "for writing once), or concatenate a checkpoint of the store."
+            )
+        mapping[old] = first + len(mapping)
+        try:
+            _take_segment(
+                f"{source}/{SEGMENTS}/{name}", target, mapping[old], name.partition("-")[2], schema, link=link
+            )
+        except FileNotFoundError as error:
+            raise StoreBusyError(f"segment {name} of {source} was compacted meanwhile. Try again.") from error
+    return mapping
+
+
+def _take_segment(directory: str, target: str, ordinal: int, tag: str, schema: Schema, *, link: bool) -> None:
+    """Link a sealed segment's files; its manifest is a new file, since it tells the ordinal."""
+    name = f"{ordinal:08d}-{tag}"
+    copy = f"{target}/{SEGMENTS}/{name}"
+    os.mkdir(copy)  # noqa: PTH102
+    manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
+    wanted = set(_segment_files(schema))
+    files = {file: entry for file, entry in manifest["files"].items() if file in wanted}
+    for file in files:
+        link_file(f"{directory}/{file}", f"{copy}/{file}", link=link)
+    told = manifest | {"name": name, "ordinal": ordinal, "files": files}
+    replace_file(f"{copy}/{SEGMENT_JSON}", seal_json(told), sync=False)
+
+
+def _segment_files(schema: Schema) -> Iterator[str]:
+    yield from (EPISODES, METADATA, STATISTICS)
+    for name, feature in schema.items():
+        yield f"{name}.npy"
+        if not feature.is_raw:
+            yield f"{name}.bin"
+
+
+def _moved_ids(ids: npt.NDArray[np.int64], mapping: Mapping[int, int]) -> npt.NDArray[np.int64]:
+    ordinals, rows = split_id(ids)
+    known = np.isin(ordinals, list(mapping))
+    moved = np.array([mapping[int(ordinal)] for ordinal in ordinals[known]], np.int64)
+    return step_id(moved, rows[known])

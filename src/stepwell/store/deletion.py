@@ -1,0 +1,96 @@
+"""Episodes that are not shown any more: ``deleted.npy`` holds the ids of their first steps."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
+from stepwell.store.arrangement import arranged_segments
+from stepwell.store.ids import step_id
+from stepwell.store.layout import DELETED, locked_store, replace_file
+
+if TYPE_CHECKING:
+    from stepwell.store.store import Store
+
+__all__ = ["delete_episodes", "read_deleted", "replace_deleted"]
+
+Ids = npt.NDArray[np.int64]
+
+
+def delete_episodes(store: Store, episodes: Any) -> int:
+    """Hide episodes of a store, in every process that refreshes.
+
+    Args:
+        store: open for writing.
+        episodes: an index, indices, a slice or a bool mask, as of the store's last refresh.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        EpisodeNotFoundError: an index that is none.
+        StoreBusyError: an episode is still being recorded, or the store was compacted since its last refresh.
+    """
+    store.check_writable("delete episodes")
+    table = store.episodes.take(_indices(store, episodes))
+    if table.is_open.any():
+        raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
+    names = {store.segments[number].name for number in np.unique(table.segment)}
+    ordinals = np.array([segment.ordinal for segment in store.segments], np.int64)
+    path = str(store.path)
+    with locked_store(path):
+        gone = names - arranged_segments(path)[0].keys()
+        if gone:
+            raise StoreBusyError(
+                f"{path} was compacted since it was refreshed: {', '.join(sorted(gone))} is gone, and indices may "
+                "mean other episodes. Call store.refresh() and find them again."
+            )
+        if len(table):
+            replace_deleted(path, np.union1d(read_deleted(path), step_id(ordinals[table.segment], table.start)))
+    store.refresh()
+    return len(table)
+
+
+def read_deleted(store: str) -> Ids:
+    """Return the ids of the first steps of a store's deleted episodes; CorruptSegmentError when they cannot be read."""
+    path = Path(store, DELETED)
+    try:
+        found: Ids = np.load(path)
+    except FileNotFoundError:
+        return np.empty(0, np.int64)
+    except (ValueError, EOFError) as error:
+        raise CorruptSegmentError(f'{path} is damaged: {error}. Run "stepwell verify PATH".') from error
+    return found
+
+
+def replace_deleted(store: str, ids: Ids) -> None:
+    """Replace ``deleted.npy``; the caller holds the store's lock."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.unique(ids).astype(np.int64))
+    replace_file(f"{store}/{DELETED}", buffer.getvalue())
+
+
+def _indices(store: Store, episodes: Any) -> Ids:
+    """Return distinct indices, each 0 .. len(store) - 1."""
+    count = len(store)
+    if isinstance(episodes, slice):
+        return np.arange(count)[episodes]
+    chosen = np.atleast_1d(np.asarray(episodes))
+    if chosen.dtype == bool and chosen.shape == (count,):
+        return np.flatnonzero(chosen)
+    if chosen.size == 0:
+        return np.empty(0, np.int64)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+        raise EpisodeNotFoundError(
+            f"episodes {episodes!r} are no indices. Give integers, a slice, or a bool mask of {count}."
+        )
+    wrong = chosen[(chosen < -count) | (chosen >= count)]
+    if len(wrong):
+        raise EpisodeNotFoundError(f"no episode {wrong[0]}. {store.path} has {count}: {-count} to {count - 1}.")
+    found: Ids = np.unique(chosen.astype(np.int64) % count)
+    return found

@@ -132,6 +132,11 @@ def test_refresh_keeps_the_maps_of_what_did_not_grow(tmp_path):
         assert all_of(reader)["x"][-1].tolist() == [7, 7]
 
 
+def test_refresh_without_a_change_is_the_same_reader(store):
+    reader = WindowReader(View(store).select([0, 2]), {"observation": None})
+    assert reader.refresh() is reader
+
+
 def test_a_segment_that_was_sealed_and_renamed_is_still_found(tmp_path):
     live = stepwell.create(tmp_path / "live.well", Schema({"x": Array((), "int64")}))
     with live.writer() as writer:

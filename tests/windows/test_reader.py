@@ -228,7 +228,16 @@ def test_outputs_are_aligned_views_of_the_memory_that_was_given(stores):
     assert list(batch) == ["observation", "observation_is_pad", "reward", "reward_is_pad", "words"]
 
 
-@pytest.mark.parametrize("memory", [np.empty(10, np.uint8), np.empty(10_000, np.int8)])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        np.empty(10, np.uint8),
+        np.empty(10_000, np.int8),
+        np.empty(20_000, np.uint8)[::2],
+        np.frombuffer(bytes(10_000), np.uint8),
+    ],
+    ids=["small", "int8", "strided", "read-only"],
+)
 def test_memory_that_does_not_fit_is_refused(stores, memory):
     reader = WindowReader(View(stores[0]), {"observation": [0, 1]})
     with pytest.raises(WindowError, match="does not hold"):
@@ -241,6 +250,23 @@ def test_position_that_is_no_anchor_is_refused(stores, position):
     assert reader.index.num_anchors == 22
     with pytest.raises(WindowError, match=f"position {position} is not one of 22 anchors"):
         reader.read([0, position])
+
+
+@pytest.mark.parametrize("positions", [[0.5], [[0]], 0, ["a"]])
+def test_positions_that_are_no_numbers_are_refused(stores, positions):
+    with pytest.raises(WindowError, match="whole numbers"):
+        WindowReader(View(stores[0]), {"reward": None}).read(positions)
+
+
+def test_segment_that_was_removed_is_an_error_that_says_so(make_store):
+    import shutil
+
+    store = make_store((3, 4), ("reward",), per_segment=1)
+    reader = WindowReader(View(store), {"reward": None})
+    shutil.rmtree(store.segments[1].path)
+    reader.read([0, 1])
+    with pytest.raises(LoaderError, match=r"episode 1, step 2: segment .* was removed since\. Refresh"):
+        reader.read([0, 5])
 
 
 def test_empty_batch_has_the_shapes_of_a_full_one(stores):

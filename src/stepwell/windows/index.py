@@ -29,7 +29,7 @@ from stepwell.store.ids import split_id, step_id
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.views import Part, View
 
-__all__ = ["AnchorIndex"]
+__all__ = ["AnchorIndex", "positions_array"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -128,7 +128,7 @@ class AnchorIndex:
         Raises:
             WindowError: a position that is no anchor.
         """
-        return tuple(self.places(np.ascontiguousarray(positions, dtype=np.int64)))
+        return tuple(self.places(positions_array(positions)))
 
     def step_ids(self, positions: npt.ArrayLike) -> Int64s:
         """Return the ids of the anchors' steps, int64 [n]."""
@@ -215,6 +215,18 @@ class AnchorIndex:
 
     def __repr__(self) -> str:
         return f"<AnchorIndex {self.num_anchors:,} anchors in {len(self.records):,} episodes>"
+
+
+def positions_array(positions: npt.ArrayLike) -> Int64s:
+    """Return positions as the kernels take them, int64 [n].
+
+    Raises:
+        WindowError: not one axis of whole numbers.
+    """
+    array = np.asarray(positions)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise WindowError(f"positions of dtype {array.dtype} and shape {array.shape}. Allowed: whole numbers, [n].")
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _trims(fields: list[ResolvedField], has_final: npt.NDArray[np.bool_]) -> tuple[int, Int64s]:

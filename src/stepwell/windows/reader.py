@@ -23,7 +23,7 @@ from stepwell.errors import LoaderError, WindowError
 from stepwell.schema import Schema
 from stepwell.windows.decoding import ColumnDecoder, RowError
 from stepwell.windows.fields import as_fields
-from stepwell.windows.index import AnchorIndex
+from stepwell.windows.index import AnchorIndex, positions_array
 from stepwell.windows.layouts import Layout, aligned_empty, gather_tables, make_layout
 from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps
 from stepwell.windows.resolved import ResolvedField, resolve_all
@@ -113,8 +113,11 @@ class WindowReader:
 
     def refresh(self) -> WindowReader:
         """Return a reader of the stores as they are now; maps that are long enough go on being used."""
+        view = self.view.refresh()
+        if view is self.view:
+            return self
         fields, max_maps, memory_bytes = self._arguments
-        return WindowReader(self.view.refresh(), fields, max_maps=max_maps, memory_bytes=memory_bytes, _known=self)
+        return WindowReader(view, fields, max_maps=max_maps, memory_bytes=memory_bytes, _known=self)
 
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""
@@ -138,14 +141,14 @@ class WindowReader:
             LoaderError: a row could not be read; names store, episode and step, and chains the cause.
             WindowError: a position that is no anchor.
         """
-        positions = np.ascontiguousarray(positions, dtype=np.int64)
+        positions = positions_array(positions)
         layout = self._layouts.get(len(positions)) or self._layout(len(positions))
         if memory is None:
             memory = aligned_empty(layout.num_bytes)
-        elif memory.nbytes < layout.num_bytes or memory.dtype != np.uint8:
+        elif memory.nbytes < layout.num_bytes or memory.dtype != np.uint8 or not memory.flags.carray:
             raise WindowError(
                 f"memory of {memory.nbytes} bytes ({memory.dtype}) does not hold {layout.num_bytes}. "
-                "Use uint8 [num_bytes(n)]."
+                "Use writable, contiguous uint8 [num_bytes(n)]."
             )
         places = self.index.places(positions)
         table = self._mapped(places)
@@ -214,7 +217,10 @@ class WindowReader:
             return self.maps.ensure(np.unique(places[SEGMENT]))
         except MapError as error:
             first = int(np.flatnonzero(places[SEGMENT] == error.segment)[0])
-            raise LoaderError(f"{self._where(places, first, int(places[ROW, first]))}: {error.cause}") from error.cause
+            what: object = error.cause
+            if isinstance(what, FileNotFoundError):
+                what = f"segment {self.maps.segments[error.segment].name} was removed since. Refresh the loader."
+            raise LoaderError(f"{self._where(places, first, int(places[ROW, first]))}: {what}") from error.cause
 
     def _announce(self, table: MapTable, places: Int64s) -> None:
         """Tell the system which bytes of files a batch is about to read, so that it fetches them all at once."""

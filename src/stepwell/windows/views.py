@@ -169,7 +169,7 @@ class View:
         )
 
     def refresh(self) -> View:
-        """Return the view of the stores as they are now, with the same choices made again.
+        """Return the view of the stores as they are now, with the same choices made again; itself if nothing changed.
 
         Numbers and slices of episodes are then taken from the new list of episodes, predicates see the new ones too.
 
@@ -178,6 +178,9 @@ class View:
         """
         for store in self.stores:
             store.refresh()
+        # a store replaces its table when, and only when, something changed
+        if all(part.table is part.store.episodes for part in self.parts):
+            return self
         view = View(self.stores)
         for choice in self._choices:
             if "fractions" in choice:

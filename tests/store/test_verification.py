@@ -179,6 +179,15 @@ def test_deep_finds_rows_that_cannot_be_decoded(damaged):
     assert "1 rows cannot be decoded, the first is row 0" in deep[name]
 
 
+def test_an_impossible_length_of_an_episode_does_not_hang_the_decoding(damaged):
+    table = segment_of(damaged) / "episodes.npy"
+    records = np.load(table, mmap_mode="r+")
+    records["length"][1] = 1 << 60
+    records.flush()
+    named = {finding.file.rsplit("/", 1)[1] for finding in verify_store(damaged, deep=True).findings}
+    assert named == {"episodes.npy"}
+
+
 def test_unknown_files_and_directories_are_named(damaged):
     segment = segment_of(damaged)
     (segment / "stray.npy").write_bytes(b"x")

@@ -73,7 +73,9 @@ class FeatureStatistics:
     @property
     def quantiles(self) -> dict[str, Floats]:
         """The quantiles at 1, 10, 50, 90 and 99 %, as "q01", "q10", "q50", "q90", "q99"."""
-        return {name: self.quantile(fraction) for name, fraction in QUANTILES.items()}
+        fractions = list(QUANTILES.values())
+        columns = np.array([sketch.quantile(fractions) for sketch in self.sketches]).T
+        return {name: column.reshape(self.shape)[()] for name, column in zip(QUANTILES, columns, strict=True)}
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the sketches as JSON types; NaN becomes None."""

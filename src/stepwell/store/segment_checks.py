@@ -75,7 +75,7 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
     if files:
         yield from _unlisted(path, files, schema)
     yield Check(path / EPISODES, functools.partial(_check_sealed_episodes, path, manifest))
-    yield Check(path / METADATA, functools.partial(_check_metadata, path))
+    yield Check(path / METADATA, functools.partial(_check_metadata, path, manifest.get("episodes")))
     yield Check(path / STATISTICS, functools.partial(load_statistics, path))
     num_rows = manifest.get("rows")
     for name, feature in (schema or {}).items():
@@ -181,8 +181,9 @@ def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
         raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {told}. {RESTORE}")
 
 
-def _check_metadata(path: Path) -> None:
-    num_episodes = len(_read_sealed_records(path))
+def _check_metadata(path: Path, num_episodes: int | None) -> None:
+    if num_episodes is None:
+        num_episodes = len(_read_sealed_records(path))
     lines = 0
     with (path / METADATA).open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
@@ -243,6 +244,7 @@ def _check_offsets(file: Path, start: int, count: int) -> int:
 def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     try:
         records = _read_sealed_records(path)
+        check_records(records, path.name)
         _check_sealed_column(path, name, feature, _num_rows(records))
         _check_blobs(path, name)
     except (CorruptSegmentError, OSError):

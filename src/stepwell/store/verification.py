@@ -219,7 +219,7 @@ def _problem_of(check: Check) -> str | None:
     try:
         check.run()
     except StepwellError as error:
-        return str(error).removesuffix(ADVICE)
+        return str(error).replace(ADVICE, " Restore it from a copy.")
     except FileNotFoundError:
         return None if not check.file.parent.exists() else "missing. Restore it from a copy, or remove the segment."
     except Exception as error:  # garbage on the disk may raise anything, and must not end the verification

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError
+from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Feature, Schema
 from stepwell.store.episodes import EPISODE_DTYPE, check_records
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
@@ -82,7 +82,9 @@ class Segment:
     def refresh(self) -> bool:
         """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""
         progress = self._progress
-        if progress is None or (progress.rows == self.num_rows and not progress.is_sealed):
+        if progress is None:
+            return False
+        if progress.rows == self.num_rows and progress.episodes == len(self.records) and not progress.is_sealed:
             return False
         self._follow()
         return True
@@ -145,11 +147,17 @@ class Segment:
         ):
             raise self._damaged(f"{name}.npy", f"the offsets of rows {start} to {stop} do not fit {name}.bin")
         rows = [blobs[offsets[i] : offsets[i + 1]] for i in range(stop - start)]
-        if feature.is_ragged:
-            return [codec.decode(blob) for blob in rows]
-        out = np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
+        out: Any = (
+            [None] * len(rows) if feature.is_ragged else np.empty((len(rows), *feature.fixed_shape), feature.np_dtype)
+        )
         for i, blob in enumerate(rows):
-            codec.decode_into(blob, out[i])
+            try:
+                if feature.is_ragged:
+                    out[i] = codec.decode(blob)
+                else:
+                    codec.decode_into(blob, out[i, ...])
+            except DecodeError as error:
+                raise DecodeError(f"{name} of segment {self.name}, row {start + i}: {error}") from error
         return out
 
     def _follow(self) -> None:

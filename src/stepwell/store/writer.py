@@ -153,6 +153,7 @@ class Writer:
         *,
         terminated: bool = False,
         truncated: bool = False,
+        final: Mapping[str, Any] | None = None,
         **metadata: Any,
     ) -> int:
         """Store a whole episode.
@@ -162,6 +163,7 @@ class Writer:
                 them or none: the last one is the observation after the last action.
             terminated: see `end_episode`.
             truncated: see `end_episode`.
+            final: see `end_episode`; instead of columns of T + 1.
             metadata: see `end_episode`.
 
         Returns:
@@ -179,10 +181,14 @@ class Writer:
         if count == 0:
             raise StepError("an episode needs at least one step, got columns of 0 steps.")
         names = list(segment.schema)
-        final = {name: values[count] for name, values in zip(names, accepted, strict=True) if len(values) > count}
+        finals = {name: values[count] for name, values in zip(names, accepted, strict=True) if len(values) > count}
+        if final is not None:
+            if finals:
+                raise StepError("the final row was given twice: by columns of T + 1, and by final.")
+            finals = self._accept_final(dict(flatten(final)))
         segment.append_rows([values[:count] for values in accepted], count)
         place = segment.end_episode(
-            metadata=line, final=final or None, terminated=bool(terminated), truncated=bool(truncated)
+            metadata=line, final=finals or None, terminated=bool(terminated), truncated=bool(truncated)
         )
         self._roll(segment)
         return place
@@ -247,7 +253,12 @@ class Writer:
             schema = self._store.ensure_schema(lambda: infer_schema(step))
             self._bind(schema)
             self._segment = SegmentWriter(
-                str(self._store.path), schema, sync=self._sync, ordinal=self._ordinal, tag=self._tag
+                str(self._store.path),
+                schema,
+                sync=self._sync,
+                ordinal=self._ordinal,
+                tag=self._tag,
+                confirm=lambda: self._store.check_schema(schema),
             )
         return self._segment
 

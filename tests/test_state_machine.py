@@ -1,0 +1,189 @@
+"""Writers, readers, deletion and kills against a model of plain lists."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from stepwell.errors import WindowError
+from stepwell.order import random, sequential
+from stepwell.schema import Array, Bytes, Schema
+from stepwell.store import Writer, create, open
+from stepwell.windows import Field, View, WindowReader
+
+SCHEMA = Schema({"observation": Array(2, "int64", final=True), "action": Array((), "int64"), "note": Bytes()})
+
+
+class ModelEpisode:
+    """What one episode must look like: its values of ``observation`` by row, and how it ended."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.length = 0
+        self.state = "open"
+
+    @property
+    def is_shown(self) -> bool:
+        return self.length > 0 and self.state != "gone"
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Each writer is a list of episodes; the store shows all of them, by the order of their segments."""
+
+    writers = Bundle("writers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.store = create(self.directory / "a.well", SCHEMA, segment_bytes=400)
+        self.reader = open(self.store.path, mode="r")
+        self.model: list[ModelEpisode] = []
+        self.counter = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.directory)
+
+    def value(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    @rule(target=writers)
+    def start_writer(self) -> Any:
+        return {"writer": self.store.writer(), "open": None}
+
+    @rule(entry=writers, count=st.integers(1, 6), batch=st.booleans())
+    def append(self, entry: Any, count: int, batch: bool) -> None:
+        writer = entry["writer"]
+        if writer is None:
+            return
+        if entry["open"] is None:
+            entry["open"] = ModelEpisode()
+            self.model.append(entry["open"])
+        values = [self.value() for _ in range(count)]
+        if batch:
+            writer.append_batch(
+                {
+                    "observation": np.array([[v, -v] for v in values]),
+                    "action": values,
+                    "note": [b"%d" % v for v in values],
+                }
+            )
+        else:
+            for v in values:
+                writer.append({"observation": np.array([v, -v]), "action": v, "note": b"%d" % v})
+        entry["open"].rows += values
+        entry["open"].length += count
+
+    @rule(entry=writers, final=st.booleans())
+    def end(self, entry: Any, final: bool) -> None:
+        if entry["writer"] is None or entry["open"] is None:
+            return
+        v = self.value()
+        entry["writer"].end_episode(terminated=final, final={"observation": np.array([v, -v])} if final else None)
+        if final:
+            entry["open"].rows.append(v)
+        entry["open"].state = "ended"
+        entry["open"] = None
+
+    @rule(entry=writers)
+    def discard(self, entry: Any) -> None:
+        if entry["writer"] is None:
+            return
+        entry["writer"].discard_episode()
+        if entry["open"] is not None:
+            entry["open"].state = "gone"
+            entry["open"] = None
+
+    @rule(entry=writers)
+    def close(self, entry: Any) -> None:
+        if entry["writer"] is None:
+            return
+        entry["writer"].close()
+        entry["writer"] = None
+        if entry["open"] is not None:
+            entry["open"].state = "ended"
+            entry["open"] = None
+
+    @rule(entry=writers)
+    def drop_without_closing(self, entry: Any) -> None:
+        writer: Writer | None = entry["writer"]
+        entry["writer"] = None
+        del writer
+        if entry["open"] is not None:
+            entry["open"].state = "left"
+            entry["open"] = None
+
+    @rule()
+    def reopen(self) -> None:
+        self.store = open(self.store.path)
+        for episode in self.model:
+            if episode.state == "left":
+                episode.state = "ended"
+        self.reader = open(self.store.path, mode="r")
+
+    def shown(self) -> dict[int, ModelEpisode]:
+        return {episode.rows[0]: episode for episode in self.model if episode.is_shown}
+
+    @invariant()
+    def a_refreshed_reader_shows_exactly_the_model(self) -> None:
+        self.reader.refresh()
+        expected = self.shown()
+        assert len(self.reader) == len(expected)
+        assert self.reader.num_steps == sum(episode.length for episode in expected.values())
+        for episode in self.reader:
+            model = expected[int(episode["observation"][0, 0])]
+            assert episode["observation"][:, 0].tolist() == model.rows
+            assert episode["action"].tolist() == model.rows[: model.length]
+            assert episode["note"] == [b"%d" % v for v in model.rows[: model.length]]
+
+    @invariant()
+    def windows_are_those_of_the_model(self) -> None:
+        if not self.model:
+            return
+        fields = {
+            "here": Field("action"),
+            "next": Field("observation", 1),
+            "around": Field("action", (-2, 0, 3), pad="zero"),
+            "inside": Field("action", (-1, 0), pad="drop"),
+        }
+        index_of = {value: (episode, t) for episode in self.shown().values() for t, value in enumerate(episode.rows)}
+        try:
+            reader = WindowReader(View(self.reader), fields)
+        except WindowError as error:
+            assert all(episode.length < 2 for episode in self.shown().values()), error
+            return
+        for order in (sequential(), random(seed=3)):
+            bound = order.bind(reader.index)
+            batch = reader.read(bound.positions(0, 0, bound.num_positions))
+            check_windows(batch, index_of)
+
+
+def check_windows(batch: dict[str, Any], index_of: dict[int, tuple[ModelEpisode, int]]) -> None:
+    """Compare every window with the model; no anchor twice, and all of them."""
+    seen = batch["here"].tolist()
+    expected = []
+    for episode in {id(episode): episode for episode, _ in index_of.values()}.values():
+        last = episode.length - 1
+        if episode.state in ("open", "left"):
+            last = min(last, len(episode.rows) - 1 - 3)  # what is not there yet is never padded
+        expected += episode.rows[1 : last + 1]
+    assert sorted(seen) == sorted(expected)
+    for b, value in enumerate(seen):
+        episode, t = index_of[value]
+        last_row = len(episode.rows) - 1
+        assert batch["next"][b, 0] == episode.rows[min(t + 1, last_row)]
+        around = [episode.rows[t + o] if 0 <= t + o < episode.length else 0 for o in (-2, 0, 3)]
+        assert batch["around"][b].tolist() == around
+        assert batch["around_is_pad"][b].tolist() == [not 0 <= t + o < episode.length for o in (-2, 0, 3)]
+        assert batch["inside"][b].tolist() == [episode.rows[t - 1], value]
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

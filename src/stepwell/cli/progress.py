@@ -43,10 +43,15 @@ def make_bar(total: int | None, unit: str, title: str) -> Any:
         from tqdm import tqdm
     except ImportError:
         return NoBar()
+
+    class Bar(tqdm):  # type: ignore[misc]
+        # tqdm's monitor is a thread that outlives its bars
+        monitor_interval = 0
+
     # some pseudo-terminals say that they are 0 wide and 0 high, and tqdm would draw nothing there
     size = shutil.get_terminal_size()
     is_large = total is None or total > 1000
-    return tqdm(
+    return Bar(
         total=total,
         unit=f" {unit}",
         desc=title,

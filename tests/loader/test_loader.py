@@ -8,7 +8,7 @@ import stepwell
 from stepwell import Field, View
 from stepwell.errors import LoaderError, OrderError, WindowError
 from stepwell.loader import Batch, Loader
-from stepwell.order import weighted
+from stepwell.order import mixed, weighted
 from stepwell.store import Store
 
 FIELDS = {
@@ -231,3 +231,16 @@ def test_an_iterator_is_a_context_that_closes(store: Store) -> None:
         next(iterator)
     with pytest.raises(StopIteration):
         next(iterator)
+
+
+def test_several_stores_are_mixed_in_one_loader(store: Store, tmp_path: Path) -> None:
+    from .conftest import make_store
+
+    other = make_store(tmp_path / "other.well", (4, 4))
+    fields = {"number": "number", "episode": "episode_index"}
+    loader = Loader(View([store, other]), fields, batch_size=9, order=mixed([1, 3]), threads=2)
+    assert sum(len(batch["number"]) for batch in loader) == loader.num_positions == 45
+    state = loader.state_dict()
+    again = Loader(View([store, other]), fields, batch_size=9, order=mixed([1, 3]))
+    again.load_state_dict(state)
+    assert dump(again) == dump(loader)

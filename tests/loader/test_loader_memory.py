@@ -1,6 +1,7 @@
 """Recycled memory never changes below anyone who still sees it."""
 
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,17 @@ def test_a_transform_may_keep_what_it_was_given(store: Store, threads: int) -> N
     assert len(kept) == 30
     for array, before in kept:
         np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_batches_go_without_the_garbage_collector(store: Store, threads: int) -> None:
+    gone = []
+    gc.collect()
+    gc.disable()
+    try:
+        for batch in Loader(store, FIELDS, batch_size=4, threads=threads):
+            gone.append(weakref.ref(batch["state"]))
+        del batch
+        assert [ref() for ref in gone] == [None] * 10
+    finally:
+        gc.enable()

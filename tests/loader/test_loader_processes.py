@@ -1,6 +1,7 @@
 """Threads of a loader never outlive it, and loaders work on both sides of a fork and in a spawned process."""
 
 import gc
+import itertools
 import os
 import pickle
 import signal
@@ -87,7 +88,7 @@ def test_ctrl_c_while_waiting_ends_the_iteration_and_its_threads(store: Store, t
         while True:
             next(iterator)
     timer.join()
-    assert list(iterator) == []
+    assert list(itertools.islice(iterator, 1)) == []
     assert not loader_threads()
 
 

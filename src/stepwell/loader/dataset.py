@@ -76,7 +76,7 @@ class WindowDataset:
         Its length is that of the view's snapshot until `refresh`, however the stores grow. Picklable; works in forked
         and spawned workers, each of which reads by itself. Safe to use from several threads. For random transforms with
         ``shuffle=False`` or without batched reads, call `set_epoch` before each epoch, or they repeat.
-        stepwell's own `Loader` does the same work 5 to 10 times faster: threads need no copy between processes.
+        Workers copy every batch from process to process; `Loader` builds them by threads and copies nothing.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ check: $(VENV)/.lint
 
 bench: $(VENV)/.bench
 	mkdir -p benchmarks/results
-	$(PY) benchmarks/run.py | tee benchmarks/results/latest.jsonl
+	$(PY) benchmarks/run.py --list | xargs -n 1 $(PY) benchmarks/run.py | tee benchmarks/results/latest.jsonl
 
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/test_readme.py

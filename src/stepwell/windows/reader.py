@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,16 @@ Int64s = npt.NDArray[np.int64]
 SEGMENT, ROW = 1, 2  # rows of the places, as the kernels have them
 # a training run uses one or two batch sizes; who uses many pays for a new layout now and then
 MAX_LAYOUTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch that is being read: its arrays, the maps it holds, its places, and the rows it has decoded by column."""
+
+    arrays: dict[str, Any]
+    table: MapTable
+    places: Int64s
+    decoded: dict[str, dict[int, npt.NDArray[Any]]]
 
 
 class WindowReader:
@@ -104,7 +115,7 @@ class WindowReader:
         }
         # fields for which the kernel alone is not enough
         self._others = [field for field in resolved if any(source.kind != "raw" for source in field.sources)]
-        self._virtual = VirtualColumns(view, self.index.ordinals) if self._others else None
+        self._virtual = VirtualColumns(view, self.index.ordinals)
 
     @property
     def snapshot_id(self) -> str:
@@ -159,54 +170,43 @@ class WindowReader:
         batch = {output.key: np.ndarray(output.shape, output.dtype, memory, output.offset) for output in layout.outputs}
         return self._with_others(batch, table, places) if self._others else batch
 
-    def _with_others(self, batch: dict[str, Any], table: MapTable, places: Int64s) -> dict[str, npt.NDArray[Any]]:
+    def _with_others(self, arrays: dict[str, Any], table: MapTable, places: Int64s) -> dict[str, npt.NDArray[Any]]:
         """Fill what the kernel left out, and return the batch in the order of its fields."""
-        done: dict[str, dict[int, npt.NDArray[Any]]] = {name: {} for name in self._decoders}
+        batch = _Batch(arrays, table, places, {name: {} for name in self._decoders})
         for field in self._others:
             if field.is_ragged:
-                batch[field.key] = np.empty((places.shape[1], *field.window_shape), dtype=object)
+                arrays[field.key] = np.empty((places.shape[1], *field.window_shape), dtype=object)
             start = 0
             for number, source in enumerate(field.sources):
                 stop = start + (1 if field.field.combine != "concat" else int(source.shape[0] or 0))
                 if source.kind != "raw":
-                    self._fill(
-                        field, number, _slice_of(batch[field.key], field, start, stop), batch, table, places, done
-                    )
+                    self._fill(field, number, _slice_of(arrays[field.key], field, start, stop), batch)
                 start = stop
-        return {key: batch[key] for field in self.fields.values() for key in _keys_of(field)}
+        return {key: arrays[key] for field in self.fields.values() for key in _keys_of(field)}
 
-    def _fill(  # noqa: PLR0917
-        self,
-        field: ResolvedField,
-        number: int,
-        out: npt.NDArray[Any],
-        batch: dict[str, Any],
-        table: MapTable,
-        places: Int64s,
-        done: dict[str, dict[int, npt.NDArray[Any]]],
-    ) -> None:
+    def _fill(self, field: ResolvedField, number: int, out: npt.NDArray[Any], batch: _Batch) -> None:
         """Decode or compute one source of a field into ``out`` [n * K, ...], and mark its padding."""
         source = field.sources[number]
-        rows, is_pad = window_rows(field, source.is_final, places)
+        rows, is_pad = window_rows(field, source.is_final, batch.places)
         if field.has_mask:
-            mask = batch[field.mask_key].reshape(is_pad.shape)
+            mask = batch.arrays[field.mask_key].reshape(is_pad.shape)
             # the kernel has written the marks of raw sources, and further sources add to those of the first
             has_marks = number > 0 or any(other.kind == "raw" for other in field.sources)
             np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
-        if source.kind == "virtual" and self._virtual is not None:
-            values = np.broadcast_to(self._virtual.compute(source.name, places, rows), rows.shape)
+        if source.kind == "virtual":
+            values = np.broadcast_to(self._virtual.compute(source.name, batch.places, rows), rows.shape)
             out[...] = (np.where(is_pad, 0, values) if field.pad == "zero" else values).reshape(-1)
             return
-        wanted = np.where(is_pad, -1, rows) if field.pad == "zero" else rows
-        segments = np.repeat(places[SEGMENT], wanted.shape[1])
+        wanted = (np.where(is_pad, -1, rows) if field.pad == "zero" else rows).reshape(-1)
+        segments = np.repeat(batch.places[SEGMENT], rows.shape[1])
         decoder = self._decoders[source.name]
         try:
             if source.kind == "ragged":
-                decoder.read_objects(table, segments, wanted.reshape(-1), out)
+                decoder.read_objects(batch.table, segments, wanted, out)
             else:
-                decoder.read_into(table, segments, wanted.reshape(-1), out, done[source.name])
+                decoder.read_into(batch.table, segments, wanted, out, batch.decoded[source.name])
         except RowError as error:
-            raise self._error(field, places, error, rows) from error.cause
+            raise self._error(field, batch.places, error, rows) from error.cause
 
     def _mapped(self, places: Int64s) -> MapTable:
         """Return a table in which all segments of a batch are mapped."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.errors import WriterClosedError
+from stepwell.errors import DecodeError, WriterClosedError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import Store, create, open
 
@@ -217,3 +217,23 @@ def test_a_forked_child_cannot_write_and_does_not_keep_a_dead_parent_s_segment_a
     assert recovered.num_steps == 1
     assert recovered.segments[0].is_sealed
     assert store.refresh()
+
+
+def test_rows_that_cannot_be_decoded_do_not_keep_a_store_from_opening(tmp_path: Path) -> None:
+    path = tmp_path / "a.well"
+    out = create(path, {"image": Array((8, 8), "uint8", codec="zstd"), "t": Array((), "int64")}).writer()
+    for t in range(3):
+        out.append(image=np.full((8, 8), t, np.uint8), t=t)
+    del out
+    blob = next(path.rglob("image.bin"))
+    data = bytearray(blob.read_bytes())
+    data[-10:] = bytes(10)  # what a loss of power may leave
+    blob.write_bytes(data)
+    store = open(path)
+    assert store[0]["t"].tolist() == [0, 1, 2]
+    assert set(store.statistics(names=["t"])) == {"t"}
+    with pytest.raises(DecodeError, match="row 2"):
+        store[0]["image"]
+    with pytest.raises(DecodeError):
+        store.statistics()
+    assert [finding.file for finding in store.verify(deep=True).findings] == [f"segments/{store.segments[0].name}/image.bin"]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from stepwell.errors import CorruptSegmentError
+from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Schema
 from stepwell.store.columns import disk_error
 from stepwell.store.episodes import EPISODE_DTYPE
@@ -22,7 +23,7 @@ from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, SEG
 from stepwell.store.manifests import seal_json
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.segments import Segment
-from stepwell.store.statistics import segment_statistics, statistics_json, write_statistics
+from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
 
 __all__ = ["file_checksum", "seal_segment", "write_manifest"]
 
@@ -85,7 +86,7 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
 def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``."""
     segment = Segment.of_trimmed(path, schema)
-    statistics = segment_statistics(segment, schema)
+    statistics = _statistics(segment, schema)
     write_statistics(path, statistics)
     files: dict[str, Any] = {}
     for name in sorted(os.listdir(path)):
@@ -102,6 +103,19 @@ def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
         "statistics": statistics_json(statistics),
     }
     replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest), sync=sync)
+
+
+def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics]:
+    """Return the statistics of every feature that can be decoded.
+
+    A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the feature's
+    statistics are computed when they are asked for, and raise then.
+    """
+    found: dict[str, FeatureStatistics] = {}
+    for name in schema:
+        with suppress(DecodeError, MissingDependencyError, SchemaError):
+            found |= segment_statistics(segment, schema, [name])
+    return found
 
 
 def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:

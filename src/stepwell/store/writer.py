@@ -225,6 +225,11 @@ class Writer:
         self._join_sealing()
         self._raise_error()
 
+    @property
+    def schema(self) -> Schema | None:
+        """The store's features; None until the first step of a store that was created without a schema."""
+        return self._store.schema
+
     def __enter__(self) -> Writer:
         return self
 

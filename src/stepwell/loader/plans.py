@@ -191,27 +191,30 @@ class Cursor:
 
 
 def schedule(order: BoundOrder, settings: LoaderSettings, cursor: Cursor) -> Iterator[Ticket]:
-    """Yield the batches of an iteration, epoch after epoch.
+    """Return the batches of an iteration, epoch after epoch.
 
     Args:
         order: the bound order.
         settings: of the loader.
-        cursor: says where to begin and to end; only read, and only before the first batch.
+        cursor: says where to begin and to end; only read, and only now.
 
     Raises:
         OrderError: no end and no batches.
     """
-    place, last_epoch = cursor.start, cursor.last_epoch
     if settings.is_stream:
-        offset = place.epoch * order.num_positions + place.consumed
-        plan: Plan = StreamPlan(order, settings.stream(order.num_positions, offset))
-        yield from (Ticket(plan, number) for number in plan.numbers)
-    if last_epoch is None and settings.partition(order.num_positions).num_batches == 0:
+        offset = cursor.start.epoch * order.num_positions + cursor.start.consumed
+        stream = StreamPlan(order, settings.stream(order.num_positions, offset))
+        return (Ticket(stream, number) for number in stream.numbers)
+    if cursor.last_epoch is None and settings.partition(order.num_positions).num_batches == 0:
         raise OrderError(
             f"endless epochs of no batches: {order.num_positions} positions do not fill one batch of "
             f"{settings.batch_size} on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
         )
-    for epoch in count(place.epoch) if last_epoch is None else range(place.epoch, last_epoch + 1):
-        offset = place.consumed if epoch == place.epoch else 0
-        plan = EpochPlan(order, settings.partition(order.num_positions, offset), epoch)
-        yield from (Ticket(plan, number) for number in plan.numbers)
+    plans = _epochs(order, settings, cursor.start, cursor.last_epoch)
+    return (Ticket(plan, number) for plan in plans for number in plan.numbers)
+
+
+def _epochs(order: BoundOrder, settings: LoaderSettings, start: Place, last_epoch: int | None) -> Iterator[EpochPlan]:
+    for epoch in count(start.epoch) if last_epoch is None else range(start.epoch, last_epoch + 1):
+        offset = start.consumed if epoch == start.epoch else 0
+        yield EpochPlan(order, settings.partition(order.num_positions, offset), epoch)

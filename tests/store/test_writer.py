@@ -109,6 +109,16 @@ def test_steps_are_visible_to_a_reader_as_soon_as_append_returns(tmp_path: Path)
     assert not reader.refresh()
 
 
+def test_closing_a_writer_refreshes_the_store_that_made_it_and_no_other(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", SCHEMA)
+    other = open(tmp_path / "a.well")
+    with store.writer() as out:
+        out.append(step())
+        out.end_episode()
+        assert len(store) == 0
+    assert (len(store), len(other)) == (1, 0)
+
+
 def test_a_length_is_stable_until_refresh(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", SCHEMA)
     reader = open(tmp_path / "a.well", mode="r")

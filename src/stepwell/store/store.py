@@ -54,15 +54,15 @@ class Store:
     """Episodes on disk. Made by `stepwell.create` and `stepwell.open`.
 
     A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is what was there
-    at the last `refresh`: a length never changes by itself.
+    at the last `refresh` (closing a writer made by this store is one): a length never changes by itself.
 
     Example:
         >>> import tempfile, stepwell
         >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well", fps=10)
         >>> with store.writer() as writer:
         ...     episode = writer.add_episode({"action": [0, 1, 2]}, task="walk")
-        >>> store.refresh(), len(store), store.num_steps, store[0].metadata
-        (True, 1, 3, {'task': 'walk'})
+        >>> len(store), store.num_steps, store[0].metadata
+        (1, 3, {'task': 'walk'})
 
     Notes:
         Safe to read from many threads. Pickles as its path, so that another process opens it anew; after a fork both go on.

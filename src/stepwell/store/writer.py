@@ -39,8 +39,8 @@ class Writer:
         ...     for t in range(3):
         ...         step_id = writer.append(position=[float(t), 0.0], action=t)
         ...     episode = writer.end_episode(terminated=True, task="walk")
-        >>> store.refresh(), len(store), store[0]["action"].tolist()
-        (True, 1, [0, 1, 2])
+        >>> len(store), store[0]["action"].tolist()
+        (1, [0, 1, 2])
 
     Notes:
         One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any moment loses
@@ -207,7 +207,9 @@ class Writer:
             self._segment.flush()
 
     def close(self) -> None:
-        """Seal the segment. An episode that is still open is kept, marked ``interrupted``. May be called twice.
+        """Seal the segment and refresh the store that made this writer. May be called twice.
+
+        An episode that is still open is kept, marked ``interrupted``.
 
         Raises:
             DiskFullError: no space for the seal; the steps are kept, the next open seals them.
@@ -224,6 +226,7 @@ class Writer:
             self._seal(segment)
         self._join_sealing()
         self._raise_error()
+        self._store.refresh()
 
     @property
     def schema(self) -> Schema | None:

@@ -14,6 +14,7 @@ from stepwell.cli.inspecting import metadata_text
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
 from stepwell.store import Episode, Store, open
+from stepwell.store.tables import counted
 
 __all__ = ["describe_value", "run_show", "value_to_json"]
 
@@ -57,7 +58,7 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
     tiles = [Tile(displayable(frames[step]), label) for step, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
-    title = f"{store.path.name}   episode {episode.index}   {episode.length} steps"
+    title = f"{store.path.name}   episode {episode.index}   {counted(episode.length, 'step')}"
     write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata_text(episode.metadata)}")
 
 
@@ -115,7 +116,7 @@ def _print_episode(episode: Episode, as_json: bool) -> None:
         )
         return
     ended = [name for name in ("terminated", "truncated", "interrupted") if record[name]]
-    print(f"episode {episode.index}  {episode.length} steps  {' and '.join(ended) or 'no ending recorded'}")
+    print(f"episode {episode.index}  {counted(episode.length, 'step')}  {' and '.join(ended) or 'no ending recorded'}")
     for key, value in episode.metadata.items():
         print(f"  {key} = {json.dumps(value)}")
     width = max(map(len, features))
@@ -151,5 +152,5 @@ def _column_shape(column: Any) -> Any:
 
 def _describe_column(column: Any) -> str:
     if not isinstance(column, np.ndarray):
-        return f"{len(column)} rows, the first: {describe_value(column[0])}" if len(column) else "no rows"
+        return f"{counted(len(column), 'row')}, the first: {describe_value(column[0])}" if len(column) else "no rows"
     return describe_value(column) if column.size > MAX_SHOWN else f"{column.dtype} {describe_value(column)}"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from stepwell.cli.progress import make_bar
 from stepwell.errors import StoreNotFoundError
 from stepwell.store.layout import SEGMENTS, STORE_JSON
-from stepwell.store.tables import human_bytes
+from stepwell.store.tables import counted, human_bytes
 from stepwell.store.verification import Report, verify_store
 
 __all__ = ["run_verify"]
@@ -30,7 +30,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 
 def _print_report(report: Report) -> None:
-    segments = f"{report.num_segments} segment{'' if report.num_segments == 1 else 's'}"
+    segments = counted(report.num_segments, "segment")
     verdict = "all as written" if report.is_ok else f"{len(report.findings)} damaged"
     print(f"{report.path}: {segments}, {human_bytes(report.num_bytes)} compared with checksums, {verdict}")
     for finding in report.findings:

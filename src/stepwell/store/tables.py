@@ -26,7 +26,7 @@ from stepwell.schema import Feature
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
 
-__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "StoreTable", "counted", "human_bytes", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -92,7 +92,7 @@ class StoreTable:
     @property
     def line(self) -> str:
         """The store in one line: ``<Store pusht.well  206 episodes  25,650 steps  10 fps  412 MB (7.3x)>``."""
-        parts = [self.name, _count(self.num_episodes, "episode"), _count(self.num_steps, "step")]
+        parts = [self.name, counted(self.num_episodes, "episode"), counted(self.num_steps, "step")]
         if self.fps is not None:
             parts.append(f"{self.fps:g} fps")
         ratio = (
@@ -199,6 +199,16 @@ def human_bytes(size: int) -> str:
     return f"{value:.{digits}f} {UNITS[unit]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "step"), counted(25_650, "step")
+        ('1 step', '25,650 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     stored = sum(_stored_bytes(segment, name, feature) for segment in store.segments)
     num_rows = sum(segment.num_rows for segment in store.segments)
@@ -242,7 +252,3 @@ def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
 
 def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"({ratio:.1f}x)"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -65,7 +65,7 @@ $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
 	@$(PIP) --group test
 	@touch $@
 
-$(VENV)/.lint: pyproject.toml $(VENV)/.torch $(VENV)/.demo
+$(VENV)/.lint: pyproject.toml $(VENV)/.demo
 	@echo "Installing ruff and mypy ..."
 	@$(PIP) --group test --group lint
 	@touch $@

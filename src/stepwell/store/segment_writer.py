@@ -193,12 +193,19 @@ class SegmentWriter:
         if self.num_episodes >= len(self._episodes.rows):
             self._episodes.grow(2 * len(self._episodes.rows))
         write_all(self._metadata, metadata, self._metadata_end, f"{self.path}/{METADATA}")
-        record = self._episodes.rows[self.num_episodes]
-        record["start"], record["length"], record["rows"] = start, length, end - start
-        record["origin"] = step_id(self.ordinal, start) if origin is None else origin
-        record["time_ns"] = time.time_ns() if time_ns is None else time_ns
-        record["terminated"], record["truncated"] = terminated, truncated
-        record["interrupted"], record["discarded"] = interrupted, discarded
+        # in the order of EPISODE_DTYPE; one assignment costs a fifth of ten
+        self._episodes.rows[self.num_episodes] = (
+            start,
+            length,
+            end - start,
+            step_id(self.ordinal, start) if origin is None else origin,
+            time.time_ns() if time_ns is None else time_ns,
+            terminated,
+            truncated,
+            interrupted,
+            discarded,
+            b"",
+        )
         self._metadata_end += len(metadata)
         self.num_episodes += 1
         self.row = self.episode_start = end
@@ -260,6 +267,8 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     Raises:
         StepError: a value that JSON cannot hold; the message names it.
     """
+    if not metadata:
+        return b"{}\n"
     try:
         return json.dumps(dict(metadata), default=_plain, ensure_ascii=False, allow_nan=True).encode("utf-8") + b"\n"
     except (TypeError, ValueError) as error:

@@ -67,9 +67,13 @@ def _scalar_acceptor(name: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
         passing |= {float, int, np.float64}
     elif dtype.kind == "b":
         passing.add(bool)
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    least, greatest = (int(limits.min), int(limits.max)) if limits else (1, 0)
 
     def accept(value: Any) -> Any:
-        return value if type(value) in passing else _array(name, value, dtype, ())
+        if type(value) in passing or (type(value) is int and least <= value <= greatest):
+            return value
+        return _array(name, value, dtype, ())
 
     return accept
 

@@ -25,9 +25,11 @@ test: $(VENV)/.test
 	$(PY) -m pytest -n $(WORKERS)
 
 check: $(VENV)/.lint
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	@status=0; \
+	$(VENV)/bin/ruff check . || status=1; \
+	$(VENV)/bin/ruff format --check . || status=1; \
+	$(VENV)/bin/mypy || status=1; \
+	exit $$status
 
 bench: $(VENV)/.bench
 	mkdir -p benchmarks/results

@@ -32,21 +32,28 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_left(target)
     partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{SUFFIX}")
-    partial.mkdir()
-    # its lock tells that its builder lives
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        (partial / SEGMENTS).mkdir()
-        yield str(partial)
-        _check_free(target)
-        os.rename(partial, target)  # noqa: PTH104
-        sync_directory(str(target.parent))
+        with _locked_directory(partial):
+            (partial / SEGMENTS).mkdir()
+            yield str(partial)
+            _check_free(target)
+            os.rename(partial, target)  # noqa: PTH104
+            sync_directory(str(target.parent))
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, StepwellError):
             raise disk_error(error, 0, str(target)) from error
         raise
+
+
+@contextmanager
+def _locked_directory(path: Path) -> Iterator[None]:
+    """Make a directory and hold its lock, which tells that its builder lives."""
+    path.mkdir()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

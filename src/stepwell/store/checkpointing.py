@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import StoreBusyError
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import ARRANGEMENT, arranged_segments, replace_arrangement
 from stepwell.store.building import built_store
@@ -53,7 +53,6 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         StoreExistsError: something is at the path.
-        StoreBusyError: segments were sealed faster than they could be linked.
         DiskFullError: no space; nothing is left at the path.
     """
     store.check_writable("checkpoint it")
@@ -74,42 +73,44 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
 
 def _take_segments(source: str, target: str, schema: Schema) -> None:
     shown, arrangement = arranged_segments(source)
-    for name, (_, is_sealed) in shown.items():
-        base, copy = f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}"
-        if is_sealed or not _copy_committed(base + OPEN_SUFFIX, copy + OPEN_SUFFIX, schema):
-            _link_sealed(base, copy)
+    for name in shown:
+        _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
     if os.path.exists(f"{source}/{ARRANGEMENT}"):  # noqa: PTH110
         replace_arrangement(target, arrangement.positions, ())
 
 
-def _link_sealed(directory: str, target: str) -> None:
+def _take_segment(base: str, target: str, schema: Schema) -> None:
+    """Take a segment, under its open name or its sealed one; an empty one vanishes when its writer is closed."""
     try:
-        entries = sorted(Path(directory).iterdir())
+        segment = Segment(base + OPEN_SUFFIX, schema)
+        if segment.is_sealed:
+            _link_sealed(str(segment.path), target)
+        else:
+            _copy_committed(segment, target + OPEN_SUFFIX, schema)
     except FileNotFoundError:
-        # an open segment without episodes vanishes when its writer closes it
-        return
+        # sealed and renamed before, or meanwhile
+        for half in (target, target + OPEN_SUFFIX):
+            shutil.rmtree(half, ignore_errors=True)
+        if os.path.isdir(base):  # noqa: PTH112
+            _link_sealed(base, target)
+
+
+def _link_sealed(directory: str, target: str) -> None:
     os.mkdir(target)  # noqa: PTH102
-    for entry in entries:
+    for entry in sorted(Path(directory).iterdir()):
         if entry.name != PROGRESS and entry.suffix != ".tmp":
             link_file(str(entry), f"{target}/{entry.name}")
 
 
-def _copy_committed(directory: str, target: str, schema: Schema) -> bool:
-    """Copy what an open segment has committed, as the segment of a dead writer; False when it was sealed meanwhile."""
-    try:
-        segment = Segment(directory, schema)
-        if segment.is_sealed:
-            return False
-        os.mkdir(target)  # noqa: PTH102
-        for name, feature in schema.items():
-            _copy_column(segment, name, feature, f"{target}/{name}")
-        _copy_episodes(segment, target)
-    except FileNotFoundError as error:
-        raise StoreBusyError(f"{directory} was sealed while it was being copied. Try again.") from error
+def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
+    """Copy what an open segment has committed, as the segment of a dead writer."""
+    os.mkdir(target)  # noqa: PTH102
+    for name, feature in schema.items():
+        _copy_column(segment, name, feature, f"{target}/{name}")
+    _copy_episodes(segment, target)
     progress = Progress.create(f"{target}/{PROGRESS}")
     progress.commit_episode(len(segment.records), segment.num_rows)
     progress.close()
-    return True
 
 
 def _copy_column(segment: Segment, name: str, feature: Feature, stem: str) -> None:

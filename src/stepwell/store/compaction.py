@@ -119,7 +119,7 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     run_bytes = 0
     for name, (_, is_sealed) in shown.items():
         source = _source(f"{path}/{SEGMENTS}/{name}", schema, deleted) if is_sealed else None
-        size = 0 if source is None else _kept_bytes(source)
+        size = 0 if source is None else _kept_bytes(source, schema)
         if source is None or size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes:
             groups.append(run)
             run, run_bytes = [], 0
@@ -141,8 +141,13 @@ def _first_ids(ordinal: int, records: npt.NDArray[Any]) -> Ids:
     return step_id(np.full(len(records), ordinal, np.int64), records["start"])
 
 
-def _kept_bytes(source: Source) -> int:
-    return _directory_bytes(str(source.segment.path)) * source.num_rows // max(1, source.segment.num_rows)
+def _kept_bytes(source: Source, schema: Schema) -> int:
+    """Return the bytes of the columns' kept rows, about; what a writer compares with ``segment_bytes``."""
+    path, total = str(source.segment.path), 0
+    for name, feature in schema.items():
+        for file in (f"{name}.npy",) if feature.is_raw else (f"{name}.npy", f"{name}.bin"):
+            total += os.stat(f"{path}/{file}").st_size  # noqa: PTH116
+    return total * source.num_rows // max(1, source.segment.num_rows)
 
 
 def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:

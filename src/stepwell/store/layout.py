@@ -6,6 +6,8 @@
       store.json              format version, uuid, schema, fps, metadata; replaced by atomic rename
       lock                    flock while a segment is made or the store is changed; holds the next ordinal
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
+      arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; absent before a compaction
+      maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
       segments/
         00000000-7f3a/        sealed
         00000001-91bc.open/   being written

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepwell.errors import StoreBusyError
+from stepwell.errors import StepwellError, StoreBusyError
 from stepwell.store.arrangement import read_arrangement, replace_arrangement
+from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, locked_store, replace_file
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
@@ -41,6 +42,7 @@ def maintained_store(store: str) -> Iterator[str]:
 
     Raises:
         StoreBusyError: somebody else is at it.
+        DiskFullError: no space, whatever the caller was about to write.
     """
     descriptor = os.open(f"{store}/{MAINTENANCE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -56,6 +58,10 @@ def maintained_store(store: str) -> Iterator[str]:
             yield f"{store}/{STAGING}"
         finally:
             _clean_up(store)
+    except OSError as error:
+        if isinstance(error, StepwellError):
+            raise
+        raise disk_error(error, 0, store) from error
     finally:
         os.close(descriptor)
 
@@ -91,6 +97,9 @@ def _clean_up(store: str) -> None:
     if not os.path.isdir(staging):  # noqa: PTH112
         return
     with locked_store(store):
+        # whoever replaces one of the store's own files holds the lock: these are of a killed one
+        for left in Path(store).glob("*.tmp"):
+            left.unlink()
         _undo_column(store, staging)
     hidden = read_arrangement(store).hidden
     for name in hidden:

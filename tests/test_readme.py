@@ -1,29 +1,159 @@
-"""Every Python block of the README and of docs/ runs as it is pasted, in order, one namespace a file."""
+"""What README.md and docs/ show is what happens: their blocks run as pasted, in order, and print what they say.
 
+Which blocks run::
+
+    ```python                 runs; one namespace a page, in an empty directory a page
+    <!-- needs: torch -->     on the line before a block: left out where torch is not installed
+    <!-- run -->              on the line before a ```sh block: runs, too; other shell blocks are only shown
+    ```output                 after a block that runs: exactly what it prints, ``...`` stands for anything
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import stepwell
+from stepwell.cli.main import make_parser
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python[ \t]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "design").glob("*.md"))]
+FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)\s]*)?\)")
+WIDEST_LINE = 160
+QUICK_START_LINES = 15
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """Return (line number, code) of the Python blocks of a page."""
+@dataclass(frozen=True)
+class Block:
+    """A block that runs, the line where its code begins, and what it must print, if the page says so."""
+
+    line: int
+    kind: str
+    code: str
+    needs: tuple[str, ...]
+    output: str | None
+
+
+def fences(text: str) -> list[re.Match[str]]:
+    return list(FENCE.finditer(text))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page that run."""
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in BLOCK.finditer(text)]
+    found = fences(text)
+    for fence, after in zip(found, [*found[1:], None], strict=True):
+        mark = fence["mark"] or ""
+        if fence["kind"] != "python" and not (fence["kind"] == "sh" and mark == "run"):
+            continue
+        shown = None
+        if after is not None and after["kind"] == "output" and not text[fence.end() : after.start()].strip():
+            shown = after["code"]
+        needs = tuple(mark.removeprefix("needs:").replace(",", " ").split()) if mark.startswith("needs:") else ()
+        yield Block(text.count("\n", 0, fence.start("code")) + 1, fence["kind"], fence["code"], needs, shown)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
+    """Run a block and return what it printed."""
+    if block.kind == "python":
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # blank lines in front make a traceback show the line of the page
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+        return printed.getvalue()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e"], input=block.code, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False
+    )
+    assert done.returncode == 0, f"{page.name}:{block.line}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def matches(printed: str, shown: str) -> bool:
+    pattern = ".*?".join(re.escape(part) for part in shown.rstrip().split("..."))
+    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(blocks(page))], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__readme__"}
-    for line, code in blocks(page):
-        # blank lines in front make a traceback show the line of the page
-        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    missing: set[str] = set()
+    for block in blocks(page):
+        absent = {name for name in block.needs if importlib.util.find_spec(name) is None}
+        missing |= absent
+        if absent:
+            continue
+        printed = run_block(block, page, namespace)
+        if block.output is not None:
+            assert matches(printed, block.output), f"{page.name}:{block.line} prints\n{printed}"
+    if missing:
+        pytest.skip(f"blocks that need {', '.join(sorted(missing))} were left out; the others ran")
 
 
-def test_the_readme_is_there_and_says_its_name() -> None:
-    assert PAGES[0].read_text(encoding="utf-8").startswith("# stepwell")
+def test_dots_in_an_output_stand_for_anything_and_nothing_else_does() -> None:
+    assert matches("a 17 b\n", "a ... b\n")
+    assert not matches("a 17 b\n", "a ...\nb\n")
+    assert not matches("a1b", "a.b")
+
+
+def test_the_quick_start_is_short_and_prints_something() -> None:
+    first = next(block for block in blocks(README) if block.kind == "python")
+    assert first.output is not None
+    assert len(first.code.splitlines()) <= QUICK_START_LINES
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    broken = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_a_page_can_be_read_on_a_screen(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if len(line) > WIDEST_LINE] == []
+    assert text.count("```") % 2 == 0
+
+
+def test_every_page_is_linked_from_the_readme_and_every_note_from_the_index_of_design() -> None:
+    linked = {(ROOT / link).resolve() for link in LINK.findall(README.read_text(encoding="utf-8"))}
+    assert set(PAGES[1:]) <= linked
+    index = ROOT / "design" / "README.md"
+    notes = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert set((ROOT / "design").glob("[0-9]*.md")) <= notes
+
+
+def test_every_word_of_the_glossary_is_there_once() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)
+    assert len(words) > 20
+    assert sorted(set(words)) == sorted(words)
+
+
+def test_names_that_pages_take_from_stepwell_exist() -> None:
+    for page in PAGES:
+        for name in set(re.findall(r"\bstepwell\.([A-Za-z]\w*)\(", page.read_text(encoding="utf-8"))):
+            assert hasattr(stepwell, name), f"{page.name}: stepwell.{name}"
+
+
+def test_the_page_of_the_command_line_names_every_verb() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    verbs = next(action.choices for action in make_parser()._actions if action.dest == "verb")
+    assert verbs
+    assert [verb for verb in verbs if f"`stepwell {verb}" not in text] == []

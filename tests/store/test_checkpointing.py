@@ -71,6 +71,15 @@ def test_the_copy_of_what_is_being_recorded_ends_where_it_was_committed(wells):
     assert last.first_step_id == store[3].first_step_id
 
 
+def test_what_the_store_shows_does_not_change_by_a_checkpoint(wells):
+    store = wells.make(range(2))
+    stale = stepwell.open(store.path)
+    wells.fill(store, range(2, 5))
+    copy = stepwell.open(stale.checkpoint(wells.folder / "copy.well"))
+    assert (len(stale), len(copy)) == (2, 5)
+    assert (stale.refresh(), len(stale)) == (True, 5)
+
+
 def test_ordinals_go_on_in_a_checkpoint(wells):
     store = wells.make(range(2))
     store.reserve_ordinals(5)

@@ -29,6 +29,7 @@ from stepwell.store.layout import (
 from stepwell.store.linking import copy_file, link_file
 from stepwell.store.npy import header_bytes
 from stepwell.store.progress import Progress
+from stepwell.store.records import read_record
 from stepwell.store.recovery import recover_store
 from stepwell.store.segments import Segment
 
@@ -61,13 +62,13 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
         # under the lock no column is added, no segment begun and none compacted away
         with locked_store(source):
             for file in (STORE_JSON, DELETED):
-                if os.path.exists(f"{source}/{file}"):  # noqa: PTH110
+                if os.path.exists(f"{source}/{file}"):
                     link_file(f"{source}/{file}", f"{target}/{file}")
             copy_file(f"{source}/{LOCK}", f"{target}/{LOCK}")
-            store.refresh()
-            if store.schema is not None:
-                _take_segments(source, target, store.schema)
-        recover_store(target, store.schema)
+            schema = read_record(source).schema
+            if schema is not None:
+                _take_segments(source, target, schema)
+        recover_store(target, schema)
     return Path(path).absolute()
 
 
@@ -75,7 +76,7 @@ def _take_segments(source: str, target: str, schema: Schema) -> None:
     shown, arrangement = arranged_segments(source)
     for name in shown:
         _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
-    if os.path.exists(f"{source}/{ARRANGEMENT}"):  # noqa: PTH110
+    if os.path.exists(f"{source}/{ARRANGEMENT}"):
         replace_arrangement(target, arrangement.positions, ())
 
 
@@ -91,12 +92,12 @@ def _take_segment(base: str, target: str, schema: Schema) -> None:
         # sealed and renamed before, or meanwhile
         for half in (target, target + OPEN_SUFFIX):
             shutil.rmtree(half, ignore_errors=True)
-        if os.path.isdir(base):  # noqa: PTH112
+        if os.path.isdir(base):
             _link_sealed(base, target)
 
 
 def _link_sealed(directory: str, target: str) -> None:
-    os.mkdir(target)  # noqa: PTH102
+    os.mkdir(target)
     for entry in sorted(Path(directory).iterdir()):
         if entry.name != PROGRESS and entry.suffix != ".tmp":
             link_file(str(entry), f"{target}/{entry.name}")
@@ -104,7 +105,7 @@ def _link_sealed(directory: str, target: str) -> None:
 
 def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     """Copy what an open segment has committed, as the segment of a dead writer."""
-    os.mkdir(target)  # noqa: PTH102
+    os.mkdir(target)
     for name, feature in schema.items():
         _copy_column(segment, name, feature, f"{target}/{name}")
     _copy_episodes(segment, target)

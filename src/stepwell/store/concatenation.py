@@ -20,7 +20,7 @@ from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
-from stepwell.store.records import StoreRecord
+from stepwell.store.records import StoreRecord, read_record
 from stepwell.store.statistics import STATISTICS
 
 if TYPE_CHECKING:
@@ -69,15 +69,14 @@ def concatenate(
     """
     from stepwell.store.opening import open
 
-    for store in stores:
-        store.refresh()
-    record = _joined_record(stores, metadata)
+    record = _joined_record([(store.path, read_record(str(store.path))) for store in stores], metadata)
     with built_store(path) as target:
         deleted = [np.empty(0, np.int64)]
         ordinal = 0
         for store in stores:
-            mapping = {} if record.schema is None else _take_store(store, target, ordinal, record.schema, link=link)
-            deleted.append(_moved_ids(read_deleted(str(store.path)), mapping))
+            source = str(store.path)
+            mapping = {} if record.schema is None else _take_store(source, target, ordinal, record.schema, link=link)
+            deleted.append(_moved_ids(read_deleted(source), mapping))
             ordinal += len(mapping)
         if any(map(len, deleted)):
             replace_deleted(target, np.concatenate(deleted))
@@ -85,38 +84,35 @@ def concatenate(
     return open(path)
 
 
-def _joined_record(stores: Sequence[Store], metadata: Mapping[str, Any] | None) -> StoreRecord:
+def _joined_record(parts: Sequence[tuple[Path, StoreRecord]], metadata: Mapping[str, Any] | None) -> StoreRecord:
     """Return the record of the new store; SchemaError when the stores do not go together."""
-    if not stores:
+    if not parts:
         raise SchemaError("no stores to concatenate. Give at least one.")
-    first = stores[0]
-    for store in stores[1:]:
-        if store.schema != first.schema:
-            raise SchemaError(f"{store.path} has {store.schema}, {first.path} has {first.schema}. They must be equal.")
-        if store.fps != first.fps:
-            raise SchemaError(
-                f"{store.path} has fps={store.fps}, {first.path} has fps={first.fps}. They must be equal."
-            )
-    joined = dict(metadata) if metadata is not None else _joined_metadata(stores)
+    first_path, first = parts[0]
+    for path, record in parts[1:]:
+        if record.schema != first.schema:
+            raise SchemaError(f"{path} has {record.schema}, {first_path} has {first.schema}. They must be equal.")
+        if record.fps != first.fps:
+            raise SchemaError(f"{path} has fps={record.fps}, {first_path} has fps={first.fps}. They must be equal.")
+    joined = dict(metadata) if metadata is not None else _joined_metadata(parts)
     new = StoreRecord(schema=first.schema, fps=first.fps, metadata=joined)
-    return replace(new, segment_bytes=first.record.segment_bytes, sync=first.record.sync)
+    return replace(new, segment_bytes=first.segment_bytes, sync=first.sync)
 
 
-def _joined_metadata(stores: Sequence[Store]) -> dict[str, Any]:
+def _joined_metadata(parts: Sequence[tuple[Path, StoreRecord]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
-    for store in stores:
-        for key, value in store.metadata.items():
+    for path, record in parts:
+        for key, value in record.metadata.items():
             if joined.setdefault(key, value) != value:
                 raise SchemaError(
-                    f"metadata {key!r} is {value!r} in {store.path} and {joined[key]!r} before it. "
+                    f"metadata {key!r} is {value!r} in {path} and {joined[key]!r} before it. "
                     "Say what it shall be: concatenate(..., metadata={...})."
                 )
     return joined
 
 
-def _take_store(store: Store, target: str, first: int, schema: Schema, *, link: bool) -> dict[int, int]:
+def _take_store(source: str, target: str, first: int, schema: Schema, *, link: bool) -> dict[int, int]:
     """Link all segments of a store under ordinals from ``first`` on; returns old to new ordinals."""
-    source = str(store.path)
     mapping: dict[int, int] = {}
     shown, _ = arranged_segments(source)
     for name, (old, is_sealed) in shown.items():
@@ -139,7 +135,7 @@ def _take_segment(directory: str, target: str, ordinal: int, tag: str, schema: S
     """Link a sealed segment's files; its manifest is a new file, since it tells the ordinal."""
     name = f"{ordinal:08d}-{tag}"
     copy = f"{target}/{SEGMENTS}/{name}"
-    os.mkdir(copy)  # noqa: PTH102
+    os.mkdir(copy)
     manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
     wanted = set(_segment_files(schema))
     files = {file: entry for file, entry in manifest["files"].items() if file in wanted}

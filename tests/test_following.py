@@ -39,7 +39,11 @@ def record(path: str, until: float) -> None:
 def read(path: str, until: float) -> int:
     """Read random windows of what is there, refreshing all the time; returns how many were checked."""
     store = open(path, mode="r")
-    fields = {"now": Field("observation", (-2, -1, 0)), "next": Field("observation", 1), "action": Field("action", (0, 1, 2))}
+    fields = {
+        "now": Field("observation", (-2, -1, 0)),
+        "next": Field("observation", 1),
+        "action": Field("action", (0, 1, 2)),
+    }
     checked, longest = 0, 0
     view = View(store)
     while time.monotonic() < until:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stepwell.cli.progress import NoBar
 from stepwell.cli.streaming import StreamReport, batch_bytes, stream
+from stepwell.progress import NoBar
 
 
 def test_first_batch_is_kept_out_of_the_rate() -> None:

@@ -90,7 +90,7 @@ def test_a_writer_that_cannot_be_closed_for_want_of_space_loses_nothing(
         out.append(step(t))
     out.end_episode()
     with monkeypatch.context() as patch:
-        import stepwell.store.layout as layout
+        from stepwell.store import layout
 
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -236,4 +236,6 @@ def test_rows_that_cannot_be_decoded_do_not_keep_a_store_from_opening(tmp_path: 
         store[0]["image"]
     with pytest.raises(DecodeError):
         store.statistics()
-    assert [finding.file for finding in store.verify(deep=True).findings] == [f"segments/{store.segments[0].name}/image.bin"]
+    assert [finding.file for finding in store.verify(deep=True).findings] == [
+        f"segments/{store.segments[0].name}/image.bin"
+    ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from stepwell.cli.progress import make_bar
 from stepwell.cli.streaming import stream
 from stepwell.loader import Loader
+from stepwell.progress import make_bar
 from stepwell.store import Store, open
 from stepwell.windows import Field, View
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.cli.progress import make_bar
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.cli.simulators import Simulator, make_simulator
 from stepwell.cli.streaming import stream
 from stepwell.errors import StoreExistsError
 from stepwell.loader import Loader
 from stepwell.order import random
+from stepwell.progress import make_bar
 from stepwell.recorders import EpisodeRecorder, schema_of
 from stepwell.store import Store, create
 from stepwell.store.tables import make_table

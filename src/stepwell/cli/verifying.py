@@ -6,8 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from stepwell.cli.progress import make_bar
 from stepwell.errors import StoreNotFoundError
+from stepwell.progress import make_bar
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 from stepwell.store.tables import counted, human_bytes
 from stepwell.store.verification import Report, verify_store

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from stepwell.errors import MissingDependencyError
+from stepwell.progress import make_bar
 from stepwell.recorders.jobs import NUM_BYTES, NUM_ITEMS, NUM_STEPS
 
 __all__ = ["ProgressBar"]
@@ -26,21 +24,11 @@ class ProgressBar:
     """
 
     def __init__(self, total: int | None, unit: str, wanted: bool | None) -> None:
-        self._bar: Any = None
+        self._bar = make_bar(total, unit, wanted=wanted)
         self._began = time.perf_counter()
-        if wanted or (wanted is None and sys.stderr.isatty()):
-            try:
-                from tqdm import tqdm
-            except ImportError as error:
-                if wanted:
-                    raise MissingDependencyError.of("tqdm", "cli") from error
-            else:
-                self._bar = tqdm(total=total, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True)
 
     def update(self, counters: Sequence[Sequence[int]]) -> None:
         """Take in the sum of all workers' counters."""
-        if self._bar is None:
-            return
         seconds = max(time.perf_counter() - self._began, 1e-9)
         num_steps, num_bytes = (sum(c[place] for c in counters) for place in (NUM_STEPS, NUM_BYTES))
         rates = f"{num_steps / seconds:,.0f} steps/s, {num_bytes / seconds / 1e6:,.1f} MB/s"
@@ -49,5 +37,4 @@ class ProgressBar:
 
     def close(self) -> None:
         """Leave the bar as it stands."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()

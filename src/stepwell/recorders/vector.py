@@ -61,7 +61,7 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):  # type: ignore[mi
         ...     observations, infos = envs.reset(seed=0)
         ...     for _ in range(100):
         ...         observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
-        >>> store.refresh()
+        >>> len(store) >= 3
         True
 
     Notes:

@@ -90,7 +90,7 @@ def _read(store: str) -> bytes | None:
 def _parse(data: bytes | None, store: str) -> Arrangement:
     if data is None:
         return Arrangement()
-    path = os.path.join(store, ARRANGEMENT)  # noqa: PTH118
+    path = os.path.join(store, ARRANGEMENT)
     record = open_json(data, name=path)
     try:
         positions = {str(name): int(position) for name, position in record["positions"].items()}

@@ -37,7 +37,7 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
             (partial / SEGMENTS).mkdir()
             yield str(partial)
             _check_free(target)
-            os.rename(partial, target)  # noqa: PTH104
+            os.rename(partial, target)
             sync_directory(str(target.parent))
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)

@@ -178,7 +178,7 @@ def _stage_segment(addition: _Addition, number: int, staging: str) -> None:
     """Write all that a segment gets, on the disk, and keep what of it is replaced."""
     segment = addition.store.segments[number]
     staged = f"{staging}/{segment.name}"
-    os.mkdir(staged)  # noqa: PTH102
+    os.mkdir(staged)
     column = make_column(staged, addition.name, addition.feature, segment.num_rows)
     try:
         _fill(column, addition, number)
@@ -227,7 +227,7 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
     directory = str(segment.path)
     link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
     found = segment_statistics(Segment.of_trimmed(staged, added), added)
-    os.unlink(f"{staged}/{EPISODES}")  # noqa: PTH108
+    os.unlink(f"{staged}/{EPISODES}")
     statistics = load_statistics(directory) | found
     write_statistics(staged, statistics)
     manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")

@@ -1,7 +1,7 @@
 """The files of one feature while a segment is being written.
 
-Space is reserved (posix_fallocate) before it is mapped, so that a full disk is an error of the reservation, never a bus error
-of a store into the map, and never half a step.
+Space is reserved (posix_fallocate) before it is mapped, so that a full disk is an error of the reservation, never a
+bus error of a store into the map, and never half a step.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
     if error.errno not in FULL or isinstance(error, DiskFullError):
         return error
     full = DiskFullError(
-        f"no space left for {num_bytes} bytes of {path}. What was committed is safe; make room and go on, or close the writer."
+        f"no space left for {num_bytes} bytes of {path}. What was committed is safe; "
+        "make room and go on, or close the writer."
     )
     full.errno = error.errno
     return full

@@ -146,7 +146,7 @@ def _kept_bytes(source: Source, schema: Schema) -> int:
     path, total = str(source.segment.path), 0
     for name, feature in schema.items():
         for file in (f"{name}.npy",) if feature.is_raw else (f"{name}.npy", f"{name}.bin"):
-            total += os.stat(f"{path}/{file}").st_size  # noqa: PTH116
+            total += os.stat(f"{path}/{file}").st_size
     return total * source.num_rows // max(1, source.segment.num_rows)
 
 
@@ -157,7 +157,7 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     with locked_store(path):
         replace_arrangement(path, positions, [one.name for one in new])
     for one in new:
-        os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")  # noqa: PTH104
+        os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")
     sync_directory(f"{path}/{SEGMENTS}")
     arrangement = Arrangement(positions)
     for one in new:

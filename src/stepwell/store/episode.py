@@ -17,8 +17,8 @@ __all__ = ["Episode"]
 class Episode(Mapping[str, Any]):
     """An episode as a mapping from feature name to its column, read when it is asked for.
 
-    ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final observation was
-    recorded; text, bytes and arrays of varying size come as lists.
+    ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
+    observation was recorded; text, bytes and arrays of varying size come as lists.
 
     Notes:
         Reads from the store's files at every access; raw columns are read-only views of the file.

@@ -1,7 +1,7 @@
 """Episodes: the record of one on disk, and the table of all that a store shows.
 
-``episodes.npy`` of a segment holds one `EPISODE_DTYPE` record an episode, in the order they were written; their rows follow
-each other without gaps. ``episodes.jsonl`` holds their free metadata, one JSON object a line.
+``episodes.npy`` of a segment holds one `EPISODE_DTYPE` record an episode, in the order they were written; their rows
+follow each other without gaps. ``episodes.jsonl`` holds their free metadata, one JSON object a line.
 """
 
 from __future__ import annotations

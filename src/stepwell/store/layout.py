@@ -6,8 +6,8 @@
       store.json              format version, uuid, schema, fps, metadata; replaced by atomic rename
       lock                    flock while a segment is made or the store is changed; holds the next ordinal
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
-      arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; absent before a compaction
-      maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
+      arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; absent before a
+      compaction maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
       segments/
         00000000-7f3a/        sealed
         00000001-91bc.open/   being written
@@ -100,15 +100,15 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
     """Write a file whole: readers see the old bytes or the new ones, whatever happens in between."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as file:  # noqa: PTH123
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105
+        os.replace(temporary, path)
     except OSError as error:
-        if os.path.exists(temporary):  # noqa: PTH110
-            os.unlink(temporary)  # noqa: PTH108
+        if os.path.exists(temporary):
+            os.unlink(temporary)
         raise disk_error(error, len(data), path) from error
 
 

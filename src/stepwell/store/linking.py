@@ -36,4 +36,4 @@ def copy_file(source: str, target: str) -> None:
     try:
         shutil.copyfile(source, target)
     except OSError as error:
-        raise disk_error(error, os.path.getsize(source), target) from error  # noqa: PTH202
+        raise disk_error(error, os.path.getsize(source), target) from error

@@ -53,7 +53,7 @@ def maintained_store(store: str) -> Iterator[str]:
                 f"a column is being added to {store}, or it is being compacted. Wait until that is done."
             ) from None
         _clean_up(store)
-        os.mkdir(f"{store}/{STAGING}")  # noqa: PTH102
+        os.mkdir(f"{store}/{STAGING}")
         try:
             yield f"{store}/{STAGING}"
         finally:
@@ -68,7 +68,7 @@ def maintained_store(store: str) -> Iterator[str]:
 
 def recover_maintenance(store: str) -> None:
     """Undo or finish what a killed process had begun; nothing when there is nothing, or its owner lives."""
-    if not os.path.isdir(f"{store}/{STAGING}"):  # noqa: PTH112
+    if not os.path.isdir(f"{store}/{STAGING}"):
         return
     try:
         with maintained_store(store):
@@ -79,22 +79,22 @@ def recover_maintenance(store: str) -> None:
 
 def plan_undo(staging: str, feature: str) -> None:
     """Take note that a column is being added: until the schema has it, its files are removed by whoever cleans up."""
-    os.mkdir(f"{staging}/{UNDO}")  # noqa: PTH102
+    os.mkdir(f"{staging}/{UNDO}")
     replace_file(f"{staging}/{UNDO_JSON}", seal_json({"feature": feature}))
 
 
 def keep_for_undo(staging: str, segment: str, files: tuple[str, ...]) -> None:
     """Keep a segment's files as they are, to be put back by whoever cleans up; some may be missing."""
     kept = f"{staging}/{UNDO}/{Path(segment).name}"
-    os.mkdir(kept)  # noqa: PTH102
+    os.mkdir(kept)
     for file in files:
-        if os.path.exists(f"{segment}/{file}"):  # noqa: PTH110
+        if os.path.exists(f"{segment}/{file}"):
             link_file(f"{segment}/{file}", f"{kept}/{file}")
 
 
 def _clean_up(store: str) -> None:
     staging = f"{store}/{STAGING}"
-    if not os.path.isdir(staging):  # noqa: PTH112
+    if not os.path.isdir(staging):
         return
     with locked_store(store):
         # whoever replaces one of the store's own files holds the lock: these are of a killed one
@@ -131,7 +131,7 @@ def _remove_segment(store: str, staging: str, name: str) -> None:
     """Remove a segment's directory, first from where it is seen, then its files."""
     gone = f"{staging}/{name}.gone"
     try:
-        os.rename(f"{store}/{SEGMENTS}/{name}", gone)  # noqa: PTH104
+        os.rename(f"{store}/{SEGMENTS}/{name}", gone)
     except FileNotFoundError:
         return
     shutil.rmtree(gone)

@@ -74,7 +74,7 @@ def merge_segments(directory: str, schema: Schema, sources: Sequence[Source]) ->
         DiskFullError: no space.
         CorruptSegmentError: a source is damaged.
     """
-    os.mkdir(directory)  # noqa: PTH102
+    os.mkdir(directory)
     for name, feature in schema.items():
         if feature.is_raw:
             _merge_raw(f"{directory}/{name}.npy", name, feature, sources)

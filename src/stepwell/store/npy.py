@@ -1,6 +1,7 @@
 """``.npy`` files that grow: a header of constant length, rewritten when the number of rows is known.
 
-Source: numpy's NEP 1 (format version 1.0): magic, version, uint16 length, a Python literal padded with spaces to a multiple of 64.
+Source: numpy's NEP 1 (format version 1.0): magic, version, uint16 length, a Python literal padded with spaces to a
+multiple of 64.
 """
 
 from __future__ import annotations

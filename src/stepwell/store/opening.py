@@ -38,7 +38,8 @@ def create(
         fps: steps a second, if they are evenly spaced; needed for offsets in seconds.
         metadata: anything that JSON holds.
         segment_bytes: a segment is sealed, and a new one begun, at the first end of an episode beyond this size.
-        sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode", "step".
+        sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode",
+            "step".
         exist_ok: open the store that is there instead of refusing; its schema must be the same, or ``schema`` None.
 
     Returns:
@@ -86,7 +87,8 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
 
     Args:
         path: of its directory.
-        mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches nothing.
+        mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches
+            nothing.
 
     Returns:
         The store.

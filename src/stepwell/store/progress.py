@@ -5,10 +5,11 @@
     0        8         12    16     24         32          40       48      64
     | magic  | version | pid | rows | episodes | opened_ns | sealed | (zero) |
 
-The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads ``rows``
+The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads
+``rows``
 before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is not there.
-Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors the system calls
-between two appends do so in practice.)
+Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors the system
+calls between two appends do so in practice.)
 
 The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead.
 """
@@ -37,8 +38,10 @@ class Progress:
     """One commit record, mapped.
 
     Notes:
-        `rows` and `episodes` are read by any number of processes; only the writer sets them. The writer's lock goes with the
-        process, however it ends; a forked child must call `release_after_fork`, else it keeps the lock of a dead parent.
+        `rows` and `episodes` are read by any number of processes; only the writer sets them. The writer's lock goes
+        with the
+        process, however it ends; a forked child must call `release_after_fork`, else it keeps the lock of a dead
+        parent.
     """
 
     __slots__ = ("_descriptor", "words")

@@ -63,7 +63,8 @@ class StoreRecord:
             raise StoreNotFoundError(f"{path} is not the record of a stepwell store.")
         if record["version"] > FORMAT_VERSION:
             raise StoreVersionError(
-                f"{path} has format version {record['version']}, this stepwell reads up to {FORMAT_VERSION}. Upgrade stepwell."
+                f"{path} has format version {record['version']}, this stepwell reads up to {FORMAT_VERSION}. "
+                "Upgrade stepwell."
             )
         features = record["features"]
         return cls(

@@ -57,7 +57,7 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
     for path in _open_segments(store):
         if schema is not None and _recover(path, schema):
-            recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))  # noqa: PTH119
+            recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))
     return recovered
 
 
@@ -77,7 +77,7 @@ def _recover(path: str, schema: Schema) -> bool:
     if progress is None:
         return False
     try:
-        if not os.path.isdir(path):  # noqa: PTH112
+        if not os.path.isdir(path):
             return False
         rows, episodes = progress.rows, progress.episodes
         rows, episodes = _close_open_episode(path, rows, episodes)
@@ -91,10 +91,10 @@ def _recover(path: str, schema: Schema) -> bool:
 
 def _finish_rename(path: str) -> bool:
     """Give a segment its sealed name that was killed just before it got it."""
-    if not os.path.exists(f"{path}/{SEGMENT_JSON}"):  # noqa: PTH110
+    if not os.path.exists(f"{path}/{SEGMENT_JSON}"):
         return False
     try:
-        os.rename(path, path.removesuffix(OPEN_SUFFIX))  # noqa: PTH104
+        os.rename(path, path.removesuffix(OPEN_SUFFIX))
     except FileNotFoundError:
         return False
     return True
@@ -111,11 +111,11 @@ def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
             ended = int(last["start"] + last["rows"])
         if rows <= ended:
             return ended, episodes
-        ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)  # noqa: PTH119
+        ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)
         record = np.zeros((), EPISODE_DTYPE)
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
-        record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns  # noqa: PTH116
+        record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns
         _put_metadata_line(path, episodes)
         write_all(descriptor, record.tobytes(), header + episodes * size, path)
     finally:
@@ -124,7 +124,7 @@ def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
 
 
 def _put_metadata_line(path: str, episodes: int) -> None:
-    with open(f"{path}/{METADATA}", "r+b") as file:  # noqa: PTH123
+    with open(f"{path}/{METADATA}", "r+b") as file:
         end = sum(len(file.readline()) for _ in range(episodes))
         file.truncate(end)
         file.seek(end)

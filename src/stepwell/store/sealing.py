@@ -56,19 +56,19 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
-    if os.path.exists(f"{path}/{PROGRESS}"):  # noqa: PTH110
-        os.unlink(f"{path}/{PROGRESS}")  # noqa: PTH108
-    os.rename(path, sealed)  # noqa: PTH104
+    if os.path.exists(f"{path}/{PROGRESS}"):
+        os.unlink(f"{path}/{PROGRESS}")
+    os.rename(path, sealed)
     if sync:
-        sync_directory(os.path.dirname(sealed))  # noqa: PTH120
+        sync_directory(os.path.dirname(sealed))
     return sealed
 
 
 def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
-    """Cut every file to what is committed, give the ``.npy`` files their true headers, remove a killed seal's leftovers."""
+    """Cut every file to what is committed, give ``.npy`` files their true headers, remove what a killed seal left."""
     for entry in os.listdir(path):
         if entry.endswith(".tmp"):
-            os.unlink(f"{path}/{entry}")  # noqa: PTH108
+            os.unlink(f"{path}/{entry}")
     _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
     _trim_lines(f"{path}/{METADATA}", episodes)
     for name, feature in schema.items():
@@ -77,7 +77,7 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
             _trim_npy(f"{stem}.npy", feature.np_dtype, feature.fixed_shape, rows)
             continue
         _trim_npy(f"{stem}.npy", np.dtype("<u8"), (), rows + 1)
-        with open(f"{stem}.npy", "rb") as file:  # noqa: PTH123
+        with open(f"{stem}.npy", "rb") as file:
             file.seek(-8, os.SEEK_END)
             end = int.from_bytes(file.read(8), "little")
         _cut(f"{stem}.bin", end)
@@ -108,8 +108,8 @@ def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
 def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics]:
     """Return the statistics of every feature that can be decoded.
 
-    A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the feature's
-    statistics are computed when they are asked for, and raise then.
+    A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the
+    feature's statistics are computed when they are asked for, and raise then.
     """
     found: dict[str, FeatureStatistics] = {}
     for name in schema:
@@ -121,7 +121,7 @@ def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics
 def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:
     """Return (bytes, crc32) of a file, read in pieces without the GIL; waits for the disk first when ``sync``."""
     num_bytes = checksum = 0
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    with open(path, "rb", buffering=0) as file:
         if sync:
             os.fsync(file.fileno())
         buffer = bytearray(CHUNK_BYTES)
@@ -135,18 +135,18 @@ def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:
 def _trim_npy(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> None:
     row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     _cut(path, header_size(dtype, shape) + rows * row_bytes)
-    with open(path, "r+b") as file:  # noqa: PTH123
+    with open(path, "r+b") as file:
         file.write(header_bytes(dtype, shape, rows))
 
 
 def _trim_lines(path: str, lines: int) -> None:
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         end = sum(len(file.readline()) for _ in range(lines))
     _cut(path, end)
 
 
 def _cut(path: str, num_bytes: int) -> None:
-    size = os.path.getsize(path)  # noqa: PTH202
+    size = os.path.getsize(path)
     if size < num_bytes:
         raise CorruptSegmentError(
             f'{path}: {num_bytes} bytes were committed, the file has {size}. Run "stepwell verify PATH".'

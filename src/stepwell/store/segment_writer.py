@@ -89,7 +89,7 @@ class SegmentWriter:
         _LIVE.add(self)
 
     def _create(self, directory: str) -> None:
-        os.mkdir(directory)  # noqa: PTH102
+        os.mkdir(directory)
         try:
             self._progress = Progress.create(f"{directory}/{PROGRESS}")
             self.columns = {
@@ -97,7 +97,7 @@ class SegmentWriter:
             }
             self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
             self._metadata = os.open(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.rename(directory, self.path)  # noqa: PTH104
+            os.rename(directory, self.path)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

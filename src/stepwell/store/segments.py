@@ -35,14 +35,14 @@ class Segment:
         CorruptSegmentError: its episode table is damaged.
 
     Notes:
-        Maps are made at every call of `raw_map`, `offsets_map` and `blob_map` and belong to the returned array: the caller keeps
-        and bounds them. They stay valid when the segment is sealed, renamed or removed.
+        Maps are made at every call of `raw_map`, `offsets_map` and `blob_map` and belong to the returned array: the
+        caller keeps and bounds them. They stay valid when the segment is sealed, renamed or removed.
     """
 
     __slots__ = ("_directory", "_progress", "_schema", "is_sealed", "name", "num_rows", "ordinal", "records")
 
     def __init__(self, directory: str, schema: Schema) -> None:
-        parsed = parse_segment_name(os.path.basename(directory))  # noqa: PTH119
+        parsed = parse_segment_name(os.path.basename(directory))
         if parsed is None:
             raise CorruptSegmentError(f"{directory} is not named as a segment is.")
         self.ordinal, self.name, self.is_sealed = parsed
@@ -60,7 +60,7 @@ class Segment:
     def of_trimmed(cls, directory: str, schema: Schema) -> Segment:
         """Return an ``.open`` directory, trimmed already, as if it were sealed: for sealing itself."""
         segment = cls.__new__(cls)
-        parsed = parse_segment_name(os.path.basename(directory))  # noqa: PTH119
+        parsed = parse_segment_name(os.path.basename(directory))
         if parsed is None:
             raise CorruptSegmentError(f"{directory} is not named as a segment is.")
         segment.ordinal, segment.name, _ = parsed
@@ -181,7 +181,7 @@ class Segment:
     def _become_sealed(self) -> None:
         """Go on under the sealed name; for a moment, or after a kill in it, the directory keeps its old one."""
         sealed = self._directory.removesuffix(OPEN_SUFFIX)
-        if os.path.isdir(sealed):  # noqa: PTH112
+        if os.path.isdir(sealed):
             self._directory = sealed
         self._progress = None
         self.is_sealed = True
@@ -228,9 +228,9 @@ class Segment:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             sealed = self._directory.removesuffix(OPEN_SUFFIX)
-            if sealed != self._directory and os.path.isdir(sealed):  # noqa: PTH112
+            if sealed != self._directory and os.path.isdir(sealed):
                 return os.open(f"{sealed}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-            if not os.path.isdir(self._directory):  # noqa: PTH112
+            if not os.path.isdir(self._directory):
                 raise
             raise self._damaged(file, "the file is missing") from None
 

@@ -53,8 +53,8 @@ TICK_SECONDS = 0.05
 class Store:
     """Episodes on disk. Made by `stepwell.create` and `stepwell.open`.
 
-    A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is what was there
-    at the last `refresh` (closing a writer made by this store is one): a length never changes by itself.
+    A store is a sequence of its episodes: ``len(store)``, ``store[3]``, ``store[-1]``, iteration. What it shows is
+    what was there at the last `refresh` (closing a writer made by this store is one): a length never changes by itself.
 
     Example:
         >>> import tempfile, stepwell
@@ -65,12 +65,13 @@ class Store:
         (1, 3, {'task': 'walk'})
 
     Notes:
-        Safe to read from many threads. Pickles as its path, so that another process opens it anew; after a fork both go on.
-        Maps belong to who asks for them, the store itself holds no open file but those of live segments' commit records.
+        Safe to read from many threads. Pickles as its path, so that another process opens it anew; after a fork both
+        go on. Maps belong to who asks for them, the store itself holds no open file but those of live segments' commit
+        records.
     """
 
     def __init__(self, path: str, mode: Mode = "a") -> None:
-        self._path = os.path.abspath(path)  # noqa: PTH100
+        self._path = os.path.abspath(path)
         self._mode: Mode = mode
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = self._mtime(STORE_JSON)
@@ -93,7 +94,7 @@ class Store:
 
     @property
     def mode(self) -> Mode:
-        """ "a" for reading and writing, "r" for reading only."""
+        """Whether it is open for reading and writing ("a") or for reading only ("r")."""
         return self._mode
 
     @property
@@ -149,7 +150,8 @@ class Store:
         """Return an episode; a negative index counts from the end."""
         count = len(self._table)
         if not -count <= index < count:
-            raise EpisodeNotFoundError(f"no episode {index}. {self._path} has {count}: {-count} to {count - 1}.")
+            there = f"has {count}: {-count} to {count - 1}" if count else "has none yet"
+            raise EpisodeNotFoundError(f"no episode {index}. {self._path} {there}.")
         return Episode(self, self._table, index % count)
 
     def __repr__(self) -> str:
@@ -206,7 +208,7 @@ class Store:
         return changed
 
     def _list_once(self) -> bool:
-        """Look at the directory; a segment that went between the listing and its opening is left out, for another look."""
+        """Look at the directory; a segment that goes before it is opened is left out, for another look."""
         self._listed_time = self._trusted_mtime(SEGMENTS)
         found, self._arrangement = arranged_segments(self._path)
         self._listed = [] if self.schema is None else list(found)
@@ -256,7 +258,7 @@ class Store:
 
     def _mtime(self, name: str) -> int:
         try:
-            return os.stat(f"{self._path}/{name}").st_mtime_ns  # noqa: PTH116
+            return os.stat(f"{self._path}/{name}").st_mtime_ns
         except FileNotFoundError:
             return 0
 
@@ -271,7 +273,8 @@ class Store:
 
         Args:
             sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
-            ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed order.
+            ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed
+                order.
             tag: the segment's four hexadecimal digits; default random.
 
         Raises:
@@ -340,8 +343,8 @@ class Store:
         """Return count, min, max, mean, std and quantiles of its numeric features.
 
         Args:
-            episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was computed
-                when they were sealed, the rest is computed from the data.
+            episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was
+                computed when they were sealed, the rest is computed from the data.
             names: of the features; default all that have statistics.
         """
         from stepwell.store.statistics import aggregate
@@ -350,7 +353,7 @@ class Store:
         return aggregate([(self, table)], names)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Compare every byte with its checksum and every table with its rules; ``deep`` also decodes every encoded row."""
+        """Compare every byte with its checksum, every table with its rules; ``deep`` also decodes every encoded row."""
         from stepwell.store.verification import verify_store
 
         return verify_store(self, deep=deep, progress=progress)
@@ -381,7 +384,7 @@ class Store:
         add_column(self, name, feature, values, final=final, progress=progress)
 
     def delete_episodes(self, episodes: Any) -> int:
-        """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees their space."""
+        """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees space."""
         from stepwell.store.deletion import delete_episodes
 
         return delete_episodes(self, episodes)
@@ -453,7 +456,7 @@ def _episode_table(
         truncated=all_records["truncated"].copy(),
         interrupted=all_records["interrupted"].copy(),
         is_open=is_open,
-        record=np.arange(len(all_records)) - first[segment_of] if len(parts) else np.empty(0, np.int64),
+        record=np.arange(len(all_records)) - first[segment_of] if parts else np.empty(0, np.int64),
         read_metadata=read_metadata,
     )
     hidden = all_records["discarded"].copy()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stepwell.errors import StepError
 from stepwell.schema import Feature, Schema
 
-__all__ = ["acceptor", "accept_column", "missing_features_error"]
+__all__ = ["accept_column", "acceptor", "missing_features_error"]
 
 PYTHON_VALUES = (bool, int, float, complex, list, tuple)
 
@@ -19,8 +19,10 @@ PYTHON_VALUES = (bool, int, float, complex, list, tuple)
 def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
     """Return the function that turns one value into what the column stores, or raises StepError.
 
-    Numpy arrays (and what offers itself as one, such as a CPU tensor) must have the feature's dtype and shape. Python numbers
-    and lists are converted when the dtype holds them: ints into ints of enough bits and into floats, floats into floats.
+    Numpy arrays (and what offers itself as one, such as a CPU tensor) must have the feature's dtype and shape. Python
+    numbers
+    and lists are converted when the dtype holds them: ints into ints of enough bits and into floats, floats into
+    floats.
     """
     if feature.kind == "text":
         return lambda value: _text(name, value)
@@ -33,7 +35,7 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
 
 
 def accept_column(name: str, feature: Feature, values: Any) -> Any:
-    """Return a whole column: an array [n, *shape] of a fixed-size feature, a list of accepted values of a ragged one."""
+    """Return a whole column: an array [n, *shape] of a fixed-size feature, a list of values of a ragged one."""
     dtype = feature.np_dtype
     if type(values) is np.ndarray and values.dtype == dtype and values.shape[1:] == feature.shape and values.ndim:
         return np.ascontiguousarray(values)
@@ -89,7 +91,8 @@ def _array(
             array.dtype, dtype, "safe" if isinstance(value, np.generic) else "equiv"
         ):
             raise StepError(
-                f"feature {name!r}: got dtype {array.dtype}, the store has {dtype}. Convert it, e.g. value.astype({dtype.name!r})."
+                f"feature {name!r}: got dtype {array.dtype}, the store has {dtype}. "
+                f"Convert it, e.g. value.astype({dtype.name!r})."
             )
         if array.dtype != dtype:
             array = array.astype(dtype)

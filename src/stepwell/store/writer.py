@@ -11,8 +11,8 @@ import numpy as np
 
 from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
-from stepwell.store.segment_writer import SegmentWriter, encode_metadata
 from stepwell.store.sealing import seal_segment
+from stepwell.store.segment_writer import SegmentWriter, encode_metadata
 from stepwell.store.values import accept_column, acceptor, missing_features_error
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _ndarray = np.ndarray
 class Writer:
     """Record episodes into a store, a step at a time, in batches of steps, or whole.
 
-    Made by ``store.writer()``. Each writer fills segments of its own, so any number of them, in any processes, record into one store
-    at the same time. A step is committed, and visible to readers everywhere, when `append` returns.
+    Made by ``store.writer()``. Each writer fills segments of its own, so any number of them, in any processes, record
+    into one store at the same time. A step is committed, and visible to readers everywhere, when `append` returns.
 
     Example:
         >>> import tempfile, stepwell
@@ -43,8 +43,10 @@ class Writer:
         (1, [0, 1, 2])
 
     Notes:
-        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any moment loses
-        at most the step that `append` had not returned from; ``sync="episode"`` and ``"step"`` extend that to a loss of power.
+        One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any
+        moment loses
+        at most the step that `append` had not returned from; ``sync="episode"`` and ``"step"`` extend that to a loss
+        of power.
     """
 
     def __init__(
@@ -132,7 +134,8 @@ class Writer:
             The episode's place in the segment.
 
         Raises:
-            StepError: no steps since the last end, a final value of a feature that has none, or metadata that JSON cannot hold;
+            StepError: no steps since the last end, a final value of a feature that has none, or metadata that JSON
+            cannot hold;
                 the episode stays open.
         """
         segment = self._segment
@@ -159,8 +162,8 @@ class Writer:
         """Store a whole episode.
 
         Args:
-            columns: name to an array [T, *shape] or a list of T values. Features with ``final=True`` may have T + 1, all of
-                them or none: the last one is the observation after the last action.
+            columns: name to an array [T, *shape] or a list of T values. Features with ``final=True`` may have T + 1,
+                all of them or none: the last one is the observation after the last action.
             terminated: see `end_episode`.
             truncated: see `end_episode`.
             final: see `end_episode`; instead of columns of T + 1.
@@ -194,7 +197,10 @@ class Writer:
         return place
 
     def discard_episode(self) -> None:
-        """Take back the steps since the last end of an episode: they are never shown again; `Store.compact` frees their space."""
+        """Take back the steps since the last end of an episode: they are never shown again.
+
+        `Store.compact` frees their space.
+        """
         self._check_usable()
         segment = self._segment
         if segment is not None and segment.has_open_episode:
@@ -320,7 +326,8 @@ class Writer:
             finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
         ):
             told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-            allowed = f" Only features with final=True ({', '.join(schema.final_names) or 'none here'}) may have one more, all of them."
+            finals_here = ", ".join(schema.final_names) or "none here"
+            allowed = f" Only features with final=True ({finals_here}) may have one more, all of them."
             raise StepError(f"columns of different lengths: {told}.{allowed if finals else ''}")
         return accepted, count
 
@@ -374,7 +381,8 @@ class Writer:
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
             raise WriterClosedError(
-                f"this writer belongs to process {self._pid}, this is {os.getpid()}. Make a writer of its own in each process."
+                f"this writer belongs to process {self._pid}, this is {os.getpid()}. "
+                "Make a writer of its own in each process."
             )
         if self._is_closed:
             raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stepwell.cli.progress import NoBar, make_bar
+from stepwell.progress import NoBar, make_bar
 
 pytest.importorskip("tqdm")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+from stepwell.errors import MissingDependencyError
+
 __all__ = ["NoBar", "make_bar"]
 
 
@@ -18,6 +20,9 @@ class NoBar:
         """Count."""
         self.n += amount
 
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -28,20 +33,26 @@ class NoBar:
         self.close()
 
 
-def make_bar(total: int | None, unit: str, title: str) -> Any:
+def make_bar(total: int | None, unit: str, title: str | None = None, *, wanted: bool | None = None) -> Any:
     """Return a tqdm bar on standard error, or a `NoBar` where tqdm is not installed.
 
     Args:
         total: how many units there will be; None when nobody knows.
         unit: the noun after the rate, e.g. ``"windows"``.
         title: what is being done.
+        wanted: draw it in any case, or not at all; None draws it when standard error is a terminal.
 
     Returns:
-        A context manager with ``update(n)``. It draws nothing when standard error is no terminal.
+        A context manager with ``update(n)``.
+
+    Raises:
+        MissingDependencyError: it was asked for and tqdm is not installed.
     """
     try:
         from tqdm import tqdm
-    except ImportError:
+    except ImportError as error:
+        if wanted:
+            raise MissingDependencyError.of("tqdm", "cli") from error
         return NoBar()
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -55,7 +66,7 @@ def make_bar(total: int | None, unit: str, title: str) -> Any:
         total=total,
         unit=f" {unit}",
         desc=title,
-        disable=None,
+        disable=None if wanted is None else not wanted,
         ncols=size.columns,
         nrows=size.lines,
         unit_scale=is_large,

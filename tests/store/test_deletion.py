@@ -8,6 +8,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, ReadOnlyError, StoreBusyError
+from stepwell.store.verification import verify_store
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,27 @@ def test_a_store_opened_for_reading_is_refused(wells):
         stepwell.open(store.path, mode="r").delete_episodes(0)
 
 
-def test_a_damaged_list_is_named(wells):
+@pytest.mark.parametrize("file", ["deleted.npy", "arrangement.json"])
+def test_every_flipped_bit_and_every_cut_of_the_stores_own_lists_is_found(wells, file):
+    store = wells.make(range(4), discard=True)
+    store.compact()
+    store.delete_episodes([0, 2])
+    path = store.path / file
+    good = path.read_bytes()
+    damaged = [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(len(good))]
+    # without the whole checksum the list itself is complete
+    damaged += [good[:size] for size in range(len(good)) if size != len(good) - 16 or file != "deleted.npy"]
+    for data in damaged:
+        path.write_bytes(data)
+        assert [finding.file for finding in verify_store(store).findings] == [file], data
+        with pytest.raises(CorruptSegmentError, match=file):
+            stepwell.Store(str(store.path))
+    path.write_bytes(good)
+    wells.assert_sound(store)
+
+
+def test_numpy_reads_the_list(wells):
     store = wells.make()
-    store.delete_episodes(0)
-    (store.path / "deleted.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(CorruptSegmentError, match=r"deleted\.npy is damaged"):
-        stepwell.open(store.path)
+    ids = [store[index].first_step_id for index in (2, 5)]
+    store.delete_episodes([2, 5])
+    assert np.load(store.path / "deleted.npy").tolist() == ids

@@ -1,8 +1,10 @@
-"""Episodes that are not shown any more: ``deleted.npy`` holds the ids of their first steps."""
+"""Episodes that are not shown any more: ``deleted.npy`` holds the ids of their first steps, and a checksum."""
 
 from __future__ import annotations
 
 import io
+import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["delete_episodes", "read_deleted", "replace_deleted"]
 
 Ids = npt.NDArray[np.int64]
+TAIL = re.compile(rb"\ncrc32 ([0-9a-f]{8})\n")
+TAIL_BYTES = len(b"\ncrc32 00000000\n")
 
 
 def delete_episodes(store: Store, episodes: Any) -> int:
@@ -57,14 +61,34 @@ def delete_episodes(store: Store, episodes: Any) -> int:
 
 
 def read_deleted(store: str) -> Ids:
-    """Return the ids of the first steps of a store's deleted episodes; CorruptSegmentError when they cannot be read."""
+    """Return the ids of the first steps of a store's deleted episodes.
+
+    Raises:
+        CorruptSegmentError: the list is damaged.
+    """
     path = Path(store, DELETED)
     try:
-        found: Ids = np.load(path)
+        data = path.read_bytes()
     except FileNotFoundError:
         return np.empty(0, np.int64)
-    except (ValueError, EOFError) as error:
+    tail = TAIL.fullmatch(data[-TAIL_BYTES:])
+    if tail is not None:
+        data = data[:-TAIL_BYTES]
+        stored, computed = tail[1].decode(), f"{zlib.crc32(data):08x}"
+        if stored != computed:
+            raise CorruptSegmentError(
+                f'{path} is damaged: crc32 {stored} stored, {computed} computed. Run "stepwell verify PATH".'
+            )
+    buffer = io.BytesIO(data)
+    try:
+        found: Ids = np.lib.format.read_array(buffer, allow_pickle=False)
+    except Exception as error:  # numpy's parser of headers raises errors of many kinds
         raise CorruptSegmentError(f'{path} is damaged: {error}. Run "stepwell verify PATH".') from error
+    if found.dtype != np.int64 or found.ndim != 1 or buffer.tell() != len(data):
+        raise CorruptSegmentError(
+            f"{path} is damaged: {len(data)} bytes are not one array of step ids ({found.dtype} {found.shape}). "
+            'Run "stepwell verify PATH".'
+        )
     return found
 
 
@@ -72,7 +96,9 @@ def replace_deleted(store: str, ids: Ids) -> None:
     """Replace ``deleted.npy``; the caller holds the store's lock."""
     buffer = io.BytesIO()
     np.save(buffer, np.unique(ids).astype(np.int64))
-    replace_file(f"{store}/{DELETED}", buffer.getvalue())
+    data = buffer.getvalue()
+    # np.load reads the array and leaves what follows it alone
+    replace_file(f"{store}/{DELETED}", data + b"\ncrc32 %08x\n" % zlib.crc32(data))
 
 
 def _indices(store: Store, episodes: Any) -> Ids:

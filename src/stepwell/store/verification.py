@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Schema
+from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
+from stepwell.store.deletion import read_deleted
 from stepwell.store.layout import DELETED, NEW_PREFIX, OPEN_SUFFIX, PROGRESS, SEGMENTS, STORE_JSON, parse_segment_name
 from stepwell.store.records import read_record
 from stepwell.store.segment_checks import Check, open_checks, sealed_checks
@@ -151,7 +151,11 @@ def _segment_checks(path: Path, schema: Schema | None, deep: bool) -> Iterator[C
 
 def _store_checks(path: Path) -> tuple[Schema | None, list[Check]]:
     """Return the store's features, if they can be read, and the checks of its own files."""
-    checks = [Check(path / STORE_JSON, lambda: _read_json(path)), Check(path / DELETED, lambda: _check_deleted(path))]
+    checks = [
+        Check(path / STORE_JSON, lambda: _read_json(path)),
+        Check(path / DELETED, lambda: read_deleted(str(path))),
+        Check(path / ARRANGEMENT, lambda: read_arrangement(str(path))),
+    ]
     try:
         return _read_json(path), checks
     except Exception:  # whatever it is, the first check finds it again
@@ -160,18 +164,6 @@ def _store_checks(path: Path) -> tuple[Schema | None, list[Check]]:
 
 def _read_json(path: Path) -> Schema | None:
     return read_record(str(path)).schema
-
-
-def _check_deleted(path: Path) -> None:
-    file = path / DELETED
-    if not file.exists():
-        return
-    with file.open("rb") as opened:
-        version = np.lib.format.read_magic(opened)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(opened)
-        data = file.stat().st_size - opened.tell()
-    if version != (1, 0) or dtype != np.int64 or len(shape) != 1 or data != shape[0] * 8:
-        raise CorruptSegmentError(f"not an array of step ids ({dtype} {shape}, {data} bytes). Restore it from a copy.")
 
 
 def _segment_paths(path: Path, checks: list[Check]) -> Iterator[Path]:

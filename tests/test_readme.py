@@ -53,7 +53,7 @@ def blocks(page: Path) -> Iterator[Block]:
     """Yield the blocks of a page that run."""
     text = page.read_text(encoding="utf-8")
     found = fences(text)
-    for fence, after in zip(found, [*found[1:], None], strict=True):
+    for fence, after in zip(found, [*found[1:], None][: len(found)], strict=True):
         mark = fence["mark"] or ""
         if fence["kind"] != "python" and not (fence["kind"] == "sh" and mark == "run"):
             continue
@@ -124,7 +124,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_of_a_page_can_be_read_on_a_screen(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert [line for line in text.splitlines() if len(line) > WIDEST_LINE] == []

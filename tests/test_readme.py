@@ -18,7 +18,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import stepwell
@@ -104,6 +106,21 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
             assert matches(printed, block.output), f"{page.name}:{block.line} prints\n{printed}"
     if missing:
         pytest.skip(f"blocks that need {', '.join(sorted(missing))} were left out; the others ran")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "golden").glob("v1.well")), ids=lambda path: path.name)
+def test_the_reader_on_the_page_of_the_format_reads_the_golden_store(path: Path) -> None:
+    reader = next(blocks(ROOT / "docs" / "format.md"))
+    namespace: dict[str, Any] = {}
+    run_block(reader, ROOT / "docs" / "format.md", namespace)
+    store = stepwell.open(path, mode="r")
+    assert store.schema is not None
+    for (record, metadata, columns), episode in zip(namespace["read_store"](path), store, strict=True):
+        assert (record["length"], metadata) == (episode.length, episode.metadata)
+        for name, feature in store.schema.items():
+            assert len(columns[name]) == len(episode[name])
+            if feature.is_raw:
+                assert np.array_equal(columns[name], episode[name])
 
 
 def test_dots_in_an_output_stand_for_anything_and_nothing_else_does() -> None:

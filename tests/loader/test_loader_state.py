@@ -116,6 +116,15 @@ def test_a_state_is_small_json_whatever_the_order(store: Store) -> None:
         loader.load_state_dict(loader.state_dict())
 
 
+def test_numpy_integers_give_the_state_that_ints_give(store: Store) -> None:
+    def state(kind: type) -> str:
+        loader = Loader(store, order="random", batch_size=kind(4), seed=kind(3), world_size=kind(2), rank=kind(1))
+        next(iter(loader))
+        return json.dumps(loader.state_dict())
+
+    assert state(np.int64) == state(int)
+
+
 def test_a_pickled_loader_is_where_the_loader_was(store: Store) -> None:
     loader = make(store, threads=2)
     iterator = iter(loader)

@@ -72,11 +72,23 @@ def test_orders_and_bound_orders_survive_pickling(order: Order, make_index: Any)
     assert np.array_equal(again.positions(2, 0, 30), bound.positions(2, 0, 30))
 
 
-@pytest.mark.parametrize("make", [random, lambda seed: weighted(seed=seed), lambda seed: mixed([1], seed=seed)])
+MAKERS = [
+    random,
+    lambda seed: weighted(seed=seed, num_samples=seed),
+    lambda seed: mixed([1], seed=seed, num_samples=seed),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("seed", [-1, 1.5, True, "1", None])
 def test_a_seed_that_is_none_is_refused(make: Any, seed: Any) -> None:
     with pytest.raises(OrderError, match="seed"):
         make(seed)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_order_of_numpy_integers_is_that_of_ints(make: Any) -> None:
+    assert repr(make(np.int64(3))) == repr(make(3))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("sequential", sequential()), ("random", random(7))])

@@ -19,6 +19,7 @@ RAW_HANDOVER_BYTES = 1 << 20
 # decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
 DECODED_HANDOVER_BYTES = 1 << 17
 MAX_GROUP = 16
+INTEGERS = ("batch_size", "seed", "epochs", "rank", "world_size", "threads", "prefetch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -51,6 +52,11 @@ class LoaderSettings:
         check_count("threads", self.threads)
         check_count("prefetch", self.prefetch, least=1)
         self.partition(0)
+        for name in INTEGERS:
+            value = getattr(self, name)
+            if value is not None:
+                # numpy's print differently and are not JSON, and a loader's state is to be both
+                object.__setattr__(self, name, int(value))
         if self.to not in ("numpy", "torch"):
             raise OrderError(f'to={self.to!r}. Allowed: "numpy" or "torch".')
         if self.pin_memory and self.to != "torch":

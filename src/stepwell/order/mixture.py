@@ -55,8 +55,8 @@ class Mixed(Order):
         scaled = weights / weights.max()
         if (scaled[weights > 0] * _MAX_SPAN < scaled.sum()).any():
             raise OrderError("a weight is less than 2**-30 of the sum. Set it to 0, or raise it.")
-        check_seed(self.seed)
-        check_count("num_samples", self.num_samples)
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "num_samples", check_count("num_samples", self.num_samples))
         object.__setattr__(self, "weights", tuple(weights.tolist()))
         if self.order is not None and not isinstance(self.order, Order):
             object.__setattr__(self, "order", _check_orders(self.order, len(weights)))

@@ -115,23 +115,25 @@ def check_range(order: BoundOrder, epoch: int, start: int, count: int) -> None:
         )
 
 
-def check_seed(seed: int) -> None:
-    """Refuse what is not a seed.
+def check_seed(seed: int) -> int:
+    """Return a seed as a Python int: numpy's print differently and are not JSON.
 
     Raises:
-        OrderError: the seed is no int, or negative.
+        OrderError: it is no int, or negative.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise OrderError(f"seed {seed!r}. A seed is an int, 0 or more, of any size.")
+    return int(seed)
 
 
-def check_count(name: str, value: int | None, *, least: int = 0) -> None:
-    """Refuse a number of things that is not None and not an int of at least ``least``.
+def check_count(name: str, value: int | None, *, least: int = 0) -> int | None:
+    """Return a number of things as a Python int, or None.
 
     Raises:
-        OrderError: naming the argument.
+        OrderError: not None and not an int of at least ``least``; names the argument.
     """
     if value is None:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise OrderError(f"{name}={value!r}. Allowed is an int of at least {least}.")
+    return int(value)

@@ -42,7 +42,7 @@ class Random(Order):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
     def bind(self, index: AnchorIndex) -> BoundOrder:
         """Return the order over the anchors of an index."""

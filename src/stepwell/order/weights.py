@@ -33,8 +33,8 @@ class Weighted(Order):
     def __post_init__(self) -> None:
         if self.per not in get_args(Per):
             raise OrderError(f'per={self.per!r}. Allowed are "step" and "episode".')
-        check_seed(self.seed)
-        check_count("num_samples", self.num_samples)
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "num_samples", check_count("num_samples", self.num_samples))
         if self.episodes is not None:
             object.__setattr__(self, "episodes", check_weights("episodes", self.episodes))
         if self.steps is not None and not isinstance(self.steps, str):

@@ -99,6 +99,25 @@ def test_threads_end_when_the_pipeline_is_dropped() -> None:
     assert threading.active_count() == before
 
 
+def test_threads_end_when_ctrl_c_comes_while_one_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline(same, range(10), threads=3)
+    # the traceback, which held the pipeline, is gone
+    gc.collect()
+    assert threading.active_count() == before
+
+
 def test_threads_end_when_a_cycle_holds_the_pipeline() -> None:
     before = threading.active_count()
     cycle: list = [pipeline(same, range(1000))]

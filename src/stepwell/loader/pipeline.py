@@ -68,8 +68,9 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         for number in range(num_threads):
             name = f"stepwell-loader-{number}"
             thread = _Worker(target=_work, args=(self._jobs, draft, build), name=name, daemon=True)
-            thread.start()
+            # known before it runs: Ctrl-C may come while it starts
             threads.append(thread)
+            thread.start()
         for _ in range(num_ahead):
             self._submit()
 
@@ -223,5 +224,5 @@ def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int) -> None:
         # the garbage collector runs this in the midst of a build: a lock that is held there may be what others wait for
         return
     deadline = time.monotonic() + JOIN_TIMEOUT_SECONDS
-    for thread in threads:
+    for thread in filter(threading.Thread.is_alive, threads):
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -46,6 +46,14 @@ def test_an_exception_names_the_key_and_the_transform() -> None:
         TransformChain({}, crop).apply({}, KEY)
 
 
+def test_a_field_transform_that_returns_nothing_is_told_so() -> None:
+    def in_place(array: np.ndarray) -> None:
+        array += 1
+
+    with pytest.raises(LoaderError, match=r"in_place of field 'a' returned None"):
+        TransformChain({"a": (in_place,)}).apply({"a": np.zeros(1)}, KEY)
+
+
 def test_a_loader_transform_that_returns_nothing_is_told_so() -> None:
     with pytest.raises(LoaderError, match="returned a NoneType"):
         TransformChain({}, lambda batch: None).apply({}, KEY)

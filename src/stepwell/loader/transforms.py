@@ -71,20 +71,23 @@ class TransformChain:
             key: what random numbers depend on.
 
         Raises:
-            LoaderError: a transform raised, or the loader's transform returned no mapping; names the key and the
-            transform.
+            LoaderError: a transform raised, a field's returned None, or the loader's returned no mapping; names the key
+                and the transform.
         """
         for name, call in self._steps:
-            values[name] = call(values[name], key, f"of field {name!r}")
+            result = call(values[name], key, f"of field {name!r}")
+            if result is None:
+                raise LoaderError(f"transform {call.name} of field {name!r} returned None. It must return the array.")
+            values[name] = result
         if self._whole is None:
             return values
-        result = self._whole(values, key, "of the loader")
-        if not isinstance(result, Mapping):
+        batch = self._whole(values, key, "of the loader")
+        if not isinstance(batch, Mapping):
             raise LoaderError(
-                f"transform {self._whole.name} of the loader returned a {type(result).__name__}. "
+                f"transform {self._whole.name} of the loader returned a {type(batch).__name__}. "
                 "It must return the batch: a dict of key to array."
             )
-        return dict(result)
+        return dict(batch)
 
 
 class _Call:

@@ -2,12 +2,13 @@ import pickle
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stepwell import Field
-from stepwell.errors import LoaderError
+from stepwell.errors import LoaderError, WindowError
 from stepwell.loader import Batch, WindowDataset
 from stepwell.store import Store
 
@@ -25,6 +26,12 @@ def test_samples_are_found_by_number_and_from_the_end(store: Store, numbers: lis
     for wrong in (len(numbers), -len(numbers) - 1):
         with pytest.raises(IndexError, match="37"):
             dataset[wrong]
+
+
+@pytest.mark.parametrize("number", [1.5, True, slice(2), "1", None])
+def test_what_is_no_number_of_a_sample_is_refused(store: Store, number: Any) -> None:
+    with pytest.raises(WindowError, match="whole numbers"):
+        WindowDataset(store, FIELDS)[number]
 
 
 def test_a_dataset_ends_a_plain_for_loop(store: Store, numbers: list[int]) -> None:

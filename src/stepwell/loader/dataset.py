@@ -14,6 +14,7 @@ from stepwell.loader.builder import BatchBuilder
 from stepwell.loader.settings import LoaderSettings
 from stepwell.order.order import check_count
 from stepwell.windows import View, WindowReader
+from stepwell.windows.index import positions_array
 
 if TYPE_CHECKING:
     from stepwell.loader.handover import Target
@@ -75,7 +76,8 @@ class WindowDataset:
     Notes:
         Its length is that of the view's snapshot until `refresh`, however the stores grow. Picklable; works in forked
         and spawned workers, each of which reads by itself. Safe to use from several threads. For random transforms with
-        ``shuffle=False`` or without batched reads, call `set_epoch` before each epoch, or they repeat.
+        ``shuffle=False`` or without batched reads, call `set_epoch` before each epoch, or they repeat. Neither that nor
+        `refresh` reaches the copies in persistent workers: without ``persistent_workers`` each epoch has new ones.
         Workers copy every batch from process to process; `Loader` builds them by threads and copies nothing.
     """
 
@@ -110,6 +112,7 @@ class WindowDataset:
 
         Raises:
             IndexError: no such anchor.
+            WindowError: not a whole number.
             LoaderError: it could not be read or transformed.
         """
         return self.__getitems__([i])[0]
@@ -125,7 +128,7 @@ class WindowDataset:
             LoaderError: they could not be read or transformed.
         """
         num_anchors, builder = self._builder()
-        asked = np.array(list(indices), dtype=np.int64)
+        asked = positions_array(list(indices))
         outside = (asked < -num_anchors) | (asked >= num_anchors)
         if outside.any():
             raise IndexError(

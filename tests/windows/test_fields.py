@@ -46,6 +46,7 @@ SCHEMA = Schema(
         ({"source": "a", "seconds": [float("nan")]}, "finite"),
         ({"source": "a", "seconds": ["now"]}, "not a time"),
         ({"source": "a", "transform": [3]}, "cannot be called"),
+        ({"source": "a", "transform": None}, "cannot be called"),
         ({"source": "a", "tolerance_seconds": -1.0}, "0 or more"),
     ],
 )
@@ -96,6 +97,12 @@ def test_seconds_may_miss_a_step_by_the_tolerance_only(seconds, ok):
     else:
         with pytest.raises(WindowError, match=r"more than tolerance_seconds=0\.0001"):
             field.step_offsets(10)
+
+
+@pytest.mark.parametrize("seconds", [1e300, -1e9, 1e308])
+def test_seconds_beyond_the_range_of_offsets_are_refused(seconds):
+    with pytest.raises(WindowError, match="31 bits"):
+        Field("a", seconds=seconds).step_offsets(100)
 
 
 def test_seconds_without_fps_are_refused():

@@ -135,7 +135,7 @@ def test_split_is_the_same_again_and_for_any_order_of_episodes(make_store):
     assert [view.parts[0].indices.tolist() for view in first] == [view.parts[0].indices.tolist() for view in again]
 
 
-@pytest.mark.parametrize("fractions", [(), (0.6, 0.6), (-0.1, 0.5)])
+@pytest.mark.parametrize("fractions", [(), (0.6, 0.6), (-0.1, 0.5), (float("nan"),)])
 def test_split_refuses_fractions_that_are_none(pair, fractions):
     with pytest.raises(WindowError, match="sum to at most 1"):
         View(pair).split(*fractions)

@@ -19,7 +19,7 @@ their shape::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -33,6 +33,7 @@ Pad = Literal["edge", "zero", "drop"]
 Combine = Literal["stack", "concat"]
 PADS = ("edge", "zero", "drop")
 COMBINES = ("stack", "concat")
+MAX_OFFSET = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Field:
             set_value(self, "offsets", _nested(self.offsets, _as_step, "offsets"))
         if self.seconds is not None:
             set_value(self, "seconds", _nested(self.seconds, _as_seconds, "seconds"))
-        if not callable(self.transform):
+        if isinstance(self.transform, Iterable) and not callable(self.transform):
             set_value(self, "transform", tuple(self.transform))
         self._check_choices()
 
@@ -103,7 +104,7 @@ class Field:
             raise WindowError(f"several sources {self.source} need combine='stack' (a new axis) or combine='concat'.")
         if self.combine is not None and isinstance(self.source, str):
             raise WindowError(f"combine={self.combine!r} needs a tuple of sources, got {self.source!r} alone.")
-        if not all(callable(transform) for transform in self.transforms):
+        if not isinstance(self.transforms, tuple) or not all(callable(transform) for transform in self.transforms):
             raise WindowError(f"transform {self.transform!r} holds what cannot be called.")
         if not self.tolerance_seconds >= 0:
             raise WindowError(f"tolerance_seconds={self.tolerance_seconds} is not 0 or more.")
@@ -144,6 +145,8 @@ class Field:
         return tuple(self._step_of(value, fps) for value in np.ravel(self.seconds).tolist())
 
     def _step_of(self, seconds: float, fps: float) -> int:
+        if abs(seconds * fps) >= MAX_OFFSET:
+            raise WindowError(f"{seconds} s is {seconds * fps:.6g} steps at {fps} fps, which is beyond 31 bits.")
         steps = round(seconds * fps)
         # the last term lets a tolerance of 0 accept what only binary fractions spoil
         if abs(seconds * fps - steps) > self.tolerance_seconds * fps + 1e-9 * max(1, abs(steps)):
@@ -208,7 +211,7 @@ def _as_field(key: str, value: Any) -> Field:
 def _as_step(value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise WindowError(f"offset {value!r} is not a whole number of steps. Use seconds=... for times.")
-    if not -(2**31) < value < 2**31:
+    if abs(int(value)) >= MAX_OFFSET:
         raise WindowError(f"offset {value!r} is beyond 31 bits.")
     return int(value)
 
@@ -230,11 +233,6 @@ def _nested(value: Any, convert: Callable[[Any], Any], name: str) -> Any:
     items = tuple(_nested(item, convert, name) for item in value)
     if not items:
         raise WindowError(f"{name} are empty. Give at least one, or None for the anchor itself.")
-    if len({np.shape(item) if _is_regular(item) else None for item in items}) != 1:
+    if len({np.shape(item) for item in items}) != 1:
         raise WindowError(f"{name} {value!r} are not of one shape.")
     return items
-
-
-def _is_regular(item: Any) -> bool:
-    """Whether an item that was normalised already is a number or a tuple, which always has one shape."""
-    return isinstance(item, (int, float, tuple))

@@ -158,7 +158,7 @@ class View:
         Example:
             ``train, test = view.split(0.9, 0.1)``
         """
-        if not fractions or min(fractions) < 0 or sum(fractions) > 1 + 1e-9:
+        if not fractions or not all(fraction >= 0 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
             raise WindowError(f"fractions {fractions} must be 0 or more, and sum to at most 1.")
         ranks = np.empty(self.num_episodes, dtype=np.int64)
         ranks[np.argsort(split_position(self.column("origin"), seed), kind="stable")] = np.arange(self.num_episodes)

@@ -1,0 +1,108 @@
+"""Every benchmark runs at toy size, as a user runs it, and prints what it promises; the plot is drawn from that."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NAMES = ["append", "gather", "jpeg", "memory", "start", "windows"]
+KEYS = ["bench", "case", "rival", "ratio", "spread", "ours", "theirs", "unit", "memcpy_gb_per_s"]
+
+
+def run(script, *arguments):
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def rows_of(done):
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def hiding(tmp_path, *packages):
+    """Return code that runs a benchmark where some packages are not installed."""
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in packages)
+    script = tmp_path / "hiding.py"
+    script.write_text(
+        f"import sys; {blocked}; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+        "import run\nsys.exit(run.main(sys.argv[1:]))\n",
+        encoding="utf-8",
+    )
+    return script
+
+
+def test_list_prints_the_names_one_a_line():
+    done = run("run.py", "--list")
+    assert (done.returncode, done.stdout.split()) == (0, NAMES)
+
+
+def test_unknown_name_is_a_usage_error_that_lists_the_names():
+    done = run("run.py", "nothing")
+    assert done.returncode == 2
+    assert "gather" in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark_prints_rows_with_all_figures(name, tmp_path):
+    pytest.importorskip("simplejpeg")
+    rows = rows_of(run("run.py", name, "--quick", "--data", tmp_path))
+    assert rows
+    for row in rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert row["bench"] == name
+        if "skipped" not in row:
+            assert min(row["ratio"], row["ours"], row["theirs"], row["memcpy_gb_per_s"]) > 0
+            assert row["spread"] >= 0
+            assert row["versions"]["stepwell"]
+    assert len({(row["case"], row["rival"]) for row in rows}) == len(rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "num_rows"),
+    [("append", "stable_baselines3", 2), ("append", "cpprb", 2), ("windows", "torchrl", 2)],
+)
+def test_absent_rival_is_skipped_by_name_and_the_others_are_measured(name, package, num_rows, tmp_path):
+    pytest.importorskip("simplejpeg")
+    done = run(hiding(tmp_path, package), name, "--quick")
+    skipped = [row for row in rows_of(done) if "skipped" in row]
+    assert len(skipped) == num_rows
+    for row in skipped:
+        assert package in row["rival"]
+        assert row["ratio"] is None
+    assert done.stderr.count("is not installed") == num_rows
+    others = [row for row in rows_of(done) if "skipped" not in row]
+    assert all(row["ratio"] > 0 for row in others)
+
+
+def test_ratio_is_of_rounds_and_time_is_the_better_the_less():
+    code = (
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+        "import numpy as np; from report import compare, within; from timing import Rates\n"
+        "found = {'a': [10., 40., 90.], 'b': [10., 20., 30.], 'memcpy': [1., 2., 9.]}\n"
+        "rates = Rates({name: np.array(values) for name, values in found.items()})\n"
+        "row = compare('x', 'y', rates, ours='a', theirs='b', unit='u')\n"
+        "assert (row.ratio, row.ours, row.theirs, row.memcpy_gb_per_s) == (2.0, 40.0, 20.0, 2.0), row\n"
+        "row = within('x', 'y', 'limit', [2., 4., 8.], 8.0)\n"
+        "assert (row.ratio, row.ours, row.theirs, row.spread) == (2.0, 4.0, 8.0, 1.5), row\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plot_draws_a_mark_a_row_and_says_each_rival(tmp_path):
+    pytest.importorskip("matplotlib")
+    row = dict(zip(KEYS, ["gather", "a case", "memcpy", 1.5, 0.1, 3.0, 2.0, "GB/s", 2.0], strict=True), target=0.85)
+    lines = [row, {**row, "rival": "numpy", "target": None}, {**row, "rival": "absent", "ratio": None, "skipped": "no"}]
+    results = tmp_path / "results.jsonl"
+    results.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done = run("plot.py", results, tmp_path / "plot.svg")
+    assert done.returncode == 0, done.stderr
+    text = "".join(ElementTree.parse(tmp_path / "plot.svg").getroot().itertext())
+    assert "memcpy" in text
+    assert "numpy" in text
+    assert "absent" not in text

@@ -25,6 +25,7 @@ import pytest
 
 import stepwell
 from stepwell.cli.main import make_parser
+from stepwell.codecs import codec
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -94,6 +95,8 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # a page may register a codec of its own
+    monkeypatch.setattr(codec, "_REGISTRY", dict(codec._REGISTRY))
     namespace: dict[str, object] = {"__name__": "__main__"}
     missing: set[str] = set()
     for block in blocks(page):

@@ -88,6 +88,16 @@ def matches(printed: str, shown: str) -> bool:
     return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
 
 
+@pytest.fixture
+def _own_codecs_forgotten() -> Iterator[None]:
+    """Forget the codecs that a page registers; stepwell's own stay, since their modules are imported once."""
+    before = set(codec._REGISTRY) | set(codec._BUILT_IN)
+    yield
+    for name in codec._REGISTRY.keys() - before:
+        del codec._REGISTRY[name]
+
+
+@pytest.mark.usefixtures("_own_codecs_forgotten")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(blocks(page))], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -95,8 +105,6 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # a page may register a codec of its own
-    monkeypatch.setattr(codec, "_REGISTRY", dict(codec._REGISTRY))
     namespace: dict[str, object] = {"__name__": "__main__"}
     missing: set[str] = set()
     for block in blocks(page):

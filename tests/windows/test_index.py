@@ -172,6 +172,18 @@ def test_snapshot_id_changes_with_the_anchors_only(shared):
     assert len({first.snapshot_id, fewer.snapshot_id, other.snapshot_id}) == 3
 
 
+def test_snapshot_id_of_chosen_episodes_stays_while_the_store_grows_and_shrinks(make_store):
+    store = make_store([4, 5, 6], ["reward"], per_segment=1)
+    first = WindowReader(View(store).select([1, 2])).snapshot_id
+    with store.writer() as writer:
+        writer.add_episode({"reward": np.zeros(3)})
+        assert store.refresh()
+        assert WindowReader(View(store).select([1, 2])).snapshot_id == first
+    store.delete_episodes([0])
+    store.refresh()
+    assert WindowReader(View(store).select([0, 1])).snapshot_id == first
+
+
 def test_store_without_features_is_refused_until_it_has_some(tmp_path):
     store = stepwell.create(tmp_path / "new.well")
     with pytest.raises(WindowError, match="no features yet"):

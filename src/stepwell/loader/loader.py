@@ -218,7 +218,8 @@ class Loader:
         """Let the next ``for`` go on where a state was taken; iterations under way do not change.
 
         Args:
-            state_dict: of any rank of a loader over the same anchors in the same order.
+            state_dict: of any rank of a loader over the same anchors in the same order. Where an uneven last batch lets
+                ranks of several epochs get ahead of each other, their states agree at the end of an iteration only.
 
         Raises:
             StateError: of another store, snapshot, order, seed or format; the message names both.

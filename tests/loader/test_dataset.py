@@ -90,6 +90,16 @@ def test_length_is_stable_until_refreshed(tmp_path: Path) -> None:
     assert [int(sample["number"]) for sample in dataset] == [*before, 2000, 2001, 2002, 2003]
 
 
+def test_a_refresh_that_fails_changes_nothing(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "small.well", (5, 2))
+    dataset = WindowDataset(store, {"number": Field("number", range(4), pad="drop")})
+    store.delete_episodes([0])
+    with pytest.raises(WindowError, match="does not fit"):
+        dataset.refresh()
+    assert len(dataset) == 2
+    assert dataset[1]["number"].tolist() == [1, 2, 3, 4]
+
+
 def test_samples_are_right_while_a_writer_appends(tmp_path: Path) -> None:
     store = make_store(tmp_path / "live.well", (3, 2))
     with store.writer() as writer:

@@ -148,9 +148,15 @@ class WindowDataset:
         self.epoch = int(epoch)
 
     def refresh(self) -> None:
-        """Take in what the stores have become; the length may change."""
-        self.view = self.view.refresh()
-        self._running = None
+        """Take in what the stores have become; the length may change.
+
+        Raises:
+            WindowError: no window fits any episode any more; nothing has changed then.
+        """
+        view = self.view.refresh()
+        if view is not self.view:
+            self._running = self._start(view)
+            self.view = view
 
     @staticmethod
     def collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
@@ -174,13 +180,16 @@ class WindowDataset:
 
     def _builder(self) -> tuple[int, BatchBuilder]:
         """Return the number of anchors, and what reads in this process."""
-        pid = os.getpid()
-        if self._running is None or self._running[0] != pid:
+        if self._running is None or self._running[0] != os.getpid():
             # a thread of the parent may have held a lock of its reader when this process was forked
-            reader = WindowReader(self.view, self._fields)
-            builder = BatchBuilder(reader, self._settings, self._transform, max_free=0)
-            self._running = pid, reader.index.num_anchors, builder
+            self._running = self._start(self.view)
         return self._running[1:]
+
+    def _start(self, view: View) -> tuple[int, int, BatchBuilder]:
+        """Return this process, the number of anchors, and what reads them."""
+        reader = WindowReader(view, self._fields)
+        builder = BatchBuilder(reader, self._settings, self._transform, max_free=0)
+        return os.getpid(), reader.index.num_anchors, builder
 
 
 def _row(values: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -55,7 +55,8 @@ def step(episode: int, t: int) -> dict[str, Any]:
 def episodes() -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield (episode, length, how it ended)."""
     for episode, length in enumerate(LENGTHS):
-        yield episode, length, {"terminated": episode != 1, "truncated": episode == 1, "task": f"task {episode}", "seed": episode}
+        ending = {"terminated": episode != 1, "truncated": episode == 1, "task": f"task {episode}", "seed": episode}
+        yield episode, length, ending
 
 
 def main() -> None:

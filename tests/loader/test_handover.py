@@ -26,7 +26,10 @@ def test_what_torch_cannot_wrap_is_copied() -> None:
     base = np.arange(6)
     fixed = base.copy()
     fixed.flags.writeable = False
-    found = to_torch({"flipped": base[::-1], "fixed": fixed, "wide": np.broadcast_to(base, (2, 6))}, torch)
+    packed = np.array([(0, 1.5), (0, 2.5)], [("tag", "u1"), ("x", "f4")])["x"]
+    arrays = {"flipped": base[::-1], "fixed": fixed, "wide": np.broadcast_to(base, (2, 6)), "packed": packed}
+    found = to_torch(arrays, torch)
+    assert found["packed"].tolist() == [1.5, 2.5]
     assert found["flipped"].tolist() == base[::-1].tolist()
     assert found["fixed"].tolist() == base.tolist()
     assert found["wide"].tolist() == [base.tolist()] * 2

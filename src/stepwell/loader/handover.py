@@ -42,7 +42,7 @@ def to_torch(values: dict[str, Any], torch: Any, pinned: PinnedBlock | None = No
 
     Returns:
         The same dict. Object and structured arrays, and dtypes that this torch does not have, stay numpy. Arrays that
-        torch cannot wrap (read-only, negative strides) are copied.
+        torch cannot wrap (read-only, negative strides, strides of part of an element) are copied.
     """
     for key, value in values.items():
         if isinstance(value, np.ndarray) and has_torch_dtype(value.dtype, torch):
@@ -100,6 +100,6 @@ def _torch_dtype(dtype: np.dtype[Any], torch: Any) -> Any:
 
 
 def _wrap(value: npt.NDArray[Any], torch: Any) -> Any:
-    if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+    if not value.flags.writeable or any(stride < 0 or stride % value.itemsize for stride in value.strides):
         value = value.copy()
     return torch.from_numpy(value)

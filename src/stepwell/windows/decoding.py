@@ -1,4 +1,8 @@
-"""Encoded and ragged columns of a batch: each distinct row is decoded once, and copied where it is needed again."""
+"""Encoded and ragged columns of a batch.
+
+A row of a fixed shape is decoded once, and copied where the batch has it again; ragged rows are decoded for each cell,
+since cells that shared an array would change together.
+"""
 
 from __future__ import annotations
 

@@ -167,6 +167,20 @@ def test_every_page_is_linked_from_the_readme_and_every_note_from_the_index_of_d
     assert set((ROOT / "design").glob("[0-9]*.md")) <= notes
 
 
+FOLDERS = sorted(path.parent for path in (ROOT / "src" / "stepwell").glob("*/README.md"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_readme_of_a_folder_names_every_module_and_no_other(folder: Path) -> None:
+    named = set(re.findall(r"^ *(\w+\.py) ", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert named == {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+
+
+def test_a_folder_of_many_modules_has_a_readme() -> None:
+    sizes = {path: len(list(path.glob("*.py"))) for path in (ROOT / "src" / "stepwell").iterdir() if path.is_dir()}
+    assert {path for path, size in sizes.items() if size > 7} <= set(FOLDERS)
+
+
 def test_every_word_of_the_glossary_is_there_once() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)

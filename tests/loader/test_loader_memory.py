@@ -1,7 +1,9 @@
 """Recycled memory never changes below anyone who still sees it."""
 
 import gc
+import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,3 +119,33 @@ def test_batches_go_without_the_garbage_collector(store: Store, threads: int) ->
         assert [ref() for ref in gone] == [None] * 10
     finally:
         gc.enable()
+
+
+def private_bytes() -> int:
+    """Return the memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon:")))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_private_memory_is_flat_over_epochs_of_files_that_do_not_fit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr("stepwell.windows.maps.available_memory", lambda: 1)
+    fields = {
+        "state": Field("observation.state", range(1000)),
+        "image": Field("observation.image", range(100)),
+        "text": range(9),
+    }
+    loader = Loader(store, fields, batch_size=8, order="random", threads=threads)
+
+    def run(epochs: int) -> int:
+        num_bytes = sum(batch["state"].nbytes for _ in range(epochs) for batch in loader)
+        assert loader.reader.maps.is_announcing
+        return num_bytes
+
+    run(5)
+    before = private_bytes()
+    assert run(60) > 16 << 20
+    assert private_bytes() - before < 4 << 20

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.errors import MissingDependencyError
+from stepwell.errors import LoaderError, MissingDependencyError
 from stepwell.loader import handover
 from stepwell.loader.handover import PinnedBlock, to_torch
 
@@ -39,6 +39,12 @@ def test_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingDependencyError, match=r"pip install .*stepwell\[torch\]"):
         handover.import_torch()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned here")
+def test_pinning_without_a_gpu_says_what_to_do() -> None:
+    with pytest.raises(LoaderError, match="Leave pin_memory out"):
+        PinnedBlock(8, torch)
 
 
 class UnpinnedTorch:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import MissingDependencyError
+from stepwell.errors import LoaderError, MissingDependencyError
 
 __all__ = ["PinnedBlock", "Target", "import_torch", "pins_by_default", "to_torch"]
 
@@ -61,13 +61,22 @@ class PinnedBlock:
     Args:
         num_bytes: of the block.
         torch: the module.
+
+    Raises:
+        LoaderError: this machine has nothing to pin memory for, or no more of it.
     """
 
     __slots__ = ("_address", "_storage", "_torch", "memory")
 
     def __init__(self, num_bytes: int, torch: Any) -> None:
         self._torch = torch
-        self._storage = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        try:
+            self._storage = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise LoaderError(
+                f"{num_bytes} bytes could not be pinned: {error} Leave pin_memory out to pin only where CUDA is there, "
+                "or use pin_memory=False."
+            ) from error
         self.memory: npt.NDArray[np.uint8] = self._storage.numpy()
         self._address = self.memory.ctypes.data
 

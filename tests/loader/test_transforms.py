@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,12 @@ def test_numba_compiled_and_builtin_functions_are_simply_called() -> None:
     found = chain.apply({"a": np.arange(3.0), "b": np.zeros(2)}, KEY)
     assert found["a"].tolist() == [0.0, -2.0, -4.0]
     assert 0 < found["b"][0] == found["b"][1]
+
+
+def test_an_rng_of_the_users_own_is_left_alone() -> None:
+    own = np.random.Generator(np.random.Philox(1))
+    found = TransformChain({"a": (partial(add_noise, rng=own),)}).apply({"a": np.zeros(2)}, KEY)
+    assert found["a"].tolist() == np.random.Generator(np.random.Philox(1)).random(2).tolist()
 
 
 def test_a_callable_object_may_want_numbers_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,9 @@ class _Call:
 
 
 def _has_rng(function: Transform) -> bool:
+    if isinstance(function, partial) and "rng" in function.keywords:
+        # one that the user has chosen already
+        return False
     try:
         return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -47,3 +47,16 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     from importlib.metadata import version
 
     assert stepwell.__version__ == version("stepwell")
+
+
+def test_a_star_import_needs_no_optional_package() -> None:
+    code = (
+        "import sys; sys.modules['gymnasium'] = None\n"
+        "from stepwell import *\n"
+        "import inspect, stepwell; inspect.getmembers(stepwell)\n"
+        "try: stepwell.EpisodeRecorder\n"
+        "except ImportError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert 'pip install "stepwell[gymnasium]"' in ran.stdout

@@ -10,23 +10,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.codecs import Codec, register_codec
     from stepwell.errors import (
         CorruptSegmentError,
         DecodeError,
+        DiskFullError,
         EpisodeNotFoundError,
         FeatureNotFoundError,
         LoaderError,
         MissingDependencyError,
+        OrderError,
+        ReadOnlyError,
         SchemaError,
+        StateError,
         StepError,
         StepwellError,
+        StoreBusyError,
         StoreExistsError,
         StoreNotFoundError,
+        StoreVersionError,
         WindowError,
+        WorkerError,
+        WriterClosedError,
     )
     from stepwell.loader import Batch, Loader, WindowDataset
-    from stepwell.order import mixed, random, sequential, weighted
-    from stepwell.recorders import EpisodeRecorder, VectorRecorder, write_episodes, write_samples
+    from stepwell.order import BoundOrder, Order, mixed, random, sequential, weighted
+    from stepwell.recorders import EpisodeData, write_episodes, write_samples
+    from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
+    from stepwell.recorders import VectorRecorder as VectorRecorder
+    from stepwell.recorders import schema_of as schema_of
     from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, infer_schema
     from stepwell.store import Episode, Store, Writer, concatenate, create, open
     from stepwell.windows import Field, View
@@ -34,28 +46,35 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "stepwell.codecs": "Codec register_codec",
     "stepwell.errors": (
-        "CorruptSegmentError DecodeError EpisodeNotFoundError FeatureNotFoundError LoaderError MissingDependencyError "
-        "SchemaError StepError StepwellError StoreExistsError StoreNotFoundError WindowError"
+        "CorruptSegmentError DecodeError DiskFullError EpisodeNotFoundError FeatureNotFoundError LoaderError "
+        "MissingDependencyError OrderError ReadOnlyError SchemaError StateError StepError StepwellError "
+        "StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError WindowError WorkerError "
+        "WriterClosedError"
     ),
     "stepwell.loader": "Batch Loader WindowDataset",
-    "stepwell.order": "mixed random sequential weighted",
-    "stepwell.recorders": "EpisodeRecorder VectorRecorder write_episodes write_samples",
+    "stepwell.order": "BoundOrder Order mixed random sequential weighted",
+    "stepwell.recorders": "EpisodeData EpisodeRecorder VectorRecorder schema_of write_episodes write_samples",
     "stepwell.schema": "Array Bytes Feature Image Schema Text infer_schema",
     "stepwell.store": "Episode Store Writer concatenate create open",
     "stepwell.windows": "Field View",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
+# what stands on an optional package is not among them: a star import must not fail for want of it
 __all__ = [
     "Array",
     "Batch",
+    "BoundOrder",
     "Bytes",
+    "Codec",
     "CorruptSegmentError",
     "DecodeError",
+    "DiskFullError",
     "Episode",
+    "EpisodeData",
     "EpisodeNotFoundError",
-    "EpisodeRecorder",
     "Feature",
     "FeatureNotFoundError",
     "Field",
@@ -63,19 +82,26 @@ __all__ = [
     "Loader",
     "LoaderError",
     "MissingDependencyError",
+    "Order",
+    "OrderError",
+    "ReadOnlyError",
     "Schema",
     "SchemaError",
+    "StateError",
     "StepError",
     "StepwellError",
     "Store",
+    "StoreBusyError",
     "StoreExistsError",
     "StoreNotFoundError",
+    "StoreVersionError",
     "Text",
-    "VectorRecorder",
     "View",
     "WindowDataset",
     "WindowError",
+    "WorkerError",
     "Writer",
+    "WriterClosedError",
     "__version__",
     "concatenate",
     "create",
@@ -83,6 +109,7 @@ __all__ = [
     "mixed",
     "open",
     "random",
+    "register_codec",
     "sequential",
     "weighted",
     "write_episodes",

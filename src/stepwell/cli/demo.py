@@ -19,7 +19,6 @@ from stepwell.errors import StoreExistsError
 from stepwell.loader import Loader
 from stepwell.order import random
 from stepwell.progress import make_bar
-from stepwell.recorders import EpisodeRecorder, schema_of
 from stepwell.store import Store, create
 from stepwell.store.tables import make_table
 from stepwell.windows import Field, View
@@ -61,6 +60,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
 def record(simulator: Simulator, path: Path, num_episodes: int, seed: int, codec: Any) -> Store:
     """Return a new store with episodes of the simulator."""
     options: dict[str, Any] = {"quality": 95} if codec == "jpeg" else {}
+    # imports gymnasium, which a bare installation does not have: `make_simulator` has said so by now
+    from stepwell.recorders import EpisodeRecorder, schema_of
+
     schema = schema_of(simulator.env, codec=codec, infos=simulator.infos, **options)
     store = create(path, schema, fps=simulator.fps, metadata={"simulator": simulator.name, "seed": seed})
     begun = time.perf_counter()

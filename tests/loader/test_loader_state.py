@@ -32,9 +32,10 @@ def dump(batches) -> list:
     return [(b.epoch, b.index, b["number"].tolist(), b["noisy"].tolist()) for b in batches]
 
 
+# three epochs have 27 batches with drop_last: asking for one more would end the iteration, and the state with it
 @settings(max_examples=30)
 @given(
-    st.integers(0, 30), st.integers(0, 3), st.integers(0, 3), st.sampled_from([{}, {"pad": True}, {"drop_last": True}])
+    st.integers(0, 27), st.integers(0, 3), st.integers(0, 3), st.sampled_from([{}, {"pad": True}, {"drop_last": True}])
 )
 def test_a_state_resumes_at_the_exact_next_batch(store: Store, taken: int, before: int, after: int, ends: dict) -> None:
     expected = dump(make(store, epochs=3, threads=0, **ends))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +199,9 @@ def test_predicate_that_cannot_be_pickled_is_missed_only_by_refresh(make_store):
     assert lengths(copy) == [3]
     with pytest.raises(WindowError, match="could not be pickled"):
         copy.refresh()
+
+
+@pytest.mark.parametrize("path", ["a.well", Path("a.well"), ["a.well"]])
+def test_a_path_is_not_a_store_and_the_error_says_what_to_do(path: Any) -> None:
+    with pytest.raises(WindowError, match=r"a\.well.* is not a store. Open it first: stepwell.open"):
+        View(path)

@@ -61,9 +61,12 @@ class View:
     """
 
     def __init__(self, stores: Store | Sequence[Store], indices: Iterable[int] | None = None) -> None:
-        found = list(stores) if isinstance(stores, Sequence) else [stores]
+        found = list(stores) if isinstance(stores, Sequence) and not isinstance(stores, str) else [stores]
         if not found:
             raise WindowError("a view needs at least one store.")
+        for store in found:
+            if not hasattr(store, "segments"):
+                raise WindowError(f"{store!r} is not a store. Open it first: stepwell.open(path).")
         self.parts = tuple(
             Part(store, tuple(store.segments), store.episodes, np.arange(len(store.episodes), dtype=np.int64))
             for store in found

@@ -7,9 +7,13 @@ user of stepwell would write.
 
 Every step of ours is validated (names, dtypes, shapes), committed, and visible to other processes when the call
 returns; it goes to files of the page cache, which grow, are sealed and get statistics, while the rivals write over a
-ring in memory of 100,000 transitions and check nothing. Pages are recycled before (see `datasets.recycle_pages`): a
-virtual machine backs memory slowly when it is touched for the first time, and files that grow touch new memory all
-the time.
+ring in memory of 100,000 transitions and check nothing.
+
+"No segment full" is what a call takes while its segment (256 MB unless asked otherwise) has room: full ones are sealed
+by a thread, with checksums and statistics, and a writer that fills the next one sooner than that waits.
+
+Pages are recycled before (see `datasets.recycle_pages`): a virtual machine backs memory slowly when it is touched for
+the first time, and files that grow touch new memory all the time.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from datasets import recycle_pages, removed
+from datasets import ONE_SEGMENT, recycle_pages, removed
 from report import Row, compare, skipped
 from timing import Settings, Work, time_rounds
 
@@ -39,7 +43,8 @@ FEATURES = {
 }
 ONE_CASE = "one step at a time"
 BATCH_CASE = "batches of 1000 steps"
-WITH_NEXT, WITHOUT = "next_obs stored", "next_obs is the next row"
+WITH_NEXT, WITHOUT, UNSEALED = "next_obs stored", "next_obs is the next row", "no segment full"
+DEFAULT_SEGMENT = 256 << 20
 Columns = dict[str, np.ndarray]
 
 
@@ -63,24 +68,32 @@ class Duel(NamedTuple):
 
 def _bench(settings: Settings, columns: Columns, duel: Duel) -> Iterator[Row]:
     rival = duel.rival
-    cases = {f"{duel.case}, {WITH_NEXT}": columns, f"{duel.case}, {WITHOUT}": _without_next(columns)}
+    cases = {
+        f"{duel.case}, {WITH_NEXT}": (columns, DEFAULT_SEGMENT),
+        f"{duel.case}, {WITHOUT}": (_without_next(columns), DEFAULT_SEGMENT),
+        f"{duel.case}, {WITH_NEXT}, {UNSEALED}": (columns, ONE_SEGMENT),
+    }
     try:
         contenders = {rival: duel.make_rival(columns)}
     except ImportError:
         yield from skipped(NAME, rival, *cases)
         return
     stores = {
-        each: stepwell.create(settings.data / f"append-{number}.well", {name: FEATURES[name] for name in given})
-        for number, (each, given) in enumerate(cases.items())
+        each: stepwell.create(
+            settings.data / f"append-{number}.well",
+            {name: FEATURES[name] for name in given},
+            segment_bytes=segment_bytes,
+        )
+        for number, (each, (given, segment_bytes)) in enumerate(cases.items())
     }
     writers = {each: store.writer() for each, store in stores.items()}
-    contenders |= {each: duel.make_ours(writers[each], given) for each, given in cases.items()}
+    contenders |= {each: duel.make_ours(writers[each], given) for each, (given, _) in cases.items()}
     rates = time_rounds(contenders, settings)
     for each, store in stores.items():
         writers[each].close()
         with removed(store):
             store.refresh()
-            _check(store, cases[each])
+            _check(store, cases[each][0])
             yield compare(NAME, each, rates, ours=each, theirs=rival, unit="transitions/s", target=duel.target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,16 @@ import numpy as np
 
 import stepwell
 
-__all__ = ["LOW_DIM", "column_of", "jpeg_store", "low_dim_store", "photo_crops", "recycle_pages", "removed"]
+__all__ = [
+    "LOW_DIM",
+    "ONE_SEGMENT",
+    "column_of",
+    "jpeg_store",
+    "low_dim_store",
+    "photo_crops",
+    "recycle_pages",
+    "removed",
+]
 
 # 68 + 24 + 4 + 4 + 1 bytes a step: HalfCheetah
 LOW_DIM: Mapping[str, stepwell.Feature] = {
@@ -31,7 +41,8 @@ PAGE_BYTES = 16 << 20
 def low_dim_store(path: Path, num_bytes: int, features: Mapping[str, stepwell.Feature] = LOW_DIM) -> stepwell.Store:
     """Record a store of raw arrays, of episodes of uneven length.
 
-    It is one segment, so that rivals that know nothing of segments can map the very same files.
+    It is one segment, so that rivals that know nothing of segments can map the very same files, and it is cached as
+    the system caches what it reads from a disk.
 
     Args:
         path: to make it at.
@@ -49,6 +60,7 @@ def low_dim_store(path: Path, num_bytes: int, features: Mapping[str, stepwell.Fe
             shift = number % (len(next(iter(noise.values()))) - length + 1)
             writer.add_episode({name: values[shift : shift + length] for name, values in noise.items()})
     store.refresh()
+    _reread(store)
     return store
 
 
@@ -110,6 +122,22 @@ def removed(store: stepwell.Store) -> Iterator[stepwell.Store]:
     finally:
         store.close()
         shutil.rmtree(store.path)
+
+
+def _reread(store: stepwell.Store) -> None:
+    """Let the system forget the files of a store, and read them from the disk again as those recorded earlier.
+
+    It caches what it reads in large pages where it can, and what is written a little at a time in small ones, which
+    random windows of small features take a quarter longer to read.
+    """
+    for segment in store.segments:
+        for path in segment.path.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                while file.read(PAGE_BYTES):
+                    pass
 
 
 def _noise(feature: stepwell.Feature, num_steps: int, rng: np.random.Generator) -> np.ndarray:

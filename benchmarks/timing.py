@@ -15,12 +15,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["MEMCPY", "Rates", "Settings", "Work", "memcpy_gb_per_s", "time_rounds"]
+__all__ = ["MEMCPY", "Rates", "Settings", "Work", "memcpy_by_threads", "memcpy_gb_per_s", "time_rounds"]
 
 Work = Callable[[], float]
 MEMCPY = "memcpy"
@@ -98,6 +99,16 @@ def time_rounds(contenders: Mapping[str, Work], settings: Settings) -> Rates:
 def memcpy_gb_per_s(settings: Settings) -> float:
     """Return the speed of a copy of 64 MiB, for benchmarks of other things than rates."""
     return time_rounds({}, settings).memcpy_gb_per_s
+
+
+def memcpy_by_threads(pool: ThreadPoolExecutor, threads: int) -> Work:
+    """Return the work of copies of 64 MiB by several threads at a time, each between its own arrays, in GB."""
+    copies = [_memcpy() for _ in range(threads)]
+
+    def copy_all() -> float:
+        return sum(pool.map(lambda copy: copy() + copy(), copies))
+
+    return copy_all
 
 
 def _memcpy() -> Work:

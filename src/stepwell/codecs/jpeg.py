@@ -84,8 +84,8 @@ class JpegCodec(Codec):
         try:
             height, width, colorspace, _ = self._decode_header(blob)
             if (height, width) == self._size and colorspace in COLORSPACES:
-                # Where rows of pixels begin at multiples of 32 bytes, as they do in a batch, libjpeg-turbo (AVX2) writes
-                # around the cache, which takes a tenth longer than to write to an odd address and to copy.
+                # Where rows of pixels begin at multiples of 32 bytes, as in a batch, libjpeg-turbo (AVX2) writes around
+                # the cache, which takes a tenth longer than to write to an odd address and to copy.
                 pixels = np.empty(out.nbytes + 1, np.uint8)[1:]
                 self._decode(blob, self._colorspace, buffer=pixels)
                 out[...] = pixels.reshape(out.shape)

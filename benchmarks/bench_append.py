@@ -67,34 +67,25 @@ class Duel(NamedTuple):
 
 
 def _bench(settings: Settings, columns: Columns, duel: Duel) -> Iterator[Row]:
-    rival = duel.rival
     cases = {
         f"{duel.case}, {WITH_NEXT}": (columns, DEFAULT_SEGMENT),
         f"{duel.case}, {WITHOUT}": (_without_next(columns), DEFAULT_SEGMENT),
         f"{duel.case}, {WITH_NEXT}, {UNSEALED}": (columns, ONE_SEGMENT),
     }
     try:
-        contenders = {rival: duel.make_rival(columns)}
+        rival = duel.make_rival(columns)
     except ImportError:
-        yield from skipped(NAME, rival, *cases)
+        yield from skipped(NAME, duel.rival, *cases)
         return
-    stores = {
-        each: stepwell.create(
-            settings.data / f"append-{number}.well",
-            {name: FEATURES[name] for name in given},
-            segment_bytes=segment_bytes,
-        )
-        for number, (each, (given, segment_bytes)) in enumerate(cases.items())
-    }
-    writers = {each: store.writer() for each, store in stores.items()}
-    contenders |= {each: duel.make_ours(writers[each], given) for each, (given, _) in cases.items()}
-    rates = time_rounds(contenders, settings)
-    for each, store in stores.items():
-        writers[each].close()
-        with removed(store):
+    # one after the other: threads that seal would disturb the next case
+    for case, (given, segment_bytes) in cases.items():
+        features = {name: FEATURES[name] for name in given}
+        with removed(stepwell.create(settings.data / "append.well", features, segment_bytes=segment_bytes)) as store:
+            with store.writer() as writer:
+                rates = time_rounds({"stepwell": duel.make_ours(writer, given), duel.rival: rival}, settings)
             store.refresh()
-            _check(store, cases[each][0])
-            yield compare(NAME, each, rates, ours=each, theirs=rival, unit="transitions/s", target=duel.target)
+            _check(store, given)
+        yield compare(NAME, case, rates, ours="stepwell", theirs=duel.rival, unit="transitions/s", target=duel.target)
 
 
 def _transitions() -> Columns:

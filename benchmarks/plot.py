@@ -64,6 +64,7 @@ def _draw_row(axes: Axes, y: int, row: dict[str, Any]) -> None:
     colour = GREY if target is None else BLUE if ratio >= target else RED
     axes.barh(y, ratio - 1, left=1, height=0.62, color=colour)
     axes.plot([max(ratio - half, ratio / 2), ratio + half], [y, y], color=INK, linewidth=1)
+    axes.plot(ratio, y, marker="o", markersize=5, color=colour, markeredgecolor="white", markeredgewidth=0.6)
     if target is not None:
         axes.plot([target, target], [y - 0.42, y + 0.42], color=INK, linewidth=1.8)
     label = f"{row['case']}  /  {row['rival']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import random
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.errors import DecodeError, WriterClosedError
+from stepwell.errors import DecodeError, DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import Store, create, open
 
@@ -239,3 +240,74 @@ def test_rows_that_cannot_be_decoded_do_not_keep_a_store_from_opening(tmp_path: 
     assert [finding.file for finding in store.verify(deep=True).findings] == [
         f"segments/{store.segments[0].name}/image.bin"
     ]
+
+
+def test_a_segment_that_somebody_else_renames_in_the_middle_of_its_sealing_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.well"
+    out = create(path, {"t": Array((), "int64")}).writer()
+    out.append(t=1)
+    out.end_episode()
+    remove = os.unlink
+
+    def remove_and_open(file: str) -> None:
+        remove(file)
+        if file.endswith("/progress"):
+            assert open(path).segments[0].is_sealed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", remove_and_open)
+        out.close()
+    assert [episode["t"].tolist() for episode in open(path)] == [[1]]
+
+
+def test_an_empty_segment_that_is_half_removed_does_not_keep_a_store_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.well"
+    out = create(path, {"t": Array((), "int64")}).writer()
+    with pytest.raises(StepError):
+        out.append_batch({"t": ["no number"]})
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda directory, **_: Path(directory, "progress").unlink())
+        out.close()
+    assert len(open(path, mode="r")) == 0
+    assert len(open(path)) == 0
+    assert not list(path.glob("segments/*"))
+
+
+def test_a_writer_whose_last_episode_cannot_be_ended_lets_go_of_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.well"
+    out = create(path, {"t": Array((), "int64")}).writer()
+    out.append(t=1)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DiskFullError):
+            out.close()
+    recovered = open(path)
+    assert recovered.segments[0].is_sealed
+    assert recovered[0].interrupted
+
+
+def test_a_forked_child_cannot_end_its_parent_s_episode(tmp_path: Path) -> None:
+    out = create(tmp_path / "a.well", {"t": Array((), "int64")}).writer()
+    out.append(t=1)
+    child = os.fork()
+    if child == 0:
+        try:
+            out.end_episode(task="child")
+        except WriterClosedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    out.end_episode()
+    out.close()
+    assert open(tmp_path / "a.well")[0].metadata == {}

@@ -19,7 +19,16 @@ from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyE
 from stepwell.schema import Schema
 from stepwell.store.columns import disk_error
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, SEGMENT_JSON, replace_file, sync_directory
+from stepwell.store.layout import (
+    EPISODES,
+    METADATA,
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENT_JSON,
+    replace_file,
+    sync_directory,
+)
 from stepwell.store.manifests import seal_json
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.segments import Segment
@@ -48,7 +57,7 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
         DiskFullError: no space for the manifest; the segment stays open and can be sealed later.
     """
     if episodes == 0:
-        shutil.rmtree(path)
+        _remove(path)
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
@@ -56,12 +65,26 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
-    if os.path.exists(f"{path}/{PROGRESS}"):
+    with suppress(FileNotFoundError):
         os.unlink(f"{path}/{PROGRESS}")
-    os.rename(path, sealed)
+    try:
+        os.rename(path, sealed)
+    except FileNotFoundError:
+        # without its commit record it looks as if killed here: whoever opened the store just now has renamed it
+        if not os.path.isdir(os.path.dirname(path)):
+            raise
     if sync:
         sync_directory(os.path.dirname(sealed))
     return sealed
+
+
+def _remove(path: str) -> None:
+    """Remove a segment, first from where it is seen: half of one, left by a kill, could not be opened."""
+    directory, name = os.path.split(path)
+    gone = f"{directory}/{NEW_PREFIX}{name}"
+    os.rename(path, gone)
+    # whoever recovers the store may be removing it as well
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:

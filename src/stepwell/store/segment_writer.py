@@ -74,7 +74,7 @@ class SegmentWriter:
         self.num_episodes = 0
         fixed = sum(feature.row_bytes for feature in schema.values() if feature.is_raw)
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
-        self.capacity = max(16, min(4096, FIRST_BYTES // max(1, self._fixed_bytes)))
+        self.capacity = _first_capacity(self._fixed_bytes)
         self._metadata_end = 0
         try:
             with locked_store(store) as lock:
@@ -248,8 +248,10 @@ class SegmentWriter:
         os.fsync(self._metadata)
 
     def close(self) -> Progress:
-        """Let go of the files and return the commit record, still locked: whoever seals closes it."""
-        _LIVE.discard(self)
+        """Let go of the files and return the commit record, still locked: whoever seals closes it.
+
+        A child that is forked until then gives up its copy of the lock, too.
+        """
         for column in self.columns.values():
             column.close()
         self._episodes.close()
@@ -259,6 +261,12 @@ class SegmentWriter:
     def leave_after_fork(self) -> None:
         """Give up the parent's lock and blobs in a forked child."""
         self._progress.release_after_fork()
+
+
+def _first_capacity(row_bytes: int) -> int:
+    """Return for how many rows room is made at first: 1 MiB of them, but 16, but no more than 64 MiB, but one."""
+    row_bytes = max(1, row_bytes)
+    return max(1, min(max(16, FIRST_BYTES // row_bytes), 4096, STEP_BYTES // row_bytes))
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
@@ -271,7 +279,7 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
         return b"{}\n"
     try:
         return json.dumps(dict(metadata), default=_plain, ensure_ascii=False, allow_nan=True).encode("utf-8") + b"\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StepError(
             f"episode metadata {sorted(map(str, metadata))}: {error}. Allowed: what JSON and numpy numbers hold."
         ) from error

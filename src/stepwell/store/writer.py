@@ -138,9 +138,9 @@ class Writer:
             cannot hold;
                 the episode stays open.
         """
+        self._check_usable()
         segment = self._segment
         if segment is None or not segment.has_open_episode:
-            self._check_usable()
             raise StepError("there are no steps since the last end_episode. Append at least one.")
         finals = None if final is None else self._accept_final(dict(flatten(final)))
         place = segment.end_episode(
@@ -227,8 +227,13 @@ class Writer:
             return
         segment, self._segment = self._segment, None
         if segment is not None:
-            if segment.has_open_episode:
-                segment.end_episode(metadata=b"{}\n", interrupted=True)
+            try:
+                if segment.has_open_episode:
+                    segment.end_episode(metadata=b"{}\n", interrupted=True)
+            except BaseException:
+                # let go of the lock, or nobody could recover the segment while this process lives
+                segment.close().close()
+                raise
             self._seal(segment)
         self._join_sealing()
         self._raise_error()
@@ -277,8 +282,8 @@ class Writer:
         return self._segment
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
-        if not all(hasattr(values, "__len__") and hasattr(values, "__getitem__") for values in columns.values()):
-            bad = [name for name, values in columns.items() if not hasattr(values, "__len__")]
+        bad = [name for name, values in columns.items() if not _is_column(values)]
+        if bad:
             raise StepError(
                 f"feature {', '.join(map(repr, bad))} is not a column. Give an array [n, ...] or a list of n values."
             )
@@ -386,3 +391,8 @@ class Writer:
             )
         if self._is_closed:
             raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")
+
+
+def _is_column(values: Any) -> bool:
+    # an array of no dimensions has a __len__ that raises
+    return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import CorruptSegmentError
+from stepwell.store import verification
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.verification import Finding, Report, verify_segment, verify_store
 
@@ -291,3 +292,17 @@ def test_sealed_json_notices_every_flipped_bit_and_every_cut(record, data):
     for changed in (bytes(bad), good[: data.draw(st.integers(0, len(good) - 1))], good + b"\n", b" " + good):
         with pytest.raises(CorruptSegmentError):
             open_json(changed)
+
+
+def test_a_segment_that_is_compacted_away_in_the_middle_of_it_is_no_finding(tmp_path, monkeypatch):
+    path = tmp_path / "a.well"
+    stale = write_store(path)
+
+    def listed_and_compacted(checks, *arguments):
+        stepwell.open(path).compact()
+        return run(checks, *arguments)
+
+    run = verification._run
+    monkeypatch.setattr(verification, "_run", listed_and_compacted)
+    assert str(verify_store(path).findings) == "()"
+    assert "0 B" in repr(stale)

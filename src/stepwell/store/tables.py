@@ -225,7 +225,11 @@ def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:
     """Return the bytes of a feature in a segment; files of a live one are longer than what was written to them."""
     if segment.is_sealed:
         files = [segment.path / f"{name}.npy", *([] if feature.is_raw else [segment.path / f"{name}.bin"])]
-        return sum(file.stat().st_size for file in files)
+        try:
+            return sum(file.stat().st_size for file in files)
+        except FileNotFoundError:
+            # compacted away since the store was refreshed
+            return 0
     if segment.num_rows == 0:
         return 0
     if feature.is_raw:

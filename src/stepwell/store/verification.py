@@ -211,9 +211,14 @@ def _problem_of(check: Check) -> str | None:
     try:
         check.run()
     except StepwellError as error:
-        return str(error).replace(ADVICE, " Restore it from a copy.")
+        return None if _is_gone(check.file) else str(error).replace(ADVICE, " Restore it from a copy.")
     except FileNotFoundError:
         return None if not check.file.parent.exists() else "missing. Restore it from a copy, or remove the segment."
     except Exception as error:  # garbage on the disk may raise anything, and must not end the verification
         return f"cannot be read: {type(error).__name__}: {error}"
     return None
+
+
+def _is_gone(file: Path) -> bool:
+    """Whether the file's segment was sealed or compacted away since it was listed."""
+    return file.parent.parent.name == SEGMENTS and not file.parent.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,115 @@ def test_raw_features_open_with_numpy(tmp_path: Path) -> None:
     assert action.dtype == np.int32
     assert action.tolist() == list(range(5000))
     assert np.load(store.segments[0].path / "episodes.npy")["length"].tolist() == [5000]
+
+
+@pytest.mark.parametrize(
+    ("feature", "value"),
+    [
+        (Array((), "U3"), np.str_("long text")),
+        (Array((), "S3"), np.bytes_(b"long text")),
+        (Array((), "M8[D]"), np.datetime64("2020-01-01T12:30", "s")),
+        (Array((), [("a", "i4"), ("b", "f4")]), np.zeros((), [("x", "f8"), ("y", "i8")])[()]),
+        (Array((), "float32"), 1e300),
+        (Array(2, "float16"), [1e6, 0.0]),
+        (Array((), "float64"), 10**400),
+        (Text(), "a lone surrogate: \ud800"),
+    ],
+)
+def test_a_value_that_its_feature_would_cut_is_refused_by_name(tmp_path: Path, feature: Feature, value: Any) -> None:
+    store = create(tmp_path / "a.well", {"some.name": feature})
+    with store.writer() as out, pytest.raises(StepError, match=r"some\.name"):
+        out.append({"some.name": value})
+    assert store.num_steps == 0
+
+
+def test_short_strings_fit_a_feature_of_longer_ones(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", {"word": Array((), "U5"), "words": Array(2, "U5")})
+    with store.writer() as out:
+        out.append(word="abc", words=["a", "bcdef"])
+        out.end_episode()
+    assert store[0]["word"].tolist() == ["abc"]
+    assert store[0]["words"].tolist() == [["a", "bcdef"]]
+
+
+@pytest.mark.parametrize("column", [{1, 2}, np.array(3), 3])
+def test_what_is_no_column_is_refused_by_name(tmp_path: Path, column: Any) -> None:
+    with create(tmp_path / "a.well").writer() as out, pytest.raises(StepError, match="'t' is not a column"):
+        out.add_episode({"t": column})
+
+
+def test_metadata_too_deep_for_json_is_refused_and_the_episode_stays_open(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", SCHEMA)
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"inner": deep}
+    with store.writer() as out:
+        out.append(step())
+        with pytest.raises(StepError, match="deep"):
+            out.end_episode(deep=deep)
+        out.end_episode()
+    assert len(store) == 1
+
+
+def test_little_room_is_made_for_rows_that_are_large(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", {"volume": Array(20 << 20, "uint8")})
+    with store.writer() as out:
+        out.append(volume=np.zeros(20 << 20, np.uint8))
+        assert next(tmp_path.rglob("volume.npy")).stat().st_size < 70 << 20
+        out.discard_episode()
+
+
+def test_processes_that_create_one_store_at_once_get_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.well"
+    others: list[Store] = []
+    real = Path.mkdir
+
+    def made_by_somebody_else(self: Path, **options: Any) -> None:
+        monkeypatch.setattr(Path, "mkdir", real)
+        real(self, **options)
+        others.append(create(path))
+        with others[0].writer() as out:
+            out.add_episode({"t": [1, 2]})
+
+    monkeypatch.setattr(Path, "mkdir", made_by_somebody_else)
+    store = create(path, exist_ok=True)
+    assert (store.uuid, len(store)) == (others[0].uuid, 1)
+
+
+def test_what_a_killed_create_left_is_no_store_and_in_nobody_s_way(tmp_path: Path) -> None:
+    (tmp_path / "a.well" / "segments").mkdir(parents=True)
+    assert len(create(tmp_path / "a.well")) == 0
+
+
+def test_a_record_replaced_within_one_tick_of_the_clock_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "a.well"
+    created = create(path)
+    later = time.time_ns() + 10**9
+    os.utime(path / "store.json", ns=(later, later))
+    follower = open(path, mode="r")
+    with created.writer() as out:
+        out.add_episode({"t": [1, 2]})
+    os.utime(path / "store.json", ns=(later, later))
+    assert follower.refresh()
+    assert len(follower) == 1
+
+
+def test_asking_an_episode_for_a_name_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = create(tmp_path / "a.well")
+    with store.writer() as out:
+        out.add_episode({"t": [1, 2]})
+    monkeypatch.setattr(type(store.segments[0]), "read_rows", None)
+    assert "t" in store[0]
+    assert "u" not in store[0]
+
+
+def test_what_cannot_be_made_an_array_is_refused_by_name(tmp_path: Path) -> None:
+    class OnAnotherDevice:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise TypeError("copy it to the host first")
+
+    out = create(tmp_path / "a.well", SCHEMA).writer()
+    with pytest.raises(StepError, match=r"'observation'.*copy it to the host first"):
+        out.append({**step(), "observation": OnAnotherDevice()})

@@ -86,6 +86,10 @@ class Episode(Mapping[str, Any]):
         rows = int(self._table.rows[self._index]) if schema[name].final else self.length
         return self._segment.read_rows(name, start, start + rows)
 
+    def __contains__(self, name: object) -> bool:
+        # the one of Mapping would read the column
+        return name in (self._store.schema or ())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.schema or ())
 

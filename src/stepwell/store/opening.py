@@ -10,7 +10,7 @@ from typing import Any
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.schema import Feature, Schema
-from stepwell.store.layout import SEGMENTS, STORE_JSON, replace_file
+from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord, read_record
 from stepwell.store.recovery import recover_store
@@ -60,7 +60,7 @@ def create(
         schema = schema if isinstance(schema, Schema) else Schema(schema)
         for name, feature in schema.items():
             _check_codec(name, feature)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if _is_taken(directory):
         return _open_existing(directory, schema, exist_ok)
     if fps is not None and not fps > 0:
         raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
@@ -78,8 +78,12 @@ def create(
         data = seal_json(record.to_json())
     except TypeError as error:
         raise SchemaError(f"metadata: {error}. Allowed: what JSON holds.") from error
-    replace_file(str(directory / STORE_JSON), data)
-    return Store(str(directory), "a")
+    # of several processes that come at the same time one creates the store, and the others find it
+    with locked_store(str(directory)):
+        is_new = not (directory / STORE_JSON).exists()
+        if is_new:
+            replace_file(str(directory / STORE_JSON), data)
+    return Store(str(directory), "a") if is_new else _open_existing(directory, schema, exist_ok)
 
 
 def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
@@ -105,6 +109,14 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
     if mode == "a" and os.access(text, os.W_OK):
         recover_store(text, record.schema)
     return Store(text, mode)
+
+
+def _is_taken(directory: Path) -> bool:
+    """Whether something is there; what a killed `create` leaves is nothing."""
+    if not directory.is_dir():
+        return directory.exists()
+    entries = {entry.name for entry in directory.iterdir() if not entry.name.startswith(f"{STORE_JSON}.")}
+    return not entries <= {SEGMENTS, LOCK} or any(directory.glob(f"{SEGMENTS}/*"))
 
 
 def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> Store:

@@ -74,7 +74,7 @@ class Store:
         self._path = os.path.abspath(path)
         self._mode: Mode = mode
         # the stamp first: what is replaced in between is found by the next refresh
-        self._record_time = self._mtime(STORE_JSON)
+        self._record_time = self._trusted_mtime(STORE_JSON)
         self._record = read_record(self._path)
         self._segments: dict[str, Segment] = {}
         self._arrangement = Arrangement()
@@ -178,9 +178,10 @@ class Store:
             CorruptSegmentError: a segment that came is damaged.
         """
         changed = False
-        if (stamp := self._mtime(STORE_JSON)) != self._record_time:
-            self._take_record(read_record(self._path), stamp)
-            changed = True
+        if self._mtime(STORE_JSON) != self._record_time:
+            stamp, record = self._trusted_mtime(STORE_JSON), read_record(self._path)
+            changed = record != self._record
+            self._take_record(record, stamp)
         if self._listed_time < 0 or self._mtime(SEGMENTS) != self._listed_time:
             changed |= self._list_segments()
         for segment in self._live:
@@ -297,7 +298,8 @@ class Store:
         if self.schema is None:
             inferred = infer()
             with locked_store(self._path):
-                self._take_record(read_record(self._path), self._mtime(STORE_JSON))
+                stamp = self._trusted_mtime(STORE_JSON)
+                self._take_record(read_record(self._path), stamp)
                 if self.schema is None:
                     self.replace_record(self._record.with_schema(inferred))
         schema = self.schema
@@ -308,7 +310,7 @@ class Store:
     def replace_record(self, record: StoreRecord) -> None:
         """Replace ``store.json``; the caller holds the store's lock."""
         replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
-        self._take_record(record, self._mtime(STORE_JSON))
+        self._take_record(record, self._trusted_mtime(STORE_JSON))
 
     def _take_record(self, record: StoreRecord, stamp: int) -> None:
         if record.schema != self._record.schema:

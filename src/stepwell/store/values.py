@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -64,16 +65,23 @@ def missing_features_error(schema: Schema, step: Mapping[str, Any]) -> StepError
 
 def _scalar_acceptor(name: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
     """Return the acceptor of a scalar feature: the common Python types pass without being made arrays."""
-    passing: set[type] = {dtype.type}
-    if dtype.kind in "fc":
-        passing |= {float, int, np.float64}
-    elif dtype.kind == "b":
+    # a type of numpy is one dtype, but those of strings, records and times are many
+    passing: set[type] = {dtype.type} if dtype.kind in "biufc" else set()
+    ranged: set[type] = {int}
+    least, greatest = 1.0, 0.0
+    if dtype.kind == "b":
         passing.add(bool)
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    least, greatest = (int(limits.min), int(limits.max)) if limits else (1, 0)
+    elif dtype.kind in "fc":
+        ranged |= {float, np.float64}
+        least, greatest = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+        if greatest >= sys.float_info.max:
+            passing |= {float, np.float64}
+    elif dtype.kind in "iu":
+        least, greatest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
     def accept(value: Any) -> Any:
-        if type(value) in passing or (type(value) is int and least <= value <= greatest):
+        kind = type(value)
+        if kind in passing or (kind in ranged and least <= value <= greatest):
             return value
         return _array(name, value, dtype, ())
 
@@ -86,13 +94,16 @@ def _array(
     if isinstance(value, PYTHON_VALUES) and type(value) in (*PYTHON_VALUES, np.float64, np.complex128):
         array = _from_python(name, value, dtype, shape)
     else:
-        array = np.asarray(value)
-        if array.dtype != dtype and not np.can_cast(
-            array.dtype, dtype, "safe" if isinstance(value, np.generic) else "equiv"
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StepError(f"feature {name!r}: got a {type(value).__name__} that is no array: {error}") from error
+        if array.dtype != dtype and not _is_held(
+            array.dtype, dtype, is_scalar=isinstance(value, np.generic | str | bytes)
         ):
             raise StepError(
                 f"feature {name!r}: got dtype {array.dtype}, the store has {dtype}. "
-                f"Convert it, e.g. value.astype({dtype.name!r})."
+                f"Convert it, e.g. value.astype({str(dtype)!r})."
             )
         if array.dtype != dtype:
             array = array.astype(dtype)
@@ -103,6 +114,13 @@ def _array(
             f"feature {name!r}: got shape {_shown(array.shape, per_step)}, the store has {_shown(shape, per_step)}."
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _is_held(found: np.dtype[Any], dtype: np.dtype[Any], *, is_scalar: bool) -> bool:
+    """Whether a feature's dtype takes another one: a scalar's when it loses nothing, an array's of other byte order."""
+    if is_scalar and dtype.kind in "US":
+        return found.kind == dtype.kind and found.itemsize <= dtype.itemsize
+    return bool(np.can_cast(found, dtype, "safe" if is_scalar else "equiv"))
 
 
 def _from_python(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
@@ -123,14 +141,31 @@ def _from_python(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int |
         limits = np.iinfo(dtype)
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             raise StepError(f"feature {name!r}: {value!r} is outside of {dtype} [{limits.min}, {limits.max}].")
-    elif not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind in "OUSV":
+        is_held = True
+    elif dtype.kind in "US":
+        is_held = _is_held(array.dtype, dtype, is_scalar=True)
+    else:
+        is_held = array.dtype.kind not in "OUSV" and np.can_cast(array.dtype, dtype, "same_kind")
+    if not is_held:
         raise StepError(f"feature {name!r}: got a {type(value).__name__} of {array.dtype}, the store has {dtype}.")
-    return array.astype(dtype)
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(dtype)
+    except FloatingPointError as error:
+        raise StepError(f"feature {name!r}: {value!r} is outside of {dtype}.") from error
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise StepError(f"feature {name!r}: got a {type(value).__name__}, the store has text. Give a str.")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise StepError(
+                f"feature {name!r}: a text with a lone surrogate, U+{ord(value[error.start]):04X} at {error.start}, is "
+                'not UTF-8. Mend it first, e.g. text.encode("utf-8", "replace").decode().'
+            ) from error
     return value
 
 

@@ -23,7 +23,7 @@ from stepwell.store.npy import header_bytes, header_size
 __all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-WRITE_BYTES = 16 << 10
+WRITE_BYTES = 2 << 10
 
 
 class RawColumn:

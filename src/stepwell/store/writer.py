@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Sync", "Writer"]
 
 Sync = Literal["none", "episode", "step"]
+# full segments that may wait to be sealed before the writer waits for them
+MAX_SEALING = 4
 _ndarray = np.ndarray
 
 
@@ -58,7 +60,7 @@ class Writer:
         self._ordinal, self._tag = ordinal, tag
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
-        self._sealing: threading.Thread | None = None
+        self._sealing: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._is_closed = False
         self._schema: Schema | None = None
@@ -109,6 +111,10 @@ class Writer:
         Raises:
             StepError: as for `append`, or columns of different lengths; nothing was written.
         """
+        segment = self._segment
+        plain = self._plain_columns(columns)
+        if segment is not None and plain is not None and self._pid == os.getpid():
+            return segment.append_rows(plain, len(plain[0]))
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
         accepted, count = self._accept_columns(columns, finals=False)
@@ -314,6 +320,23 @@ class Writer:
             return self.append(flat)
         raise missing_features_error(self._schema, step)
 
+    def _plain_columns(self, columns: Mapping[str, Any]) -> list[Any] | None:
+        """Return columns of one length that need no conversion, in the schema's order; None when one is any different.
+
+        The common case, at the cost of one look a column.
+        """
+        accepted = []
+        for name, dtype, shape, _ in self._checks:
+            values = columns.get(name)
+            if type(values) is not _ndarray or values.dtype is not dtype or not values.flags.c_contiguous:
+                return None
+            if not values.shape or values.shape[1:] != shape:
+                return None
+            accepted.append(values)
+        if len(accepted) != len(columns) or len({len(values) for values in accepted}) != 1:
+            return None
+        return accepted
+
     def _accept_columns(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[list[Any], int]:
         """Return accepted columns in the schema's order and the number of steps."""
         schema = self._schema
@@ -357,11 +380,17 @@ class Writer:
             self._raise_error()
 
     def _seal(self, segment: SegmentWriter) -> None:
-        self._join_sealing()
-        self._sealing = threading.Thread(target=self._seal_now, args=(segment,), name="stepwell-seal")
-        self._sealing.start()
+        """Seal in the background, one segment after the other; waits when too many are on their way."""
+        if len(self._sealing) >= MAX_SEALING:
+            self._sealing.pop(0).join()
+        before = self._sealing[-1] if self._sealing else None
+        thread = threading.Thread(target=self._seal_now, args=(segment, before), name="stepwell-seal")
+        self._sealing.append(thread)
+        thread.start()
 
-    def _seal_now(self, segment: SegmentWriter) -> None:
+    def _seal_now(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
         progress = segment.close()
         try:
             seal_segment(
@@ -374,9 +403,8 @@ class Writer:
             progress.close()
 
     def _join_sealing(self) -> None:
-        if self._sealing is not None:
-            self._sealing.join()
-            self._sealing = None
+        while self._sealing:
+            self._sealing.pop(0).join()
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None

@@ -18,11 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from stepwell.kernels.memory import prefetch
+
 __all__ = ["EPISODE", "HI_FINAL", "HI_STEP", "LO", "PLACE_ROWS", "ROW", "SEGMENT", "guide_of", "locate", "touch"]
 
 # rows of the places array that `locate` fills, [PLACE_ROWS, n]
 EPISODE, SEGMENT, ROW, LO, HI_STEP, HI_FINAL = range(6)
 PLACE_ROWS = 6
+RECORD_BYTES = 40
+AHEAD = 8
 
 
 def guide_of(anchor_starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
@@ -62,7 +66,16 @@ def locate(  # noqa: PLR0917
         places: int64 [PLACE_ROWS, n], written.
     """
     num_anchors = anchor_starts[anchor_starts.size - 1]
-    for i in range(positions.size):
+    guide_base, starts_base, records_base = guide.ctypes.data, anchor_starts.ctypes.data, records.ctypes.data
+    count = positions.size
+    for i in range(count):
+        # two lookups that depend on each other: the guide of a position is asked for well ahead, then what it names
+        if i + 2 * AHEAD < count:
+            prefetch(guide_base + 8 * (positions[i + 2 * AHEAD] >> shift))
+        if i + AHEAD < count and 0 <= positions[i + AHEAD] < num_anchors:
+            likely = guide[positions[i + AHEAD] >> shift]
+            prefetch(starts_base + 8 * likely)
+            prefetch(records_base + RECORD_BYTES * likely)
         position = positions[i]
         if position < 0 or position >= num_anchors:
             return i

@@ -61,8 +61,10 @@ class AnchorIndex:
     """
 
     def __init__(self, view: View, fields: Iterable[ResolvedField]) -> None:
-        from stepwell.kernels.locate import guide_of
+        from stepwell.kernels.locate import PLACE_ROWS, guide_of, locate
 
+        # bound once: an import statement in `places` would cost as much as a fifth of it
+        self._locate, self._place_rows = locate, PLACE_ROWS
         self.view = view
         self.segment_starts = np.cumsum([0] + [len(part.segments) for part in view.parts], dtype=np.int64)
         lengths, rows, is_open = view.column("length"), view.column("rows"), view.column("is_open")
@@ -107,10 +109,8 @@ class AnchorIndex:
         Raises:
             WindowError: a position that is no anchor.
         """
-        from stepwell.kernels.locate import PLACE_ROWS, locate
-
-        places = np.empty((PLACE_ROWS, len(positions)), dtype=np.int64)
-        wrong = locate(positions, self.anchor_starts, self._guide, self._shift, self.records, places)
+        places = np.empty((self._place_rows, len(positions)), dtype=np.int64)
+        wrong = self._locate(positions, self.anchor_starts, self._guide, self._shift, self.records, places)
         if wrong >= 0:
             raise WindowError(f"position {positions[wrong]} is not one of {self.num_anchors} anchors.")
         return places

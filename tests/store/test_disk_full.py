@@ -37,6 +37,10 @@ def check(path: Path, at_least: int) -> int:
     return shown
 
 
+def open_handles() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 class FailingCalls:
     """Lets the first ``good`` calls that take space through; then the disk is full until it is told otherwise."""
 
@@ -72,6 +76,12 @@ def test_the_disk_may_fill_up_at_any_call(tmp_path: Path, monkeypatch: pytest.Mo
         except DiskFullError as error:
             assert "no space left" in str(error)
             assert error.errno == errno.ENOSPC
+        handles = open_handles()
+        for left in range(10):
+            full.left = left
+            with pytest.raises(DiskFullError):
+                store.writer().append(step(0))
+        assert open_handles() == handles  # a segment that could not be made leaves nothing open
         full.left = 10**9  # somebody made room: the same writer goes on
         for t in range(committed, committed + 5):
             out.append(step(t))

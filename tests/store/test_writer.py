@@ -256,6 +256,16 @@ def test_whole_episodes_tell_which_features_have_a_final_row(tmp_path: Path) -> 
     assert (store[0].length, store[0]["state"].tolist(), store[0]["name"]) == (3, [0, 1, 2, 3], ["a", "b", "c"])
 
 
+def test_a_refused_first_episode_leaves_no_schema(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well")
+    with store.writer() as out:
+        with pytest.raises(StepError, match="different lengths"):
+            out.add_episode({"state": np.arange(6), "action": np.arange(3)})
+        assert store.schema is None
+        out.add_episode({"position": np.arange(3)})
+    assert list(store.schema or ()) == ["position"]
+
+
 def test_final_values_are_those_of_the_features_that_have_one(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", SCHEMA)
     with store.writer() as out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -125,12 +126,12 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
     def close(self) -> None:
         """End the running episode with ``{"closed": true}``, flush or close the writer, and close the environment."""
         writer, self._writer = self._writer, None
-        try:
+        # last in, first out, and each whatever the others raise
+        with ExitStack() as stack:
+            stack.callback(super().close)
             if writer is not None:
-                self._end(closed=True)
-                writer.close() if self._owns_writer else writer.flush()
-        finally:
-            super().close()
+                stack.callback(writer.close if self._owns_writer else writer.flush)
+                stack.callback(self._end, closed=True)
 
     def _end(self, *, terminated: bool = False, truncated: bool = False, **marks: bool) -> None:
         found = {name: find_info(self._last_info, name) for name in self._episode_infos}

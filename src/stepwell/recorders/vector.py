@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -146,15 +147,15 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):  # type: ignore[mi
 
     def close(self, **kwargs: Any) -> None:
         """End the running episodes with ``{"closed": true}``, close the writers and the environments."""
-        try:
+        # last in, first out, and each whatever the others raise: one writer that fails must not leave the rest open
+        with ExitStack() as stack:
+            stack.callback(super().close, **kwargs)
             if self._is_recording:
                 self._is_recording = False
-                for i in range(self.num_envs):
-                    self._end(i, self._last_infos, closed=True)
                 for writer in self._writers:
-                    writer.close()
-        finally:
-            super().close(**kwargs)
+                    stack.callback(writer.close)
+                for i in reversed(range(self.num_envs)):
+                    stack.callback(self._end, i, self._last_infos, closed=True)
 
     def __enter__(self) -> VectorRecorder:
         return self

@@ -43,7 +43,11 @@ class RawColumn:
         self.header = header_size(dtype, shape)
         self.rows: npt.NDArray[Any] = np.empty((0, *shape), dtype)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self.grow(capacity)
+        try:
+            self.grow(capacity)
+        except BaseException:
+            self.close()
+            raise
 
     def grow(self, capacity: int) -> None:
         """Make room for ``capacity`` rows; DiskFullError when there is none, with everything as it was."""

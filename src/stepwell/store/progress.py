@@ -54,10 +54,14 @@ class Progress:
     def create(cls, path: str) -> Progress:
         """Make the file, locked by this process."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
-        os.pwrite(descriptor, head.ljust(NUM_BYTES, b"\0"), 0)
-        return cls(descriptor, writable=True)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
+            os.pwrite(descriptor, head.ljust(NUM_BYTES, b"\0"), 0)
+            return cls(descriptor, writable=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     @classmethod
     def open(cls, path: str) -> Progress:

@@ -8,13 +8,14 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.columns import EncodedColumn, RawColumn, disk_error, make_column, write_all
+from stepwell.store.columns import Column, EncodedColumn, RawColumn, disk_error, make_column, write_all
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
@@ -90,17 +91,20 @@ class SegmentWriter:
 
     def _create(self, directory: str) -> None:
         os.mkdir(directory)
-        try:
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, directory, ignore_errors=True)
             self._progress = Progress.create(f"{directory}/{PROGRESS}")
-            self.columns = {
-                name: make_column(directory, name, feature, self.capacity) for name, feature in self.schema.items()
-            }
+            undo.callback(self._progress.close)
+            self.columns: dict[str, Column] = {}
+            for name, feature in self.schema.items():
+                self.columns[name] = make_column(directory, name, feature, self.capacity)
+                undo.callback(self.columns[name].close)
             self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
+            undo.callback(self._episodes.close)
             self._metadata = os.open(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            undo.callback(os.close, self._metadata)
             os.rename(directory, self.path)
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
+            undo.pop_all()
         for column in (*self.columns.values(), self._episodes):
             column.moved(directory, self.path)
         self._rebind()

@@ -299,7 +299,11 @@ class Writer:
             lengths = {name: len(values) for name, values in columns.items()}
             longer = [name for name, length in lengths.items() if length == min(lengths.values()) + 1]
             first = {name: values[0] for name, values in columns.items()}
-            self._store.ensure_schema(lambda: infer_schema(first, final=longer or None))
+            inferred = infer_schema(first, final=longer or None)
+            # refused, if it must be, before the store has a schema for ever
+            self._bind(inferred)
+            self._accept_columns(columns, finals=True)
+            self._store.ensure_schema(lambda: inferred)
         return self._begin({})
 
     def _bind(self, schema: Schema) -> None:

@@ -39,7 +39,8 @@ class JpegCodec(Codec):
         (16, 20, 3)
 
     Notes:
-        Keeps no state: safe for any number of threads; decoding releases the GIL. A corrupt header is refused before
+        Safe for any number of threads; decoding releases the GIL. Headers are parsed once: rows of one feature begin
+        with the same bytes, and those that begin as the last good one did need no second look. A corrupt header is refused before
         anything is written, a row that breaks off raises. What JPEG itself cannot detect (a changed coefficient) shows
         as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
 
@@ -65,6 +66,7 @@ class JpegCodec(Codec):
             raise MissingDependencyError.of("simplejpeg", "image") from error
         self._encode = simplejpeg.encode_jpeg
         self._decode_header = simplejpeg.decode_jpeg_header
+        self._head = b""
         self._decode = simplejpeg.decode_jpeg
 
     def encode(self, value: Any) -> bytes:
@@ -81,21 +83,37 @@ class JpegCodec(Codec):
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
+        head = self._head
         try:
-            height, width, colorspace, _ = self._decode_header(blob)
-            if (height, width) == self._size and colorspace in COLORSPACES:
-                # Where rows of pixels begin at multiples of 32 bytes, as in a batch, libjpeg-turbo (AVX2) writes around
-                # the cache, which takes a tenth longer than to write to an odd address and to copy.
-                pixels = np.empty(out.nbytes + 1, np.uint8)[1:]
-                self._decode(blob, self._colorspace, buffer=pixels)
-                out[...] = pixels.reshape(out.shape)
-                return
+            if not head or blob[: len(head)].tobytes() != head:
+                self._check_header(blob)
+            # Where rows of pixels begin at multiples of 32 bytes, as in a batch, libjpeg-turbo (AVX2) writes around
+            # the cache, which takes a tenth longer than to write to an odd address and to copy.
+            pixels = np.empty(out.nbytes + 1, np.uint8)[1:]
+            self._decode(blob, self._colorspace, buffer=pixels)
         except ValueError as error:
             raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
-        wanted = "x".join(map(str, self._size))
-        raise DecodeError(
-            f"jpeg row of {blob.size} bytes: {height}x{width} {colorspace}, where the feature is {wanted}."
-        )
+        out[...] = pixels.reshape(out.shape)
+
+    def _check_header(self, blob: npt.NDArray[np.uint8]) -> None:
+        """Refuse an image of another size or colour space; remember the header of one that is right."""
+        height, width, colorspace, _ = self._decode_header(blob)
+        if (height, width) != self._size or colorspace not in COLORSPACES:
+            wanted = "x".join(map(str, self._size))
+            raise DecodeError(
+                f"jpeg row of {blob.size} bytes: {height}x{width} {colorspace}, where the feature is {wanted}."
+            )
+        self._head = _head_of(blob.tobytes())
+
+
+def _head_of(image: bytes) -> bytes:
+    """Return a JPEG file's bytes before its first scan, which say its size and colours; empty when they do not end."""
+    place = 2
+    while image[place : place + 1] == b"\xff":
+        if image[place + 1 : place + 2] == b"\xda":
+            return image[: place + 2]
+        place += 2 + int.from_bytes(image[place + 2 : place + 4], "big")
+    return b""
 
 
 def _check_is_jpeg_image(feature: Feature) -> None:

@@ -65,6 +65,7 @@ class ColumnDecoder:
         """
         if not out[:1].size:
             return
+        codecs, stores = self._codecs, self._stores
         for i, (key, segment, blob) in enumerate(self._blobs(table, segments, rows)):
             known = done.get(key)
             if key < 0:
@@ -72,11 +73,11 @@ class ColumnDecoder:
             elif known is not None:
                 out[i] = known
             else:
+                cell = done[key] = out[i, ...]
                 try:
-                    self._codecs[self._stores[segment]].decode_into(blob, out[i, ...])
+                    codecs[stores[segment]].decode_into(blob, cell)
                 except Exception as error:
                     raise RowError(i, error) from error
-                done[key] = out[i, ...]
 
     def read_objects(self, table: MapTable, segments: Int64s, rows: Int64s, out: npt.NDArray[np.object_]) -> None:
         """Decode rows of any size into the cells of an object array [m]; -1 asks for an empty value.

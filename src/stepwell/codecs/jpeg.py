@@ -39,8 +39,8 @@ class JpegCodec(Codec):
         (16, 20, 3)
 
     Notes:
-        Safe for any number of threads; decoding releases the GIL. Headers are parsed once: rows of one feature begin
-        with the same bytes, and those that begin as the last good one did need no second look. A corrupt header is refused before
+        Safe for any number of threads; decoding releases the GIL. Rows of one feature begin with the same bytes: one
+        that begins as the last good one did needs no second look at its header. A corrupt header is refused before
         anything is written, a row that breaks off raises. What JPEG itself cannot detect (a changed coefficient) shows
         as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
 

@@ -53,7 +53,7 @@ class Field:
         combine: for several sources: "stack" makes a new axis after the window's, "concat" joins the steps' arrays
             along their first axis. Dtypes must agree.
         transform: callable(s) array -> array on [B, *window, ...], applied by the loader in order; one with a parameter
-            ``rng`` is given a numpy Generator that depends on (seed, epoch, batch) only.
+            ``rng`` is given a numpy Generator that depends on (seed, epoch, position) only.
         tolerance_seconds: how far ``seconds`` may lie from a step.
 
     Raises:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -55,7 +56,9 @@ def test_benchmark_prints_rows_with_all_figures(name, tmp_path):
         assert list(row)[: len(KEYS)] == KEYS
         assert row["bench"] == name
         if "skipped" not in row:
-            assert min(row["ratio"], row["ours"], row["theirs"], row["memcpy_gb_per_s"]) > 0
+            figures = [row["ratio"], row["ours"], row["theirs"], row["memcpy_gb_per_s"]]
+            # "start" takes small figures from each other, which at toy size may come out below zero
+            assert all(np.isfinite(figures)) if name == "start" else min(figures) > 0
             assert row["spread"] >= 0
             assert row["versions"]["stepwell"]
     assert len({(row["case"], row["rival"]) for row in rows}) == len(rows)
@@ -69,12 +72,12 @@ def test_benchmark_prints_rows_with_all_figures(name, tmp_path):
 def test_absent_rival_is_skipped_by_name_and_the_others_are_measured(name, package, num_rows, tmp_path):
     pytest.importorskip("simplejpeg")
     done = run(hiding(tmp_path, package), name, "--quick")
-    skipped = [row for row in rows_of(done) if "skipped" in row]
+    # the other rivals may be absent too
+    skipped = [row for row in rows_of(done) if "skipped" in row and package in row["rival"]]
     assert len(skipped) == num_rows
-    for row in skipped:
-        assert package in row["rival"]
-        assert row["ratio"] is None
-    assert done.stderr.count("is not installed") == num_rows
+    assert all(row["ratio"] is None for row in skipped)
+    told = [line for line in done.stderr.splitlines() if "is not installed" in line and package in line]
+    assert len(told) == num_rows
     others = [row for row in rows_of(done) if "skipped" not in row]
     assert all(row["ratio"] > 0 for row in others)
 

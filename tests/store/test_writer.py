@@ -158,7 +158,7 @@ def test_step_ids_are_segment_and_row_and_never_reused(tmp_path: Path) -> None:
         ({**step(), "action": 1.5}, "'action'"),
         ({**step(), "action": 1 << 40}, "'action'"),
         ({**step(), "action": "left"}, "'action'"),
-        ({**step(), "action": None}, "'action'"),
+        ({**step(), "action": None}, "'action': got None"),
     ],
 )
 def test_a_step_that_does_not_fit_is_refused_with_the_feature_s_name_before_anything_is_written(
@@ -372,6 +372,13 @@ def test_create_refuses_what_is_there_and_open_what_is_not(tmp_path: Path) -> No
     assert create(tmp_path / "a.well", SCHEMA, exist_ok=True).schema == SCHEMA
     with pytest.raises(SchemaError, match="another schema"):
         create(tmp_path / "a.well", {"x": Array()}, exist_ok=True)
+
+
+@pytest.mark.parametrize("key", [slice(1, 3), "action", None])
+def test_the_key_of_a_store_is_an_episode_s_number(tmp_path: Path, key: Any) -> None:
+    store = create(tmp_path / "a.well", SCHEMA)
+    with pytest.raises(TypeError, match="an episode's number"):
+        store[key]
 
 
 def test_a_store_opened_for_reading_refuses_a_writer(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell import EpisodeNotFoundError, View, WindowError
+from stepwell import Array, EpisodeNotFoundError, View, WindowError, create
+from stepwell.windows import WindowReader
 from stepwell.windows.views import split_position
 
 
@@ -205,3 +206,35 @@ def test_predicate_that_cannot_be_pickled_is_missed_only_by_refresh(make_store):
 def test_a_path_is_not_a_store_and_the_error_says_what_to_do(path: Any) -> None:
     with pytest.raises(WindowError, match=r"a\.well.* is not a store. Open it first: stepwell.open"):
         View(path)
+
+
+def test_a_view_says_which_episodes_it_holds(pair: Any) -> None:
+    chosen = View(pair).select([1, 3, 5])
+    assert (chosen.episode_index.tolist(), chosen.store_index.tolist()) == ([1, 3, 1], [0, 0, 1])
+
+
+def test_a_view_of_views_says_what_to_do(pair: Any) -> None:
+    with pytest.raises(WindowError, match=r"Select from one view of all"):
+        View([View(pair[0]), View(pair[1])])
+
+
+def test_statistics_of_a_view_are_those_of_its_episodes(tmp_path: Path) -> None:
+    stores = [create(tmp_path / name, {"x": Array()}) for name in ("a.well", "b.well")]
+    for number, store in enumerate(stores):
+        with store.writer() as out:
+            for episode in range(3):
+                out.add_episode({"x": np.full(4, 10 * number + episode, np.float32)})
+    found = View(stores).select([0, 4, 5]).statistics()["x"]
+    expected = np.repeat([0.0, 11.0, 12.0], 4)
+    assert (int(found.count), float(found.max)) == (12, 12.0)
+    assert np.isclose(float(found.mean), expected.mean())
+    assert np.isclose(float(found.std), expected.std())
+
+
+def test_store_index_tells_the_samples_of_a_mixed_batch_apart(tmp_path: Path) -> None:
+    stores = [create(tmp_path / name, {"x": Array()}) for name in ("a.well", "b.well")]
+    for number, store in enumerate(stores):
+        with store.writer() as out:
+            out.add_episode({"x": np.full(4, number, np.float32)})
+    batch = WindowReader(View(stores), {"x": "x", "store_index": "store_index"}).read(np.arange(8))
+    assert batch["store_index"].tolist() == batch["x"].tolist() == [0] * 4 + [1] * 4

@@ -126,6 +126,20 @@ def _positive(text: str) -> int:
     return number
 
 
+def _threads(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is no thread but the main one")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 seconds")
+    return seconds
+
+
 def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = _add(
         verbs,
@@ -167,7 +181,7 @@ def _add_ls(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "  stepwell ls pusht.well --json     one object a line",
     )
     _add_path_and_json(parser)
-    parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
+    parser.add_argument("--last", type=_positive, metavar="N", help="only the last N episodes")
 
 
 def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -225,8 +239,8 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
     parser.add_argument("--order", choices=("random", "sequential"), default="random", help="default: random")
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: chosen by the loader")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="stop after so long, default: 5")
+    parser.add_argument("--threads", type=_threads, metavar="N", help="default: chosen by the loader")
+    parser.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
 
 
 def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

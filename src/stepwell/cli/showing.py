@@ -52,7 +52,8 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
     images = [name for name, known in (store.schema or {}).items() if known.kind == "image"]
     name = feature or next(iter(images), "")
     if name not in images:
-        raise FeatureNotFoundError(f"no image feature {name!r}. There are: {', '.join(images) or 'none'}.")
+        which = f"no image feature {name!r}" if name else "no image feature to draw"
+        raise FeatureNotFoundError(f"{which}. There are: {', '.join(images) or 'none'}.")
     frames = episode[name]
     steps = np.unique(np.linspace(0, len(frames) - 1, max(1, num_tiles)).round().astype(int))
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 
+from stepwell.errors import StepwellError
 from stepwell.recorders.steps import MISSING, StepColumns, find_info
 from stepwell.recorders.tracks import EpisodeTrack, check_metadata_names, to_metadata
 
@@ -82,6 +83,10 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(env)
+        if not hasattr(target, "writer") and not hasattr(target, "append"):
+            raise StepwellError(
+                f"{target!r} is no store. Open it first: stepwell.open(path), or stepwell.create(path)."
+            )
         check_metadata_names(tuple(episode_infos))
         # a writer does not say its schema
         schema = getattr(target, "schema", None)
@@ -89,7 +94,7 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
         self._episode_infos = tuple(episode_infos)
         self._metadata = dict(metadata or {})
         self._owns_writer = hasattr(target, "writer")
-        self._writer: Writer | None = target.writer() if hasattr(target, "writer") else target
+        self._writer: Writer | None = cast("Store", target).writer() if self._owns_writer else cast("Writer", target)
         self._track = EpisodeTrack(self._writer)
         self._last_info: Mapping[str, Any] = {}
 

@@ -37,7 +37,8 @@ def write_episodes(
 
     The store is the same for every number of workers: the source is cut into chunks of consecutive episodes, each
     chunk is a segment, and its place in the store does not depend on who writes it. A failure undoes the whole call:
-    the segments it made are removed (and the store, if this call created it).
+    the segments it made are removed, and the store, if this call created it. (The schema that it inferred for a store
+    without one stays.)
 
     Args:
         target: a path where nothing is yet, or a store to append to.

@@ -170,7 +170,8 @@ class _Worker:
         start, stop = (self._chunk.start, self._chunk.stop) if self._chunk else (0, 0)
         return WorkerError(
             f"a worker died before item {start} of items {start} to {stop - 1} ({how}); what it printed says more. "
-            'In a script, call this under: if __name__ == "__main__":'
+            'in a script, call this under if __name__ == "__main__":; in a notebook, define the source in a module, '
+            "or use workers=1."
         )
 
 

@@ -56,7 +56,7 @@ class StepColumns:
             raise SchemaError(
                 "the store has other features than the environment gives. "
                 f"Only in the store: {sorted(set(schema) - names)}; only in the environment: "
-                f"{sorted(names - set(schema))}. Create the store with schema_of(env, ...)."
+                f"{sorted(names - set(schema))}. Create the store with schema_of(env, infos={{name: feature}}, ...)."
             )
 
     def observation(self, value: Any, render: Callable[[], Any]) -> dict[str, Any]:

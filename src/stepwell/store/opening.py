@@ -122,7 +122,9 @@ def _is_taken(directory: Path) -> bool:
 def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> Store:
     if not exist_ok or not (directory / STORE_JSON).exists():
         what = "a store" if (directory / STORE_JSON).exists() else "something else"
-        raise StoreExistsError(f"{directory} is {what} already. Open it with stepwell.open(), or choose another path.")
+        raise StoreExistsError(
+            f"{directory} is {what} already. Open it with stepwell.open() or exist_ok=True, or choose another path."
+        )
     store = open(directory)
     if schema is not None and store.schema is not None and store.schema != schema:
         raise SchemaError(f"{directory} has another schema: {store.schema}, not {schema}.")

@@ -148,6 +148,11 @@ class Store:
 
     def __getitem__(self, index: int) -> Episode:
         """Return an episode; a negative index counts from the end."""
+        if not isinstance(index, int | np.integer):
+            raise TypeError(
+                f"store[{index!r}]: the key is an episode's number. For a feature of an episode: store[0][name]; "
+                "for some of the episodes: View(store).select(...)."
+            )
         count = len(self._table)
         if not -count <= index < count:
             there = f"has {count}: {-count} to {count - 1}" if count else "has none yet"

@@ -94,6 +94,8 @@ def _array(
     if isinstance(value, PYTHON_VALUES) and type(value) in (*PYTHON_VALUES, np.float64, np.complex128):
         array = _from_python(name, value, dtype, shape)
     else:
+        if value is None:
+            raise StepError(f"feature {name!r}: got None, the store has {dtype}. Every step needs a value.")
         try:
             array = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:

@@ -42,9 +42,9 @@ class Field:
 
     Args:
         source: name of the feature, or of several that are combined. Without a feature of that name these are computed:
-            ``step_id`` and ``episode_index`` (in the store) and ``step_index`` (in the episode), int64; ``timestamp``
-            (seconds since the episode's first step, float32, needs fps); ``is_first``, ``is_last``, ``terminated``
-            and ``truncated``, bool, the last three true at the last step only.
+            ``step_id``, ``store_index`` (in the view), ``episode_index`` (in the store) and ``step_index`` (in the
+            episode), int64; ``timestamp`` (seconds since the episode's first step, float32, needs fps); ``is_first``,
+            ``is_last``, ``terminated`` and ``truncated``, bool, the last three true at the last step only.
         offsets: steps from the anchor. None (the anchor itself) or an int: no time axis. A sequence, nested or not: its
             shape is the window's.
         seconds: the same as floats, in seconds, instead of ``offsets``; needs the store's fps.

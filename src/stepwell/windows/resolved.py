@@ -21,6 +21,7 @@ Kind = Literal["raw", "encoded", "ragged", "virtual"]
 # what every store has without storing it
 VIRTUAL_DTYPES: dict[str, np.dtype[Any]] = {
     "step_id": np.dtype(np.int64),
+    "store_index": np.dtype(np.int64),
     "episode_index": np.dtype(np.int64),
     "step_index": np.dtype(np.int64),
     "timestamp": np.dtype(np.float32),

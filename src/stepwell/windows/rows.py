@@ -52,6 +52,7 @@ class VirtualColumns:
         self._fps = np.array([part.store.fps or np.nan for part in view.parts], dtype=np.float64)
         self._values: dict[str, Callable[[Int64s, Int64s], Any]] = {
             "step_id": lambda places, rows: step_id(self._ordinals[places[1]][:, None], rows),
+            "store_index": lambda places, rows: self._store_of[places[0]][:, None],
             "episode_index": lambda places, rows: self._episode_index[places[0]][:, None],
             "step_index": lambda places, rows: rows - places[3][:, None],
             "timestamp": self._timestamp,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ import numpy.typing as npt
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.store import Store
 from stepwell.store.episodes import EpisodeTable
+
+if TYPE_CHECKING:
+    from stepwell.store.statistics import FeatureStatistics
 
 __all__ = ["Part", "View", "split_position"]
 
@@ -65,6 +68,10 @@ class View:
         if not found:
             raise WindowError("a view needs at least one store.")
         for store in found:
+            if isinstance(store, View):
+                raise WindowError(
+                    "got a view where a store is needed. Select from one view of all: View([a, b]).select()."
+                )
             if not hasattr(store, "segments"):
                 raise WindowError(f"{store!r} is not a store. Open it first: stepwell.open(path).")
         self.parts = tuple(
@@ -90,6 +97,29 @@ class View:
     def num_steps(self) -> int:
         """How many steps they hold together, final rows not counted."""
         return int(self.column("length").sum())
+
+    @property
+    def episode_index(self) -> npt.NDArray[np.int64]:
+        """The view's episodes by their numbers in their stores: int64 [num_episodes]."""
+        return np.concatenate([part.indices for part in self.parts])
+
+    @property
+    def store_index(self) -> npt.NDArray[np.int64]:
+        """The store of each of the view's episodes, by its number in `stores`: int64 [num_episodes]."""
+        return np.repeat(np.arange(len(self.parts)), [len(part.indices) for part in self.parts])
+
+    def statistics(self, names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
+        """Return count, min, max, mean, std and quantiles over the view's episodes.
+
+        Args:
+            names: of features; default all that have statistics.
+
+        Returns:
+            By name; see `Store.statistics`.
+        """
+        from stepwell.store.statistics import aggregate
+
+        return aggregate([(part.store, part.table.take(part.indices)) for part in self.parts], names)
 
     def __len__(self) -> int:
         return self.num_episodes

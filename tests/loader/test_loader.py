@@ -1,4 +1,5 @@
 import itertools
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +245,23 @@ def test_several_stores_are_mixed_in_one_loader(store: Store, tmp_path: Path) ->
     again = Loader(View([store, other]), fields, batch_size=9, order=mixed([1, 3]))
     again.load_state_dict(state)
     assert dump(again) == dump(loader)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_endless_loader_goes_on_where_the_last_for_was_left(store, threads):
+    options = {"batch_size": 7, "order": "random", "seed": 5, "epochs": None, "threads": threads}
+    loader = Loader(store, {"number": "number"}, **options)
+    pieces = [batch["number"].tolist() for _ in range(9) for batch in islice(loader, 2)]
+    whole = [batch["number"].tolist() for batch in islice(Loader(store, {"number": "number"}, **options), 18)]
+    assert pieces == whole
+    count = loader.num_positions
+    numbers = [number for piece in pieces for number in piece]
+    assert sorted(numbers[:count]) == sorted(numbers[count : 2 * count])
+
+
+def test_a_refresh_of_an_endless_loader_begins_the_next_epoch(store):
+    loader = Loader(store, {"number": "number"}, batch_size=7, order="random", epochs=None)
+    list(islice(loader, 2))
+    loader.refresh()
+    assert loader.state_dict()["consumed"] == 0
+    assert loader.epoch == 1

@@ -39,7 +39,7 @@ class Loader:
         seed: of "random" and of the random numbers that transforms get; 0 or more.
         epochs: how many one ``for`` runs through, default 1; None is endless. Endless epochs run into each other, so
             that every batch is full and all ranks have equally many, unless ``drop_last`` or ``pad`` ends each by
-            itself.
+            itself; a further ``for`` goes on where the last one was left.
         drop_last: leave out what does not fill a batch on every rank: equally many batches on all ranks (training).
         pad: fill the last batches up with repeats, marked in ``batch.valid``: equally many batches, nothing left out.
             With neither, every anchor comes exactly once over all ranks, and a rank may have one batch less
@@ -137,7 +137,7 @@ class Loader:
         self._running()
 
     def __iter__(self) -> BatchIterator:
-        """Begin the next epoch(s); the place of a loaded state, the first time after `load_state_dict`."""
+        """Begin the next epoch(s), or go on with an endless stream; after `load_state_dict`, with that state."""
         place, first_epoch = self._next_start()
         epochs = self.settings.epochs
         last_epoch = None if epochs is None else max(first_epoch + epochs - 1, place.epoch)
@@ -235,7 +235,8 @@ class Loader:
 
     def refresh(self) -> None:
         """Take in what the stores have become; the next ``for`` runs the next epoch over it, from its beginning."""
-        epoch = self.epoch
+        place, _ = self._next_start()
+        epoch = place.epoch + (place.consumed > 0)
         reader = self.reader.refresh()
         self._engine = Engine(reader, self.order, self.settings, self._transform)
         self.view = reader.view
@@ -277,6 +278,9 @@ class Loader:
         if self._cursor is None:
             return self._start, self._first_epoch
         place = self._cursor.place
+        if self.settings.epochs is None:
+            # one stream: who takes a few batches at a time comes to the end of an epoch, too
+            return place, self._cursor.first_epoch
         # an epoch that was begun counts as run; one of which nothing was taken does not
         epoch = place.epoch + (place.consumed > 0)
         return Place(epoch, 0), epoch

@@ -276,3 +276,12 @@ def test_episode_data_of_a_plain_mapping_has_no_ends(tmp_path):
         tmp_path / "plain.well", [{"action": np.zeros((2, 1))}, EpisodeData({"action": np.ones((1, 1))})]
     )
     assert [(e.terminated, e.truncated, e.metadata) for e in store] == [(False, False, {})] * 2
+
+
+def test_fps_is_that_of_a_new_store_and_cannot_change_a_store_s(tmp_path: Path) -> None:
+    episodes = [{"x": np.zeros(3, np.float32)}]
+    store = write_episodes(tmp_path / "a.well", episodes, fps=30, workers=0)
+    assert store.fps == 30
+    assert len(write_episodes(store, episodes, fps=30, workers=0)) == 2
+    with pytest.raises(StepwellError, match="fps=10, and the store has 30"):
+        write_episodes(store, episodes, fps=10, workers=0)

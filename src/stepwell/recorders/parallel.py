@@ -28,6 +28,7 @@ def write_episodes(
     source: Iterable[Any],
     *,
     schema: Schema | Mapping[str, Feature] | None = None,
+    fps: float | None = None,
     workers: int | None = None,
     chunk_episodes: int | None = None,
     progress: bool | None = None,
@@ -47,6 +48,7 @@ def write_episodes(
             or an `EpisodeData` with its ends and metadata. Item 0 of a source with a length is read once more, for
             the schema and the chunk size.
         schema: of a store that has none; default: inferred from the first episode.
+        fps: steps a second of a new store, if they are evenly spaced.
         workers: number of processes; default one a processor, 0 or 1 writes in this process.
         chunk_episodes: episodes a segment; default: from the number of episodes and the bytes of the first.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
@@ -72,7 +74,7 @@ def write_episodes(
     Notes:
         Ctrl-C ends the workers and undoes the call. If this process itself is killed, finished segments remain.
     """
-    return _Recording(target, source, Items(are_samples=False), schema, chunk_episodes).run(
+    return _Recording(target, source, Items(are_samples=False), schema=schema, fps=fps, chunk_items=chunk_episodes).run(
         workers, progress, start_method
     )
 
@@ -83,6 +85,7 @@ def write_samples(
     *,
     names: Sequence[str] | None = None,
     schema: Schema | Mapping[str, Feature] | None = None,
+    fps: float | None = None,
     workers: int | None = None,
     chunk_samples: int | None = None,
     progress: bool | None = None,
@@ -95,6 +98,7 @@ def write_samples(
         source: of samples: mappings of name to value, or tuples with ``names``, as image classification data sets give.
         names: of the parts of a tuple.
         schema: see `write_episodes`.
+        fps: see `write_episodes`.
         workers: see `write_episodes`.
         chunk_samples: samples a segment; default: from the number of samples and the bytes of the first.
         progress: see `write_episodes`.
@@ -116,7 +120,9 @@ def write_samples(
         (5, [1])
     """
     items = Items(are_samples=True, names=None if names is None else tuple(names))
-    return _Recording(target, source, items, schema, chunk_samples).run(workers, progress, start_method)
+    return _Recording(target, source, items, schema=schema, fps=fps, chunk_items=chunk_samples).run(
+        workers, progress, start_method
+    )
 
 
 class _Recording:
@@ -127,9 +133,13 @@ class _Recording:
         target: Target,
         source: Iterable[Any],
         items: Items,
+        *,
         schema: Schema | Mapping[str, Feature] | None,
+        fps: float | None,
         chunk_items: int | None,
     ) -> None:
+        if isinstance(target, Store) and fps not in (None, target.fps):
+            raise StepwellError(f"fps={fps}, and the store has {target.fps}: it is fixed when a store is created.")
         if chunk_items is not None and chunk_items < 1:
             raise StepwellError(f"a chunk of {chunk_items} items is none. Give at least 1, or None.")
         if isinstance(source, str | bytes | Mapping):
@@ -141,7 +151,7 @@ class _Recording:
         self._reserved: list[int] = []
         first = self._read_first()
         self._creates = not isinstance(target, Store)
-        self._store = target if isinstance(target, Store) else create(target, _as_schema(schema))
+        self._store = target if isinstance(target, Store) else create(target, _as_schema(schema), fps=fps)
         try:
             self._prepare(first, schema, chunk_items)
         except BaseException:

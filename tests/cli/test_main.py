@@ -38,6 +38,11 @@ def test_every_verb_that_reads_takes_json(verb: str, capsys: pytest.CaptureFixtu
         ["show", "x.well", "3:"],
         ["bench", "x.well", "--field", "action=a"],
         ["bench", "x.well", "--batch-size", "0"],
+        ["bench", "x.well", "--batch-size", "many"],
+        ["bench", "x.well", "--threads", "-1"],
+        ["bench", "x.well", "--seconds", "inf"],
+        ["bench", "x.well", "--seconds", "soon"],
+        ["ls", "x.well", "--last", "0"],
         ["demo", "--image", "gif"],
     ],
 )
@@ -48,6 +53,7 @@ def test_a_wrong_command_line_exits_with_two_and_says_why(words: list[str], caps
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "error:" in captured.err
+    assert "invalid _" not in captured.err
 
 
 @pytest.mark.parametrize("words", [["info"], ["ls"], ["show", "0"], ["verify"], ["bench"]])

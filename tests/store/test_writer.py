@@ -374,6 +374,16 @@ def test_create_refuses_what_is_there_and_open_what_is_not(tmp_path: Path) -> No
         create(tmp_path / "a.well", {"x": Array()}, exist_ok=True)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"fps": 0}, {"fps": float("inf")}, {"segment_bytes": 0}, {"sync": "always"}, {"metadata": {"a": object()}}],
+)
+def test_settings_that_no_store_can_have_are_refused_and_leave_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match=next(iter(wrong))):
+        create(tmp_path / "a.well", SCHEMA, **wrong)
+    assert not (tmp_path / "a.well").exists()
+
+
 @pytest.mark.parametrize("key", [slice(1, 3), "action", None])
 def test_the_key_of_a_store_is_an_episode_s_number(tmp_path: Path, key: Any) -> None:
     store = create(tmp_path / "a.well", SCHEMA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StoreExistsError
@@ -47,7 +47,8 @@ def create(
 
     Raises:
         StoreExistsError: something is at the path already.
-        SchemaError: a feature that its codec cannot store, or another schema than that of the store that is there.
+        SchemaError: a feature that its codec cannot store, another schema than that of the store that is there, or a
+            setting that none can have.
 
     Example:
         >>> import tempfile, stepwell
@@ -62,11 +63,7 @@ def create(
             _check_codec(name, feature)
     if _is_taken(directory):
         return _open_existing(directory, schema, exist_ok)
-    if fps is not None and not fps > 0:
-        raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
-    if segment_bytes < 1:
-        raise SchemaError(f"segment_bytes={segment_bytes} is not a size. Give at least 1.")
-    (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
+    _check_settings(fps, segment_bytes, sync)
     record = StoreRecord(
         schema=schema,
         fps=None if fps is None else float(fps),
@@ -78,6 +75,7 @@ def create(
         data = seal_json(record.to_json())
     except TypeError as error:
         raise SchemaError(f"metadata: {error}. Allowed: what JSON holds.") from error
+    (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
     # of several processes that come at the same time one creates the store, and the others find it
     with locked_store(str(directory)):
         is_new = not (directory / STORE_JSON).exists()
@@ -117,6 +115,15 @@ def _is_taken(directory: Path) -> bool:
         return directory.exists()
     entries = {entry.name for entry in directory.iterdir() if not entry.name.startswith(f"{STORE_JSON}.")}
     return not entries <= {SEGMENTS, LOCK} or any(directory.glob(f"{SEGMENTS}/*"))
+
+
+def _check_settings(fps: float | None, segment_bytes: int, sync: str) -> None:
+    if fps is not None and not 0 < fps < float("inf"):
+        raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
+    if segment_bytes < 1:
+        raise SchemaError(f"segment_bytes={segment_bytes} is not a size. Give at least 1.")
+    if sync not in get_args(Sync):
+        raise SchemaError(f"sync={sync!r} is not one of {', '.join(map(repr, get_args(Sync)))}.")
 
 
 def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> Store:

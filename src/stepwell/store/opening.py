@@ -47,8 +47,7 @@ def create(
 
     Raises:
         StoreExistsError: something is at the path already.
-        SchemaError: a feature that its codec cannot store, another schema than that of the store that is there, or a
-            setting that none can have.
+        SchemaError: a feature that its codec cannot store, a schema unlike the store's, a setting that none can have.
 
     Example:
         >>> import tempfile, stepwell

@@ -384,6 +384,19 @@ def test_settings_that_no_store_can_have_are_refused_and_leave_nothing(tmp_path:
     assert not (tmp_path / "a.well").exists()
 
 
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+def test_what_is_no_mapping_is_refused_by_every_way_in(tmp_path: Path, schema: Any) -> None:
+    with create(tmp_path / "a.well", schema).writer() as out:
+        for write in (out.append, out.append_batch, out.add_episode):
+            with pytest.raises(StepError, match=r"got a list\. Give a mapping"):
+                write([1, 2])
+        if schema is not None:
+            out.append(step())
+            for write in (out.append, out.append_batch):
+                with pytest.raises(StepError, match=r"got a list\. Give a mapping"):
+                    write([1, 2])
+
+
 @pytest.mark.parametrize("key", [slice(1, 3), "action", None])
 def test_the_key_of_a_store_is_an_episode_s_number(tmp_path: Path, key: Any) -> None:
     store = create(tmp_path / "a.well", SCHEMA)

@@ -97,6 +97,9 @@ class Writer:
                 return segment.append(values)
         except KeyError:
             pass
+        except TypeError:
+            _check_mapping(step)
+            raise
         return self._append_nested(step)
 
     def append_batch(self, columns: Mapping[str, Any]) -> int:
@@ -111,6 +114,7 @@ class Writer:
         Raises:
             StepError: as for `append`, or columns of different lengths; nothing was written.
         """
+        _check_mapping(columns)
         segment = self._segment
         plain = self._plain_columns(columns)
         if segment is not None and plain is not None and self._pid == os.getpid():
@@ -183,6 +187,7 @@ class Writer:
         """
         if self._segment is not None and self._segment.has_open_episode:
             raise StepError("an episode is open. Call end_episode or discard_episode first.")
+        _check_mapping(columns)
         line = encode_metadata(metadata)
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
@@ -274,6 +279,7 @@ class Writer:
     def _begin(self, step: Mapping[str, Any]) -> SegmentWriter:
         """Return the segment to write to, made on the first step."""
         self._check_usable()
+        _check_mapping(step)
         if self._segment is None:
             schema = self._store.ensure_schema(lambda: infer_schema(step))
             self._bind(schema)
@@ -423,6 +429,11 @@ class Writer:
             )
         if self._is_closed:
             raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")
+
+
+def _check_mapping(given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise StepError(f"got a {type(given).__name__}. Give a mapping of feature names to values, or keywords.")
 
 
 def _is_column(values: Any) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.errors import DecodeError, DiskFullError, StepError, WriterClosedError
+from stepwell.errors import CorruptSegmentError, DecodeError, DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import Store, create, open
 
@@ -311,3 +311,16 @@ def test_a_forked_child_cannot_end_its_parent_s_episode(tmp_path: Path) -> None:
     out.end_episode()
     out.close()
     assert open(tmp_path / "a.well")[0].metadata == {}
+
+
+def test_an_episode_table_that_lost_committed_records_is_named_not_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "a.well"
+    out = create(path, {"t": Array((), "int64")}).writer()
+    for _ in range(2):
+        out.append(t=1)
+        out.end_episode()
+    del out
+    table = next(path.rglob("episodes.npy"))
+    os.truncate(table, 400)
+    with pytest.raises(CorruptSegmentError, match=r"episodes\.npy: 2 episodes were committed"):
+        open(path)

@@ -226,7 +226,7 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
     """Write the segment's statistics and manifest as they are with the added column."""
     directory = str(segment.path)
     link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
-    found = segment_statistics(Segment.of_trimmed(staged, added), added)
+    found = segment_statistics(Segment(staged, added, is_trimmed=True), added)
     os.unlink(f"{staged}/{EPISODES}")
     statistics = load_statistics(directory) | found
     write_statistics(staged, statistics)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 
-__all__ = ["EPISODE_DTYPE", "EpisodeTable", "check_records"]
+__all__ = ["EPISODE_DTYPE", "EpisodeTable", "check_records", "num_ended_rows"]
 
 EPISODE_DTYPE = np.dtype(
     [
@@ -81,6 +81,11 @@ class EpisodeTable:
             field.name: getattr(self, field.name)[indices] for field in fields(self) if field.name != "read_metadata"
         }
         return replace(self, **columns)
+
+
+def num_ended_rows(records: npt.NDArray[Any]) -> int:
+    """Return how many rows the episodes of a segment's records take: the row at which an open one begins."""
+    return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
 
 
 def check_records(records: npt.NDArray[Any], segment: str) -> None:

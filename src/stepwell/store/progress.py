@@ -24,7 +24,7 @@ import time
 from stepwell.errors import CorruptSegmentError
 from stepwell.store.mapping import map_descriptor
 
-__all__ = ["Progress", "is_writer_alive"]
+__all__ = ["Progress"]
 
 MAGIC = b"stepwell"
 VERSION = 1
@@ -40,7 +40,7 @@ class Progress:
     Notes:
         `rows` and `episodes` are read by any number of processes; only the writer sets them. The writer's lock goes
         with the
-        process, however it ends; a forked child must call `release_after_fork`, else it keeps the lock of a dead
+        process, however it ends; a forked child must call `close`, else it keeps the lock of a dead
         parent.
     """
 
@@ -134,20 +134,6 @@ class Progress:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    release_after_fork = close
-
-
-def is_writer_alive(path: str) -> bool:
-    """Whether some process holds the record's lock."""
-    try:
-        progress = Progress.take_over(path)
-    except (FileNotFoundError, CorruptSegmentError):
-        return False
-    if progress is None:
-        return True
-    progress.close()
-    return False
 
 
 def _check(descriptor: int, path: str) -> None:

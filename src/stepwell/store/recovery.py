@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.columns import write_all
-from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
 from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     EPISODES,
@@ -26,7 +27,8 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import recover_maintenance
 from stepwell.store.npy import header_size
 from stepwell.store.progress import Progress
-from stepwell.store.sealing import seal_segment
+from stepwell.store.sealing import seal_segment, trim_lines
+from stepwell.store.segment_writer import encode_metadata
 
 __all__ = ["recover_store"]
 
@@ -105,10 +107,13 @@ def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = os.open(f"{path}/{EPISODES}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        ended = 0
-        if episodes:
-            last = np.frombuffer(os.pread(descriptor, size, header + (episodes - 1) * size), EPISODE_DTYPE)[0]
-            ended = int(last["start"] + last["rows"])
+        last = os.pread(descriptor, size, header + (episodes - 1) * size) if episodes else b""
+        if len(last) != (size if episodes else 0):
+            raise CorruptSegmentError(
+                f"{path}/{EPISODES}: {episodes} episodes were committed, the file ends before. "
+                'Run "stepwell verify PATH".'
+            )
+        ended = num_ended_rows(np.frombuffer(last, EPISODE_DTYPE))
         if rows <= ended:
             return ended, episodes
         ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)
@@ -116,16 +121,10 @@ def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
         record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns
-        _put_metadata_line(path, episodes)
+        trim_lines(f"{path}/{METADATA}", episodes)
+        with open(f"{path}/{METADATA}", "ab") as file:
+            file.write(encode_metadata({}))
         write_all(descriptor, record.tobytes(), header + episodes * size, path)
     finally:
         os.close(descriptor)
     return rows, episodes + 1
-
-
-def _put_metadata_line(path: str, episodes: int) -> None:
-    with open(f"{path}/{METADATA}", "r+b") as file:
-        end = sum(len(file.readline()) for _ in range(episodes))
-        file.truncate(end)
-        file.seek(end)
-        file.write(b"{}\n")

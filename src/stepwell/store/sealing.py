@@ -34,7 +34,7 @@ from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
 
-__all__ = ["file_checksum", "seal_segment", "write_manifest"]
+__all__ = ["file_checksum", "seal_segment", "trim_lines", "write_manifest"]
 
 CHUNK_BYTES = 4 << 20
 
@@ -93,7 +93,7 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
         if entry.endswith(".tmp"):
             os.unlink(f"{path}/{entry}")
     _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
-    _trim_lines(f"{path}/{METADATA}", episodes)
+    trim_lines(f"{path}/{METADATA}", episodes)
     for name, feature in schema.items():
         stem = f"{path}/{name}"
         if feature.is_raw:
@@ -108,7 +108,7 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
 
 def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``."""
-    segment = Segment.of_trimmed(path, schema)
+    segment = Segment(path, schema, is_trimmed=True)
     statistics = _statistics(segment, schema)
     write_statistics(path, statistics)
     files: dict[str, Any] = {}
@@ -162,7 +162,8 @@ def _trim_npy(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int
         file.write(header_bytes(dtype, shape, rows))
 
 
-def _trim_lines(path: str, lines: int) -> None:
+def trim_lines(path: str, lines: int) -> None:
+    """Cut a file after its first ``lines`` lines."""
     with open(path, "rb") as file:
         end = sum(len(file.readline()) for _ in range(lines))
     _cut(path, end)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
-from stepwell.store.episodes import EPISODE_DTYPE, check_records
+from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import open_json
 from stepwell.store.mapping import map_file
@@ -167,15 +167,11 @@ def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
     return _read_records(path, size // EPISODE_DTYPE.itemsize)
 
 
-def _num_rows(records: npt.NDArray[Any]) -> int:
-    return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
-
-
 def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
     records = _read_sealed_records(path)
     _check_header(path / EPISODES, EPISODE_DTYPE, (), len(records))
     check_records(records, path.name)
-    found = {"episodes": len(records), "rows": _num_rows(records)}
+    found = {"episodes": len(records), "rows": num_ended_rows(records)}
     told = {key: manifest.get(key, number) for key, number in found.items()}
     if told != found:
         raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {told}. {RESTORE}")
@@ -196,7 +192,7 @@ def _check_metadata(path: Path, num_episodes: int | None) -> None:
 
 def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int | None) -> None:
     if num_rows is None:
-        num_rows = _num_rows(_read_sealed_records(path))
+        num_rows = num_ended_rows(_read_sealed_records(path))
     file = path / f"{name}.npy"
     dtype, shape = (feature.np_dtype, feature.fixed_shape) if feature.is_raw else (OFFSET, ())
     count = num_rows if feature.is_raw else num_rows + 1
@@ -245,7 +241,7 @@ def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     try:
         records = _read_sealed_records(path)
         check_records(records, path.name)
-        _check_sealed_column(path, name, feature, _num_rows(records))
+        _check_sealed_column(path, name, feature, num_ended_rows(records))
         _check_blobs(path, name)
     except (CorruptSegmentError, OSError):
         return  # rows that cannot be found; other checks say why

@@ -264,7 +264,7 @@ class SegmentWriter:
 
     def leave_after_fork(self) -> None:
         """Give up the parent's lock and blobs in a forked child."""
-        self._progress.release_after_fork()
+        self._progress.close()
 
 
 def _first_capacity(row_bytes: int) -> int:

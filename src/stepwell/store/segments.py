@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Feature, Schema
-from stepwell.store.episodes import EPISODE_DTYPE, check_records
+from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.mapping import map_descriptor
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
@@ -29,6 +29,7 @@ class Segment:
     Args:
         directory: its path, with or without ``.open``.
         schema: the store's features.
+        is_trimmed: take an ``.open`` directory whose files are cut to what is committed as sealed: for sealing itself.
 
     Raises:
         FileNotFoundError: the segment is gone (evicted, compacted).
@@ -41,11 +42,12 @@ class Segment:
 
     __slots__ = ("_directory", "_progress", "_schema", "is_sealed", "name", "num_rows", "ordinal", "records")
 
-    def __init__(self, directory: str, schema: Schema) -> None:
+    def __init__(self, directory: str, schema: Schema, *, is_trimmed: bool = False) -> None:
         parsed = parse_segment_name(os.path.basename(directory))
         if parsed is None:
             raise CorruptSegmentError(f"{directory} is not named as a segment is.")
-        self.ordinal, self.name, self.is_sealed = parsed
+        self.ordinal, self.name, has_sealed_name = parsed
+        self.is_sealed = has_sealed_name or is_trimmed
         self._directory = directory
         self._schema = schema
         self._progress: Progress | None = None
@@ -55,19 +57,6 @@ class Segment:
             self._load_sealed()
         else:
             self._follow()
-
-    @classmethod
-    def of_trimmed(cls, directory: str, schema: Schema) -> Segment:
-        """Return an ``.open`` directory, trimmed already, as if it were sealed: for sealing itself."""
-        segment = cls.__new__(cls)
-        parsed = parse_segment_name(os.path.basename(directory))
-        if parsed is None:
-            raise CorruptSegmentError(f"{directory} is not named as a segment is.")
-        segment.ordinal, segment.name, _ = parsed
-        segment._directory, segment._schema, segment._progress = directory, schema, None
-        segment.is_sealed = True
-        segment._load_sealed()
-        return segment
 
     @property
     def path(self) -> Path:
@@ -175,8 +164,7 @@ class Segment:
         rows, episodes = self._progress.rows, self._progress.episodes
         if episodes != len(self.records):
             self.records = self._read_records(episodes)
-        ended = int(self.records["start"][-1] + self.records["rows"][-1]) if episodes else 0
-        self.num_rows = max(rows, ended)
+        self.num_rows = max(rows, num_ended_rows(self.records))
 
     def _become_sealed(self) -> None:
         """Go on under the sealed name; for a moment, or after a kill in it, the directory keeps its old one."""
@@ -189,8 +177,7 @@ class Segment:
 
     def _load_sealed(self) -> None:
         self.records = self._read_records(None)
-        last = self.records[-1:]
-        self.num_rows = int(last["start"][0] + last["rows"][0]) if len(last) else 0
+        self.num_rows = num_ended_rows(self.records)
 
     def _read_records(self, count: int | None) -> npt.NDArray[Any]:
         """Read the first ``count`` records of the episode table, or all of a sealed one."""

@@ -18,7 +18,7 @@ from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import Arrangement, arranged_segments
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
-from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
+from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable, num_ended_rows
 from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     DELETED,
@@ -437,7 +437,7 @@ def _episode_table(
     opened: list[int] = []
     for segment in segments:
         records = segment.records
-        ended = int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
+        ended = num_ended_rows(records)
         if segment.num_rows > ended and not segment.is_sealed:
             tail = np.zeros(1, EPISODE_DTYPE)
             tail["start"], tail["length"], tail["rows"] = ended, segment.num_rows - ended, segment.num_rows - ended

@@ -215,7 +215,7 @@ class Writer:
         self._check_usable()
         segment = self._segment
         if segment is not None and segment.has_open_episode:
-            segment.end_episode(metadata=b"{}\n", discarded=True)
+            segment.end_episode(metadata=encode_metadata({}), discarded=True)
 
     def flush(self) -> None:
         """Wait until all that was appended is on the disk, whatever ``sync`` says."""
@@ -240,7 +240,7 @@ class Writer:
         if segment is not None:
             try:
                 if segment.has_open_episode:
-                    segment.end_episode(metadata=b"{}\n", interrupted=True)
+                    segment.end_episode(metadata=encode_metadata({}), interrupted=True)
             except BaseException:
                 # let go of the lock, or nobody could recover the segment while this process lives
                 segment.close().close()

@@ -90,7 +90,7 @@ class AnchorIndex:
         )
         _check_records(self.records, int(self.segment_starts[-1]))
         self.stores: Int64s = np.repeat(np.arange(len(view.parts)), np.diff(self.segment_starts))
-        self.episode_index: Int64s = np.concatenate([part.indices for part in view.parts])
+        self.episode_index: Int64s = view.episode_index
         self.ordinals: Int64s = np.array([s.ordinal for part in view.parts for s in part.segments], dtype=np.int64)
         self._guide, self._shift = guide_of(self.anchor_starts)
 

@@ -45,10 +45,10 @@ class VirtualColumns:
 
     def __init__(self, view: View, ordinals: Int64s) -> None:
         self._ordinals = ordinals
-        self._episode_index = np.concatenate([part.indices for part in view.parts])
+        self._episode_index = view.episode_index
         self._terminated, self._truncated = view.column("terminated"), view.column("truncated")
         self._is_open = view.column("is_open")
-        self._store_of = np.repeat(np.arange(len(view.parts)), [len(part.indices) for part in view.parts])
+        self._store_of = view.store_index
         self._fps = np.array([part.store.fps or np.nan for part in view.parts], dtype=np.float64)
         self._values: dict[str, Callable[[Int64s, Int64s], Any]] = {
             "step_id": lambda places, rows: step_id(self._ordinals[places[1]][:, None], rows),

@@ -15,6 +15,7 @@ LAYERS = (
     ("codecs",),
     ("store",),
     ("windows",),
+    ("transforms",),
     ("order",),
     ("loader",),
     ("recorders",),

@@ -1,5 +1,23 @@
-"""How one row of a feature becomes bytes and back."""
+"""How the rows of a feature become bytes and back."""
 
-from stepwell.codecs.codec import Codec, codec_names, make_codec, register_codec
+from stepwell.codecs.codec import (
+    Codec,
+    RowEncoder,
+    SequentialCodec,
+    codec_class,
+    codec_names,
+    make_codec,
+    register_codec,
+)
+from stepwell.codecs.decoders import Decoder
 
-__all__ = ["Codec", "codec_names", "make_codec", "register_codec"]
+__all__ = [
+    "Codec",
+    "Decoder",
+    "RowEncoder",
+    "SequentialCodec",
+    "codec_class",
+    "codec_names",
+    "make_codec",
+    "register_codec",
+]

@@ -1,12 +1,14 @@
 """The interface of a codec, and the registry that finds one by name.
 
 A codec turns one step of one feature into bytes and back. It sees one row at a time and keeps nothing between rows, so
-random access costs one row. To add one: subclass `Codec`, implement its three methods, call `register_codec`.
+random access costs one row. To add one: subclass `Codec`, implement its three methods, call `register_codec`. Where a
+row needs the rows before it (video), it is a `SequentialCodec`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,11 +17,11 @@ import numpy.typing as npt
 from stepwell.errors import SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["Codec", "codec_names", "make_codec", "register_codec"]
+__all__ = ["Codec", "RowEncoder", "SequentialCodec", "codec_class", "codec_names", "make_codec", "register_codec"]
 
 _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
-_BUILT_IN = {"raw": "raw", "zstd": "zstd", "jpeg": "jpeg", "png": "png"}
+_BUILT_IN = {"raw": "raw", "zstd": "zstd", "jpeg": "jpeg", "png": "png", "video": "video", "delta": "delta"}
 
 
 class Codec(ABC):
@@ -37,6 +39,7 @@ class Codec(ABC):
     """
 
     name: ClassVar[str]
+    is_sequential: ClassVar[bool] = False
 
     def __init__(self, feature: Feature) -> None:
         self.feature = feature
@@ -73,6 +76,110 @@ class Codec(ABC):
             DecodeError: the bytes are not a row of this codec, or have another shape.
         """
 
+    def decode_crop(
+        self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]
+    ) -> npt.NDArray[Any]:
+        """Return the pixels of a part of an image, perhaps at a smaller scale; to be overridden where that saves work.
+
+        Args:
+            blob: as for `decode`.
+            box: top, left, height and width of the part, inside the image.
+            size: height and width that the caller will resize it to: the result may be smaller than the box, not than
+                this (where the box is not).
+
+        Raises:
+            DecodeError: the bytes are not a row of this codec.
+        """
+        top, left, height, width = box
+        part: npt.NDArray[Any] = self.decode(blob)[top : top + height, left : left + width]
+        return part
+
+
+class RowEncoder(ABC):
+    """The state of one column while its rows are encoded.
+
+    Notes:
+        Used by one thread at a time; `close` may be called twice.
+    """
+
+    @abstractmethod
+    def put(self, value: Any) -> list[bytes]:
+        """Take the next row.
+
+        Returns:
+            The blobs of the rows that are ready, in order and without a gap: those that were put some calls ago where
+            the encoder looks ahead.
+        """
+
+    @abstractmethod
+    def end(self) -> list[bytes]:
+        """End the episode: return the blobs of all rows that are left; the next row put begins a run."""
+
+    def close(self) -> None:
+        """Let go of what the encoder holds; rows that were not returned are lost."""
+
+
+class SequentialCodec(Codec):
+    """A codec whose rows need rows before them: video, differences.
+
+    The rows of a column fall into **runs**: a sync row, which needs no other, and the rows up to the next one. Every
+    episode begins with a sync row. To add one: subclass, set `sync_mark`, implement `encoder` and `decode_run`.
+
+    Attributes:
+        is_slow: whether a writer encodes in a thread of its own, so that who appends does not wait.
+        sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``.
+
+    Notes:
+        As for `Codec`; what a decoder keeps open between calls is one a thread.
+    """
+
+    is_sequential: ClassVar[bool] = True
+    is_slow: ClassVar[bool] = False
+    sync_mark: tuple[int, int]
+
+    @abstractmethod
+    def encoder(self) -> RowEncoder:
+        """Return the encoder of a new column."""
+
+    @abstractmethod
+    def decode_run(
+        self,
+        blobs: Sequence[npt.NDArray[np.uint8]],
+        wanted: Sequence[int],
+        outs: Sequence[npt.NDArray[Any]],
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Decode rows of one run.
+
+        Args:
+            blobs: the run's rows from its sync row on; all of them, or those that are committed.
+            wanted: ascending places of rows in ``blobs``.
+            outs: for each wanted row a C-contiguous array of the feature's dtype and shape (its first two sizes those
+                of ``size``); written.
+            size: height and width to resize images to; None: as they are.
+
+        Raises:
+            DecodeError: the bytes are not rows of this codec; outs that come later are not written.
+        """
+
+    def encode(self, value: Any) -> bytes:
+        """Return one row as a run of its own; see `Codec.encode`."""
+        encoder = self.encoder()
+        try:
+            return b"".join([*encoder.put(value), *encoder.end()])
+        finally:
+            encoder.close()
+
+    def decode(self, blob: npt.NDArray[np.uint8]) -> Any:
+        """Return a row that is a run of its own; see `Codec.decode`."""
+        out = np.empty(self.feature.fixed_shape, self.feature.np_dtype)
+        self.decode_into(blob, out)
+        return out
+
+    def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Decode a row that is a run of its own; see `Codec.decode_into`."""
+        self.decode_run([blob], [0], [out])
+
 
 def register_codec(codec: type[Codec]) -> type[Codec]:
     """Make a codec known under its ``name``; may be used as a class decorator.
@@ -103,6 +210,15 @@ def make_codec(feature: Feature) -> Codec:
         SchemaError: no such codec, or it cannot store the feature.
         MissingDependencyError: its library is not installed.
     """
+    return codec_class(feature)(feature)
+
+
+def codec_class(feature: Feature) -> type[Codec]:
+    """Return the class of a feature's codec.
+
+    Raises:
+        SchemaError: no such codec.
+    """
     if feature.codec not in _REGISTRY and feature.codec in _BUILT_IN:
         import importlib
 
@@ -112,4 +228,4 @@ def make_codec(feature: Feature) -> Codec:
             f"no codec {feature.codec!r}. There are: {', '.join(codec_names())}. "
             "If it is your own, import the module that calls register_codec first."
         )
-    return _REGISTRY[feature.codec](feature)
+    return _REGISTRY[feature.codec]

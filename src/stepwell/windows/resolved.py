@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import codec_class
 from stepwell.errors import FeatureNotFoundError, WindowError
 from stepwell.schema import Feature, Schema
 from stepwell.windows.fields import Field
@@ -43,6 +44,7 @@ class Source:
         shape: of one step; (None, ...) when ragged.
         is_final: whether windows may reach an episode's final row.
         feature: as the (first) schema has it; None for a virtual source.
+        is_sequential: whether rows must be decoded from a sync row on, in any store.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Source:
     shape: tuple[int | None, ...]
     is_final: bool
     feature: Feature | None
+    is_sequential: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -107,6 +110,11 @@ class ResolvedField:
     def is_ragged(self) -> bool:
         """Whether the output is an object array: a text, bytes or array of its own size in each cell."""
         return self.sources[0].kind == "ragged"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a pool may hold its rows: they lie around the anchor, and have one size."""
+        return not self.is_ragged
 
     @property
     def is_encoded(self) -> bool:
@@ -183,7 +191,8 @@ def _source(name: str, schema: Schema, fps: float | None) -> Source:
     if name in schema:
         feature = schema[name]
         kind: Kind = "ragged" if feature.is_ragged else "raw" if feature.is_raw else "encoded"
-        return Source(name, kind, feature.np_dtype, feature.shape, feature.final, feature)
+        is_sequential = kind == "encoded" and codec_class(feature).is_sequential
+        return Source(name, kind, feature.np_dtype, feature.shape, feature.final, feature, is_sequential)
     if name not in VIRTUAL_DTYPES:
         raise FeatureNotFoundError(
             f"no feature {name!r}. There are: {', '.join(schema)}; and computed ones: {', '.join(VIRTUAL_DTYPES)}."
@@ -195,7 +204,8 @@ def _source(name: str, schema: Schema, fps: float | None) -> Source:
 
 def _merged(sources: Sequence[Source]) -> Source:
     """Return the source that asks for the most work: where one store has to decode, the batch path decodes."""
-    return next((source for source in sources if source.kind == "encoded"), sources[0])
+    found = next((source for source in sources if source.kind == "encoded"), sources[0])
+    return replace(found, is_sequential=any(source.is_sequential for source in sources))
 
 
 def _step_shape(field: Field, sources: tuple[Source, ...]) -> tuple[int | None, ...]:

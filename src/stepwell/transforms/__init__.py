@@ -1,0 +1,1 @@
+"""Transforms: what is done to the windows of a batch before it is handed over."""

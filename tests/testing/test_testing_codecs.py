@@ -8,7 +8,7 @@ import pytest
 from stepwell.codecs import make_codec
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Array, Image, Text
-from stepwell.testing import CodecConformance, DelayedCodec, FailingCodec, tiny_store
+from stepwell.testing import CodecConformance, DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec, tiny_store
 
 
 class TestFailingCodec(CodecConformance):
@@ -18,6 +18,48 @@ class TestFailingCodec(CodecConformance):
 class TestDelayedCodec(CodecConformance):
     feature = Array((None, 2), "float32", codec="delayed", milliseconds=0)
     detects_truncation = False
+
+
+class TestRunningCodec(CodecConformance):
+    feature = Array((3, 2), "uint8", codec="running", lag=2)
+
+
+class TestSlowRunningCodec(CodecConformance):
+    feature = Array((), "int64", codec="slow-running", milliseconds=0)
+
+
+def _views(blobs: list[bytes]) -> list[np.ndarray]:
+    return [np.frombuffer(blob, np.uint8) for blob in blobs]
+
+
+def test_running_codec_keeps_rows_back_and_begins_a_run_after_an_end() -> None:
+    codec = RunningCodec(Array((), "uint8", codec="running", run=3, lag=2))
+    encoder = codec.encoder()
+    blobs = [encoder.put(np.uint8(t)) for t in (250, 3, 7, 9)]
+    assert [len(ready) for ready in blobs] == [0, 0, 1, 1]
+    rows = [blob for ready in blobs for blob in ready] + encoder.end()
+    position, mask = codec.sync_mark
+    assert [bool(row[position] & mask) for row in [*rows, *encoder.put(np.uint8(1)), *encoder.end()]] == [1, 0, 0, 1, 1]
+    outs = [np.empty((), np.uint8), np.empty((), np.uint8)]
+    codec.decode_run(_views(rows[:3]), [0, 2], outs)
+    assert outs == [250, 7]
+
+
+def test_running_codec_resizes_when_it_decodes() -> None:
+    codec = RunningCodec(Image((4, 4), codec="running"))
+    image = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    out = np.empty((2, 2), np.uint8)
+    codec.decode_run(_views([codec.encode(image)]), [0], [out], (2, 2))
+    assert out.tolist() == [[0, 2], [8, 10]]
+
+
+def test_slow_running_codec_sleeps_at_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    encoder = SlowRunningCodec(Array((), "uint8", codec="slow-running", milliseconds=250)).encoder()
+    encoder.put(np.uint8(1))
+    encoder.put(np.uint8(2))
+    assert slept == [0.25, 0.25]
 
 
 def test_failing_codec_fails_at_one_row_of_a_store(tmp_path: Path) -> None:

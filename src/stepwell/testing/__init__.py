@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
-    from stepwell.testing.codecs import DelayedCodec, FailingCodec
+    from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
@@ -20,6 +20,8 @@ __all__ = [
     "DelayedCodec",
     "EpisodeData",
     "FailingCodec",
+    "RunningCodec",
+    "SlowRunningCodec",
     "counted_value",
     "episodes",
     "features",
@@ -37,6 +39,8 @@ _MODULES = {
     "DelayedCodec": "codecs",
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
+    "RunningCodec": "codecs",
+    "SlowRunningCodec": "codecs",
     "counted_value": "stores",
     "episodes": "strategies",
     "features": "strategies",

@@ -1,11 +1,12 @@
-"""Write some episodes of sealed segments into one new segment: rows are copied, nothing is encoded again."""
+"""Write some episodes of sealed segments into one new segment: rows are copied, not encoded again unless told so."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,21 @@ class Source:
         return found
 
 
-def merge_segments(directory: str, schema: Schema, sources: Sequence[Source]) -> npt.NDArray[Any]:
+def merge_segments(
+    directory: str,
+    schema: Schema,
+    sources: Sequence[Source],
+    *,
+    columns: Mapping[str, Callable[[str], None]] = MappingProxyType({}),
+) -> npt.NDArray[Any]:
     """Write a sealed segment of the kept episodes of ``sources``.
 
     Args:
         directory: to be made; named as a sealed segment is.
-        schema: the store's features.
+        schema: the new segment's features; the sources have the same, but for those of ``columns``.
         sources: at least one episode is kept.
+        columns: name of each feature that is not copied, and what writes its files: called with their path, but for
+            the suffix.
 
     Returns:
         The new episode records, in the order of the sources'.
@@ -76,7 +85,9 @@ def merge_segments(directory: str, schema: Schema, sources: Sequence[Source]) ->
     """
     os.mkdir(directory)
     for name, feature in schema.items():
-        if feature.is_raw:
+        if name in columns:
+            columns[name](f"{directory}/{name}")
+        elif feature.is_raw:
             _merge_raw(f"{directory}/{name}.npy", name, feature, sources)
         else:
             _merge_encoded(f"{directory}/{name}", name, sources)

@@ -15,6 +15,7 @@
     ├── DiskFullError            (OSError)            no space; what was committed stays readable
     ├── WriterClosedError        (ValueError)         the writer was closed
     ├── CorruptSegmentError      (ValueError)         bytes on disk that are not what was written
+    ├── EncodeError              (RuntimeError)       a step that its codec could not encode
     ├── DecodeError              (ValueError)         an encoded row that its codec refuses
     ├── WindowError              (ValueError)         a field that does not fit the store or the episodes
     ├── OrderError               (ValueError)         an order that cannot be
@@ -28,6 +29,7 @@ __all__ = [
     "CorruptSegmentError",
     "DecodeError",
     "DiskFullError",
+    "EncodeError",
     "EpisodeNotFoundError",
     "FeatureNotFoundError",
     "LoaderError",
@@ -102,6 +104,10 @@ class WriterClosedError(StepwellError, ValueError):
 
 class CorruptSegmentError(StepwellError, ValueError):
     """Bytes of a segment are not the bytes that were written."""
+
+
+class EncodeError(StepwellError, RuntimeError):
+    """A step that its codec could not encode; the message names the feature, the cause is chained."""
 
 
 class DecodeError(StepwellError, ValueError):

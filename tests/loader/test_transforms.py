@@ -3,10 +3,54 @@ from functools import partial
 import numpy as np
 import pytest
 
-from stepwell.errors import LoaderError
+from stepwell import Loader, Store, WindowDataset
+from stepwell.errors import LoaderError, WindowError
+from stepwell.kernels.draws import Draws
 from stepwell.loader.transforms import BatchKey, TransformChain
+from stepwell.order.partition import Share
+from stepwell.order.stream import Span
+from stepwell.transforms.batch import BatchTransform, Together
+from stepwell.transforms.transform import Transform
+from stepwell.windows import Field
 
-KEY = BatchKey(seed=3, epoch=1, start=64)
+
+def key_at(seed: int, epoch: int, start: int, size: int = 2) -> BatchKey:
+    return BatchKey(seed, ((epoch, range(start, start + size)),), size)
+
+
+KEY = key_at(seed=3, epoch=1, start=64)
+
+
+class Jitter(Transform):
+    """Add one number a window."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self.key = key
+
+    def __call__(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return values + draws.uniform().reshape(-1, *[1] * (values.ndim - 1))
+
+
+class OnlyPairs(Transform):
+    """Refuse windows that are no pairs, and take the first of each."""
+
+    def output(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
+        if shape[:1] != (2,):
+            raise WindowError(f"{shape} is no pair.")
+        return shape[1:], dtype
+
+    def __call__(self, values: np.ndarray, draws: Draws) -> np.ndarray:
+        return values[:, 0]
+
+
+class Swap(BatchTransform):
+    """Swap a and b."""
+
+    def outputs(self, samples: dict) -> dict:
+        return {**samples, "a": samples["b"], "b": samples["a"]}
+
+    def __call__(self, batch: dict, draws: Draws) -> dict:
+        return {**batch, "a": batch["b"], "b": batch["a"]}
 
 
 def add_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -24,8 +68,8 @@ def test_numbers_depend_on_seed_epoch_and_start_only() -> None:
     def drawn(key: BatchKey) -> float:
         return float(chain.apply({"a": np.zeros(1)}, key)["a"][0])
 
-    assert drawn(KEY) == drawn(BatchKey(3, 1, 64))
-    keys = [KEY, BatchKey(4, 1, 64), BatchKey(3, 2, 64), BatchKey(3, 1, 65), BatchKey(1, 3, 64)]
+    assert drawn(KEY) == drawn(key_at(3, 1, 64))
+    keys = [KEY, key_at(4, 1, 64), key_at(3, 2, 64), key_at(3, 1, 65), key_at(1, 3, 64)]
     assert len({drawn(key) for key in keys}) == len(keys)
 
 
@@ -85,8 +129,106 @@ def test_an_rng_of_the_users_own_is_left_alone() -> None:
 
 
 def test_a_callable_object_may_want_numbers_too() -> None:
-    class Jitter:
+    class Shaker:
         def __call__(self, array: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
             return array + rng.random()
 
-    assert TransformChain({"a": (Jitter(),)}).apply({"a": np.zeros(1)}, KEY)["a"][0] > 0
+    assert TransformChain({"a": (Shaker(),)}).apply({"a": np.zeros(1)}, KEY)["a"][0] > 0
+
+
+def zeros(size: int) -> dict[str, np.ndarray]:
+    return {"a": np.zeros(size), "b": np.zeros(size)}
+
+
+def test_the_numbers_of_a_window_do_not_depend_on_its_batch() -> None:
+    chain = TransformChain({"a": (Jitter(),), "b": (lambda values, draws: values + draws.uniform(),)})
+    whole = chain.apply(zeros(6), key_at(0, 0, 10, 6))
+    halves = [chain.apply(zeros(3), key_at(0, 0, start, 3)) for start in (10, 13)]
+    for key in "ab":
+        assert whole[key].tolist() == np.concatenate([half[key] for half in halves]).tolist()
+    assert len({*whole["a"], *whole["b"]}) == 12
+
+
+def test_a_batch_that_crosses_into_another_epoch_draws_as_each_epoch_does() -> None:
+    crossing = BatchKey.of(5, Share((Span(0, 8, 2), Span(1, 0, 3)), 5)).draws("x").uniform()
+    apart = [key_at(5, 0, 8, 2).draws("x").uniform(), key_at(5, 1, 0, 3).draws("x").uniform()]
+    assert crossing.tolist() == np.concatenate(apart).tolist()
+
+
+def test_rows_that_fill_up_a_batch_draw_as_the_last_one() -> None:
+    drawn = BatchKey.of(5, Share((Span(0, 8, 2),), 4)).draws("x").uniform()
+    assert len(drawn) == 4
+    assert drawn[1] == drawn[2] == drawn[3] != drawn[0]
+
+
+def test_transforms_of_one_key_draw_the_same_in_all_fields() -> None:
+    same = TransformChain({"a": (Jitter("k"),), "b": (np.negative, Jitter("k"))}).apply(zeros(3), key_at(0, 0, 0, 3))
+    assert same["a"].tolist() == same["b"].tolist()
+    other = TransformChain({"a": (Jitter("k"),), "b": (Jitter("l"),)}).apply(zeros(3), key_at(0, 0, 0, 3))
+    assert not set(other["a"]) & set(other["b"])
+
+
+def test_together_does_the_same_to_several_keys() -> None:
+    chain = TransformChain({}, Together(("a", "b"), Jitter()))
+    found = chain.apply({**zeros(3), "c": np.zeros(3)}, key_at(0, 0, 0, 3))
+    assert found["a"].tolist() == found["b"].tolist()
+    assert len(set(found["a"])) == 3
+    assert not found["c"].any()
+
+
+def test_several_transforms_of_the_loader_run_in_order() -> None:
+    chain = TransformChain({}, [lambda batch: {**batch, "a": batch["a"] + 1}, Swap()])
+    found = chain.apply(zeros(2), KEY)
+    assert (found["a"].tolist(), found["b"].tolist()) == ([0, 0], [1, 1])
+
+
+def test_a_chain_is_checked_before_there_is_a_batch() -> None:
+    samples = {"a": ((2, 3), np.dtype("f8")), "b": ((4, 3), np.dtype("f8"))}
+    TransformChain({"a": (OnlyPairs(),)}, samples=samples)
+    with pytest.raises(WindowError, match=r"field 'b', transform OnlyPairs: \(4, 3\) is no pair"):
+        TransformChain({"b": (OnlyPairs(),)}, samples=samples)
+    with pytest.raises(WindowError, match=r"field 'a', transform OnlyPairs: \(3,\) is no pair"):
+        TransformChain({"a": (OnlyPairs(), OnlyPairs())}, samples=samples)
+    with pytest.raises(WindowError, match=r"Together of the loader: \(4, 3\) is no pair"):
+        TransformChain({}, [Swap(), Together("a", OnlyPairs())], samples)
+    with pytest.raises(WindowError, match=r"Together wants key 'c'. The batch has: a, b"):
+        TransformChain({}, Together("c", OnlyPairs()), samples)
+
+
+def test_what_follows_a_plain_function_is_not_checked() -> None:
+    samples = {"a": ((4, 3), np.dtype("f8"))}
+    TransformChain({"a": (lambda values: values[:, :2], OnlyPairs())}, Together("a", OnlyPairs()), samples)
+    TransformChain({}, [lambda batch: batch, Together("a", OnlyPairs())], samples)
+
+
+def test_a_transform_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    with pytest.raises(WindowError, match=r"field 'a': Swap is a transform of whole batches"):
+        TransformChain({"a": (Swap(),)})
+    with pytest.raises(WindowError, match="OnlyPairs is a transform of one field"):
+        TransformChain({}, OnlyPairs())
+
+
+def test_a_loader_refuses_a_chain_that_does_not_fit_when_it_is_made(store: Store) -> None:
+    with pytest.raises(WindowError, match=r"field 'number', transform OnlyPairs: \(3,\) is no pair"):
+        Loader(store, {"number": Field("number", range(3), transform=OnlyPairs())})
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_windows_of_a_loader_are_the_same_for_any_batch_size_and_number_of_ranks(store: Store, threads: int) -> None:
+    fields = {"number": "number", "noisy": Field("number", transform=Jitter())}
+
+    def noise(batch_size: int, **options: int) -> dict[int, float]:
+        batches = Loader(store, fields, batch_size=batch_size, order="random", seed=2, threads=threads, **options)
+        return {int(n): float(x - n) for batch in batches for n, x in zip(batch["number"], batch["noisy"], strict=True)}
+
+    whole = noise(64)
+    assert noise(5) == whole
+    assert noise(3, rank=0, world_size=2) | noise(3, rank=1, world_size=2) == whole
+
+
+def test_windows_of_a_dataset_have_numbers_of_their_own_in_any_read(store: Store) -> None:
+    dataset = WindowDataset(store, {"noisy": Field("number", transform=Jitter())}, seed=1)
+    together = [sample["noisy"] for sample in dataset.__getitems__([3, 1, 2])]
+    assert [dataset[i]["noisy"] for i in (3, 1, 2)] == together
+    dataset.set_epoch(1)
+    assert dataset[3]["noisy"] != together[0]

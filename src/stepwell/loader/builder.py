@@ -8,7 +8,7 @@ from stepwell.loader.arenas import ArenaPool
 from stepwell.loader.batch import Batch, nest
 from stepwell.loader.handover import PinnedBlock, import_torch, pins_by_default, to_torch
 from stepwell.loader.plans import Draft, Ticket
-from stepwell.loader.transforms import BatchKey, Transform, TransformChain
+from stepwell.loader.transforms import BatchKey, TransformChain, WholeTransform, samples_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ class BatchBuilder:
     Args:
         reader: of the windows; its fields say their transforms.
         settings: of the loader.
-        transform: of the whole batch, or None.
+        transform: of the whole batch, one or several, or None.
         max_free: batches whose memory is kept for the next.
 
     Raises:
@@ -53,14 +53,15 @@ class BatchBuilder:
         self,
         reader: WindowReader,
         settings: LoaderSettings,
-        transform: Transform | None = None,
+        transform: WholeTransform | None = None,
         max_free: int = 2,
     ) -> None:
         self._reader = reader
         self._batch_size = settings.batch_size
         self._num_bytes = reader.num_bytes(settings.batch_size)
         self._seed = settings.seed
-        self._chain = TransformChain({key: found.field.transforms for key, found in reader.fields.items()}, transform)
+        transforms = {key: found.field.transforms for key, found in reader.fields.items()}
+        self._chain = TransformChain(transforms, transform, samples_of(reader.fields))
         self._pool = ArenaPool(self._num_bytes, max_free)
         self._torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory
@@ -76,20 +77,18 @@ class BatchBuilder:
             LoaderError: it could not be read or transformed.
         """
         ticket, share, anchors = draft
-        span = share.spans[0]
-        values = self.read(anchors, span.epoch, span.start)
+        values = self.read(anchors, BatchKey.of(self._seed, share))
         valid: Any = share.valid
         if valid is not None and self._torch is not None:
             valid = self._torch.from_numpy(valid)
-        return ticket, Batch(values, span.epoch, ticket.plan.index(ticket.number), valid)
+        return ticket, Batch(values, share.epoch, ticket.plan.index(ticket.number), valid)
 
-    def read(self, positions: npt.NDArray[np.int64], epoch: int, start: int) -> dict[str, Any]:
+    def read(self, positions: npt.NDArray[np.int64], key: BatchKey) -> dict[str, Any]:
         """Return what a batch holds.
 
         Args:
             positions: int64 [n] of anchors in the reader's index.
-            epoch: random numbers of transforms depend on it,
-            start: and on this number.
+            key: what random numbers of transforms depend on.
 
         Raises:
             LoaderError: it could not be read or transformed.
@@ -100,7 +99,7 @@ class BatchBuilder:
         memory = self._pool.lease(num_bytes) if pinned is None else pinned.memory
         values = self._reader.read(positions, memory)
         if self._chain:
-            values = self._chain.apply(values, BatchKey(self._seed, epoch, start))
+            values = self._chain.apply(values, key)
         if self._torch is not None:
             values = to_torch(values, self._torch, pinned)
         return nest(values) if self._is_nested else values

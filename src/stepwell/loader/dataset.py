@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,13 +11,14 @@ import numpy as np
 from stepwell.loader.batch import Batch
 from stepwell.loader.builder import BatchBuilder
 from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.transforms import BatchKey
 from stepwell.order.order import check_count
 from stepwell.windows import View, WindowReader
 from stepwell.windows.index import positions_array
 
 if TYPE_CHECKING:
     from stepwell.loader.handover import Target
-    from stepwell.loader.transforms import Transform
+    from stepwell.loader.transforms import WholeTransform
     from stepwell.store import Store
 
 __all__ = ["Samples", "WindowDataset"]
@@ -61,10 +61,10 @@ class WindowDataset:
     Args:
         view: the episodes (`stepwell.View`), or a store: all of its episodes.
         fields: as for `Loader`.
-        seed: of the random numbers that transforms get, which also depend on the epoch and on the numbers asked for.
+        seed: of the random numbers that transforms get, which also depend on the epoch and on each window's number.
         to: "numpy" (default) or "torch", as for `Loader`.
         nested: as for `Loader`.
-        transform: on the whole batch, as for `Loader`; sees a batch of one in ``dataset[i]``.
+        transform: of the whole batch, as for `Loader`; sees a batch of one in ``dataset[i]``.
 
     Example:
         With torch, a batch a read and no copy of it::
@@ -89,7 +89,7 @@ class WindowDataset:
         seed: int = 0,
         to: Target = "numpy",
         nested: bool = False,
-        transform: Transform | None = None,
+        transform: WholeTransform | None = None,
     ) -> None:
         self.view = view if isinstance(view, View) else View(view)
         self.epoch = 0
@@ -135,7 +135,8 @@ class WindowDataset:
                 f"no anchor {asked[outside][0]} among {num_anchors}. Allowed: {-num_anchors} to {num_anchors - 1}."
             )
         positions = asked % max(num_anchors, 1)
-        values = builder.read(positions, self.epoch, zlib.crc32(positions.tobytes()))
+        key = BatchKey(self._settings.seed, ((self.epoch, positions),), len(positions))
+        values = builder.read(positions, key)
         return Samples(Batch(values, self.epoch), len(positions))
 
     def set_epoch(self, epoch: int) -> None:

@@ -13,7 +13,7 @@ from stepwell.loader.plans import Draft, Ticket, draft
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings
-    from stepwell.loader.transforms import Transform
+    from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order
     from stepwell.windows import WindowReader
 
@@ -42,7 +42,7 @@ class Engine:
     __slots__ = ("_builder", "_group", "_inline_group", "_num_ahead", "num_threads", "order", "pid", "reader")
 
     def __init__(
-        self, reader: WindowReader, order: Order, settings: LoaderSettings, transform: Transform | None
+        self, reader: WindowReader, order: Order, settings: LoaderSettings, transform: WholeTransform | None
     ) -> None:
         self.pid = os.getpid()
         self.reader = reader

@@ -17,7 +17,7 @@ from stepwell.windows import View, WindowReader
 
 if TYPE_CHECKING:
     from stepwell.loader.handover import Target
-    from stepwell.loader.transforms import Transform
+    from stepwell.loader.transforms import WholeTransform
     from stepwell.store import Store
 
 __all__ = ["Loader"]
@@ -54,9 +54,10 @@ class Loader:
             bytes and ragged features (object arrays), structured dtypes, and uint16/32/64 in old versions.
         pin_memory: for "torch": page-locked memory; default: where CUDA is there.
         nested: whether keys with dots become nested dicts: ``batch["observation"]["image"]``.
-        transform: a callable on the whole batch (flat dict of key to numpy array), after those of the fields; returns a
-            dict. One with a parameter ``rng`` gets a numpy Generator that depends on (seed, epoch, position) only.
-            numba-compiled functions are simply called, and run without the GIL if compiled so.
+        transform: of the whole batch, one or several in order, after those of the fields: a
+            `stepwell.transforms.BatchTransform`, or a callable that takes a flat dict of key to numpy array and returns
+            one. With a parameter ``draws`` it gets the windows' random numbers, which depend on (seed, epoch, position)
+            only; with ``rng`` a numpy Generator of the batch. numba-compiled functions are simply called.
 
     Raises:
         OrderError: a setting out of range.
@@ -110,7 +111,7 @@ class Loader:
         to: Target = "numpy",
         pin_memory: bool | None = None,
         nested: bool = False,
-        transform: Transform | None = None,
+        transform: WholeTransform | None = None,
     ) -> None:
         self.settings = LoaderSettings(
             batch_size=batch_size,

@@ -1,40 +1,98 @@
-"""Transforms: the user's functions on a batch's arrays, and the random numbers that they get."""
+"""The chain of transforms that a batch goes through, and the random numbers that they get.
+
+::
+
+    Field(transform=[RandomCrop(84, key="crop"), ToFloat()])      of one field, on [B, *window, *step]; neighbours fused
+    Field(transform=lambda values, rng: ...)                      any function of it
+    Loader(transform=[Mixup("image"), lambda batch: ...])         of the whole batch, after those of the fields
+
+What is random is asked for by purpose: ``key:crop``, ``field image transform 0``, ``transform 0 of the loader``.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from stepwell.errors import LoaderError
+from stepwell.errors import LoaderError, WindowError
+from stepwell.kernels.draws import Draws
 from stepwell.order.keys import derive_key
+from stepwell.transforms.batch import BatchTransform, Samples
+from stepwell.transforms.fusing import Stage, fuse
+from stepwell.transforms.transform import Transform
 
-__all__ = ["BatchKey", "Transform", "TransformChain"]
+if TYPE_CHECKING:
+    from stepwell.order import Share
+    from stepwell.windows.resolved import ResolvedField
 
-Transform = Callable[..., Any]
+__all__ = ["BatchKey", "TransformChain", "WholeTransform", "samples_of"]
+
+# what Loader(transform=...) takes
+WholeTransform = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What a batch's random numbers depend on, and nothing else: not on threads, ranks or what was drawn before.
+    """What a batch's random numbers depend on, and nothing else: not on threads, or on what was drawn before.
 
     Args:
         seed: of the loader.
-        epoch: of the batch.
-        start: the batch's first position within the epoch, over all ranks.
+        parts: an epoch and positions in it, one after the other; several where a batch crosses into another epoch.
+        num_rows: of the batch; rows beyond the positions repeat the last.
     """
 
     seed: int
-    epoch: int
-    start: int
+    parts: tuple[tuple[int, range | npt.NDArray[np.int64]], ...]
+    num_rows: int
+
+    @classmethod
+    def of(cls, seed: int, share: Share) -> BatchKey:
+        """Return the key of a rank's share of a batch."""
+        parts = tuple((span.epoch, range(span.start, span.start + span.count)) for span in share.spans)
+        return cls(seed, parts, share.num_rows)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the first row."""
+        return self.parts[0][0]
+
+    def draws(self, purpose: str) -> Draws:
+        """Return the random numbers of every window, of its own epoch and position: equal in any batch."""
+        keys = [derive_key(self.seed, epoch, purpose) for epoch, _ in self.parts]
+        positions = [np.asarray(part, np.int64) for _, part in self.parts]
+        missing = self.num_rows - sum(map(len, positions))
+        if missing:
+            keys.append(keys[-1])
+            positions.append(np.repeat(positions[-1][-1:], missing))
+        keys_of_rows = np.repeat(np.stack(keys, axis=1), [len(part) for part in positions], axis=1)
+        return Draws.of(keys_of_rows, np.concatenate(positions))
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Return the generator of the random numbers that this batch has for one purpose."""
-        return np.random.Generator(np.random.Philox(key=derive_key(self.seed, self.epoch, f"{purpose} {self.start}")))
+        """Return a generator of the batch: other numbers when its windows come in batches of another size."""
+        epoch, positions = self.parts[0]
+        first = positions.start if isinstance(positions, range) else zlib.crc32(positions.tobytes())
+        return np.random.Generator(np.random.Philox(key=derive_key(self.seed, epoch, f"{purpose} {first}")))
+
+    def __str__(self) -> str:
+        epoch, positions = self.parts[0]
+        return f"epoch {epoch}, batch that starts at position {positions[0] if len(positions) else 0}"
+
+
+def samples_of(fields: Mapping[str, ResolvedField]) -> Samples:
+    """Return shape and dtype of every key that is read, of masks, too; None where they vary from window to window."""
+    found: Samples = {}
+    for key, field in fields.items():
+        found[key] = None if field.is_ragged else (field.shape, field.dtype)
+        if field.has_mask:
+            found[field.mask_key] = (field.window_shape, np.dtype(np.bool_))
+    return found
 
 
 class TransformChain:
@@ -42,27 +100,37 @@ class TransformChain:
 
     Args:
         fields: key to its transforms, each array -> array.
-        whole: a function on the whole batch, dict -> dict, or None.
+        whole: transform(s) of the whole batch, dict -> dict, or None.
+        samples: shape and dtype of what is read, for checking and fusing; see `samples_of`. Default: unknown.
+
+    Raises:
+        WindowError: a transform that refuses the shapes that it will get, or one in the wrong place.
 
     Notes:
-        A transform that has a parameter named ``rng`` gets a numpy Generator keyed by (seed, epoch, first position of
-        the batch, key, number of the transform): each has random numbers of its own, which do not change when another
-        field is added. For the same draws in several fields (a crop of obs and next_obs, say) use the loader's
-        ``transform``. Runs in many threads at once; the callables must allow that.
+        A `Transform` or `BatchTransform` gets the `Draws` of the batch's windows, for its ``key`` or else for its place
+        (field and number), and so does a function with a parameter ``draws``. One with a parameter ``rng`` gets a numpy
+        Generator keyed by (seed, epoch, first position of the batch, field, number). Either way none changes its
+        numbers when another field is added. Runs in many threads at once; the callables must allow that.
     """
 
-    __slots__ = ("_steps", "_whole")
+    __slots__ = ("_calls", "_whole")
 
-    def __init__(self, fields: Mapping[str, Iterable[Transform]], whole: Transform | None = None) -> None:
-        self._steps = tuple(
-            (key, _Call(function, f"transform {number} of {key}"))
-            for key, functions in fields.items()
-            for number, function in enumerate(functions)
-        )
-        self._whole = None if whole is None else _Call(whole, "transform of the loader")
+    def __init__(
+        self,
+        fields: Mapping[str, Iterable[Callable[..., Any]]],
+        whole: WholeTransform | None = None,
+        samples: Samples | None = None,
+    ) -> None:
+        known: Samples | None = None if samples is None else dict(samples)
+        self._calls: list[tuple[str, _Call]] = []
+        for key, transforms in fields.items():
+            self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known)]
+        several = () if whole is None else (whole,) if callable(whole) else tuple(whole)
+        self._whole = [_whole_call(number, transform) for number, transform in enumerate(several)]
+        _check_whole(several, known)
 
     def __bool__(self) -> bool:
-        return bool(self._steps) or self._whole is not None
+        return bool(self._calls or self._whole)
 
     def apply(self, values: dict[str, Any], key: BatchKey) -> dict[str, Any]:
         """Return the transformed batch.
@@ -75,51 +143,132 @@ class TransformChain:
             LoaderError: a transform raised, a field's returned None, or the loader's returned no mapping; names the key
                 and the transform.
         """
-        for name, call in self._steps:
-            result = call(values[name], key, f"of field {name!r}")
-            if result is None:
-                raise LoaderError(f"transform {call.name} of field {name!r} returned None. It must return the array.")
-            values[name] = result
-        if self._whole is None:
-            return values
-        batch = self._whole(values, key, "of the loader")
-        if not isinstance(batch, Mapping):
-            raise LoaderError(
-                f"transform {self._whole.name} of the loader returned a {type(batch).__name__}. "
-                "It must return the batch: a dict of key to array."
-            )
-        return dict(batch)
+        for name, call in self._calls:
+            values[name] = call(values[name], key)
+            if values[name] is None:
+                raise LoaderError(f"transform {call.name} {call.where} returned None. It must return the array.")
+        for call in self._whole:
+            batch = call(values, key)
+            if not isinstance(batch, Mapping):
+                raise LoaderError(
+                    f"transform {call.name} {call.where} returned a {type(batch).__name__}. "
+                    "It must return the batch: a dict of key to array."
+                )
+            values = dict(batch)
+        return values
 
 
+@dataclass(frozen=True, slots=True)
 class _Call:
-    """One transform, and whether it wants random numbers."""
+    """One or several transforms in one call.
 
-    __slots__ = ("_function", "_purpose", "_wants_rng", "name")
+    Args:
+        name: of the transforms.
+        where: they stand.
+        run: (values, key of the batch) -> values.
+    """
 
-    def __init__(self, function: Transform, purpose: str) -> None:
-        self._function = function
-        self._wants_rng = _has_rng(function)
-        self._purpose = purpose
-        self.name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name: str
+    where: str
+    run: Callable[[Any, BatchKey], Any]
 
-    def __call__(self, value: Any, key: BatchKey, where: str) -> Any:
+    def __call__(self, values: Any, key: BatchKey) -> Any:
         try:
-            if self._wants_rng:
-                return self._function(value, rng=key.generator(self._purpose))
-            return self._function(value)
+            return self.run(values, key)
         except Exception as error:
-            raise LoaderError(
-                f"transform {self.name} {where} raised {type(error).__name__}: {error} "
-                f"(epoch {key.epoch}, batch that starts at position {key.start})."
-            ) from error
+            message = f"transform {self.name} {self.where} raised {type(error).__name__}: {error} ({key})."
+            raise LoaderError(message) from error
 
 
-def _has_rng(function: Transform) -> bool:
-    if isinstance(function, partial) and "rng" in function.keywords:
-        # one that the user has chosen already
-        return False
+def _field_calls(key: str, transforms: tuple[Callable[..., Any], ...], samples: Samples | None) -> list[_Call]:
+    """Return a field's transforms as calls, and put what comes out of them into ``samples``."""
+    for transform in transforms:
+        if isinstance(transform, BatchTransform):
+            raise WindowError(
+                f"field {key!r}: {_name(transform)} is a transform of whole batches. Use Loader(transform=...)."
+            )
+    sample = None if samples is None else samples.get(key)
+    if samples is None or sample is None:
+        stages = [Stage(number, (transform,)) for number, transform in enumerate(transforms)]
+    else:
+        samples[key] = _follow(key, transforms, *sample)
+        stages = fuse(transforms, *sample)
+    return [_stage_call(key, stage) for stage in stages]
+
+
+def _follow(key: str, transforms: Iterable[Callable[..., Any]], shape: Any, dtype: Any) -> Any:
+    """Return shape and dtype of what comes out of a field's transforms; None when one of them does not tell."""
+    for transform in transforms:
+        if not isinstance(transform, Transform):
+            return None
+        try:
+            shape, dtype = transform.output(shape, dtype)
+        except Exception as error:
+            raise WindowError(f"field {key!r}, transform {_name(transform)}: {error}") from error
+    return shape, dtype
+
+
+def _stage_call(key: str, stage: Stage) -> _Call:
+    where = f"of field {key!r}"
+    first = stage.transforms[0]
+    if not isinstance(first, Transform):
+        return _Call(_name(first), where, _plain(first, f"transform {stage.first} of {key}"))
+    purposes = [
+        _purpose(transform, f"field {key} transform {stage.first + number}")
+        for number, transform in enumerate(stage.transforms)
+    ]
+    name = " + ".join(_name(transform) for transform in stage.transforms)
+    return _Call(name, where, lambda values, batch: stage(values, [batch.draws(purpose) for purpose in purposes]))
+
+
+def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
+    where = "of the loader"
+    if isinstance(transform, Transform):
+        raise WindowError(
+            f"{_name(transform)} is a transform of one field. Use Field(transform=...), or Together(keys, transform)."
+        )
+    # the purpose of the only one is as it was when there could be no other
+    own = "transform of the loader" if number == 0 else f"transform {number} of the loader"
+    if isinstance(transform, BatchTransform):
+        purpose = _purpose(transform, own)
+        return _Call(_name(transform), where, lambda values, batch: transform(values, batch.draws(purpose)))
+    return _Call(_name(transform), where, _plain(transform, own))
+
+
+def _check_whole(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> None:
+    """Let transforms of whole batches see what they will get, as far as it is known."""
+    for transform in transforms:
+        if samples is None or not isinstance(transform, BatchTransform):
+            return
+        try:
+            samples = transform.outputs(samples)
+        except Exception as error:
+            raise WindowError(f"transform {_name(transform)} of the loader: {error}") from error
+
+
+def _purpose(transform: Any, own: str) -> str:
+    return own if transform.key is None else f"key:{transform.key}"
+
+
+def _plain(function: Callable[..., Any], purpose: str) -> Callable[[Any, BatchKey], Any]:
+    """Return a function as one of values and the batch's key, with the random numbers that it has a parameter for."""
+    wants = _parameters(function)
+    if "draws" in wants:
+        return lambda values, batch: function(values, draws=batch.draws(purpose))
+    if "rng" in wants:
+        return lambda values, batch: function(values, rng=batch.generator(purpose))
+    return lambda values, batch: function(values)
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the parameters that the user has not chosen already."""
     try:
-        return "rng" in inspect.signature(function).parameters
+        names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        # builtins written in C tell no signature; none of them takes an rng
-        return False
+        # builtins written in C tell no signature; none of them takes random numbers
+        return set()
+    return names - set(function.keywords) if isinstance(function, partial) else names
+
+
+def _name(transform: Callable[..., Any]) -> str:
+    return getattr(transform, "__qualname__", None) or type(transform).__qualname__

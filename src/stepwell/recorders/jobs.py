@@ -25,15 +25,16 @@ class Failure:
     item: int | None
     reason: str
     trace: str
+    noun: str = "item"
 
     @classmethod
-    def of(cls, item: int | None, error: BaseException) -> Failure:
+    def of(cls, item: int | None, error: BaseException, noun: str = "item") -> Failure:
         """Describe an error that is being handled."""
-        return cls(item, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+        return cls(item, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)), noun)
 
     def to_error(self) -> WorkerError:
         """Return the error that the caller gets; it carries the trace."""
-        where = "a worker could not begin" if self.item is None else f"item {self.item} could not be written"
+        where = "a worker could not begin" if self.item is None else f"{self.noun} {self.item} could not be written"
         return WorkerError(f"{where}: {self.reason}\n\n{self.trace}".rstrip())
 
 

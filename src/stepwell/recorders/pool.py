@@ -2,8 +2,8 @@
 
 ::
 
-    parent --- Chunk ---> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
-           <-- None | Failure ---
+    parent --- chunk ----> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
+           <-- Failure | any answer ---
            ... counters ...            shared memory: which item it is at, read when it is killed and for the progress
 """
 
@@ -15,13 +15,12 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator, MutableSequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from stepwell.errors import WorkerError
-from stepwell.recorders.jobs import ITEM, NUM_COUNTERS, Failure, Job
-from stepwell.recorders.sources import Chunk
+from stepwell.recorders.jobs import ITEM, NUM_COUNTERS, Failure
 
-__all__ = ["StartMethod", "WorkerPool"]
+__all__ = ["Span", "StartMethod", "Work", "WorkerPool"]
 
 StartMethod = Literal["spawn", "forkserver", "fork"]
 POLL_SECONDS = 0.2
@@ -29,11 +28,30 @@ ORPHAN_POLL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 
 
+class Span(Protocol):
+    """A chunk: what is sent to a worker; its items are consecutive."""
+
+    @property
+    def start(self) -> int:
+        """The first item."""
+
+    @property
+    def stop(self) -> int:
+        """One past the last."""
+
+
+class Work(Protocol):
+    """What workers do with each chunk: `stepwell.recorders.jobs.Job` is one."""
+
+    def write(self, chunk: Any, counters: MutableSequence[int], /) -> Any:
+        """Write a chunk; returns a `Failure`, or whatever the parent is to be told."""
+
+
 class WorkerPool:
     """Processes that run one job's chunks; a context manager that leaves none of them behind.
 
     Args:
-        job: what to write, sent to each worker once.
+        job: what to do, sent to each worker once.
         num_workers: of processes.
         start_method: how they are started; "fork" is unsafe in a process with threads.
 
@@ -44,7 +62,7 @@ class WorkerPool:
         Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed.
     """
 
-    def __init__(self, job: Job, num_workers: int, start_method: StartMethod) -> None:
+    def __init__(self, job: Work, num_workers: int, start_method: StartMethod) -> None:
         payload: Any = job if start_method == "fork" else _pickled(job, start_method)
         self._workers: list[_Worker] = []
         try:
@@ -59,12 +77,18 @@ class WorkerPool:
         """The counters of each worker."""
         return [worker.counters for worker in self._workers]
 
-    def run(self, chunks: Iterator[Chunk], on_poll: Callable[[], None]) -> None:
+    def run(
+        self,
+        chunks: Iterator[Span],
+        on_poll: Callable[[], None],
+        on_answer: Callable[[Any], None] = lambda _: None,
+    ) -> None:
         """Write all chunks.
 
         Args:
             chunks: taken as workers become free.
             on_poll: called several times a second.
+            on_answer: called with what the job returned for each chunk, in the order in which they are done.
 
         Raises:
             WorkerError: an item could not be written, or a worker was killed.
@@ -78,7 +102,10 @@ class WorkerPool:
                 upcoming = next(chunks, None)
             busy = [worker for worker in self._workers if worker not in idle]
             wait([handle for worker in busy for handle in worker.handles], timeout=POLL_SECONDS)
-            idle.extend(worker for worker in busy if worker.has_answered())
+            done = [worker for worker in busy if worker.has_answered()]
+            for worker in done:
+                on_answer(worker.answer)
+            idle.extend(done)
             on_poll()
 
     def __enter__(self) -> WorkerPool:
@@ -98,7 +125,8 @@ class _Worker:
         context: Any = multiprocessing.get_context(start_method)
         self.counters: MutableSequence[int] = context.RawArray("q", NUM_COUNTERS)
         self._connection, child = context.Pipe()
-        self._chunk: Chunk | None = None
+        self.answer: Any = None
+        self._chunk: Span | None = None
         self._process = context.Process(
             target=_work,
             # the fork server is between the two, and dies with its own parent
@@ -114,7 +142,7 @@ class _Worker:
         """What becomes ready when the worker answers or dies."""
         return self._connection, self._process.sentinel
 
-    def send(self, chunk: Chunk) -> None:
+    def send(self, chunk: Span) -> None:
         self._chunk = chunk
         self.counters[ITEM] = -1
         try:
@@ -128,7 +156,7 @@ class _Worker:
             ) from error
 
     def has_answered(self) -> bool:
-        """Return whether the chunk is written; raises WorkerError when it cannot be."""
+        """Return whether the chunk is written, and keep the answer; raises WorkerError when it cannot be."""
         if not self._connection.poll():
             if self._process.is_alive():
                 return False
@@ -136,11 +164,11 @@ class _Worker:
             if not self._connection.poll():
                 raise self._death()
         try:
-            failure = cast("Failure | None", self._connection.recv())
+            self.answer = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._death() from None
-        if failure is not None:
-            raise failure.to_error()
+        if isinstance(self.answer, Failure):
+            raise self.answer.to_error()
         return True
 
     def stop(self, *, is_failure: bool) -> None:
@@ -175,7 +203,7 @@ class _Worker:
         )
 
 
-def _pickled(job: Job, start_method: str) -> bytes:
+def _pickled(job: Work, start_method: str) -> bytes:
     try:
         return pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -190,13 +218,13 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        job: Job = pickle.loads(payload) if isinstance(payload, bytes) else payload
+        job: Work = pickle.loads(payload) if isinstance(payload, bytes) else payload
     except Exception as error:
         connection.send(Failure.of(None, error))
         return
     while (chunk := _next_chunk(connection, parent)) is not None:
         try:
-            answer = job.write(chunk, counters)
+            answer: Any = job.write(chunk, counters)
         except Exception as error:
             answer = Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error)
         try:
@@ -205,12 +233,12 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
             return
 
 
-def _next_chunk(connection: Connection, parent: int | None) -> Chunk | None:
+def _next_chunk(connection: Connection, parent: int | None) -> Span | None:
     # a forked sibling may hold the other end of the pipe open: the pipe alone does not say that the parent is gone
     while not connection.poll(ORPHAN_POLL_SECONDS):
         if parent not in (None, os.getppid()):
             return None
     try:
-        return cast("Chunk | None", connection.recv())
+        return cast("Span | None", connection.recv())
     except (EOFError, ConnectionResetError):
         return None

@@ -19,7 +19,7 @@ from stepwell.store.layout import DELETED, locked_store, replace_file
 if TYPE_CHECKING:
     from stepwell.store.store import Store
 
-__all__ = ["delete_episodes", "read_deleted", "replace_deleted"]
+__all__ = ["delete_episodes", "episode_indices", "read_deleted", "replace_deleted"]
 
 Ids = npt.NDArray[np.int64]
 TAIL = re.compile(rb"\ncrc32 ([0-9a-f]{8})\n")
@@ -41,7 +41,7 @@ def delete_episodes(store: Store, episodes: Any) -> int:
         StoreBusyError: an episode is still being recorded, or the store was compacted since its last refresh.
     """
     store.check_writable("delete episodes")
-    table = store.episodes.take(_indices(store, episodes))
+    table = store.episodes.take(episode_indices(store, episodes))
     if table.is_open.any():
         raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
     names = {store.segments[number].name for number in np.unique(table.segment)}
@@ -101,8 +101,12 @@ def replace_deleted(store: str, ids: Ids) -> None:
     replace_file(f"{store}/{DELETED}", data + b"\ncrc32 %08x\n" % zlib.crc32(data))
 
 
-def _indices(store: Store, episodes: Any) -> Ids:
-    """Return distinct indices, each 0 .. len(store) - 1."""
+def episode_indices(store: Store, episodes: Any) -> Ids:
+    """Return which episodes an index, indices, a slice or a bool mask means: distinct, each 0 .. len(store) - 1.
+
+    Raises:
+        EpisodeNotFoundError: an index that is none.
+    """
     count = len(store)
     if isinstance(episodes, slice):
         return np.arange(count)[episodes]

@@ -108,3 +108,87 @@ def test_grey_feature_reads_a_colour_row_as_its_brightness() -> None:
     blob = simplejpeg.encode_jpeg(np.full((16, 16, 3), 90, np.uint8))
     grey = make_codec(Image((16, 16), codec="jpeg")).decode(row(blob))
     assert np.abs(grey.astype(int) - 90).max() <= 1
+
+
+Box = tuple[int, int, int, int]
+SUBSAMPLINGS = ["444", "422", "420", "440", "411", "gray"]
+
+
+def noise(shape: Pixels, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+@st.composite
+def boxes(draw: st.DrawFn, height: int, width: int) -> Box:
+    top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
+    return top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    sides=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    subsampling=st.sampled_from(SUBSAMPLINGS),
+)
+def test_crop_is_equal_to_the_part_of_the_whole_image(data: st.DataObject, sides: Pixels, subsampling: str) -> None:
+    feature = Image((*sides, 3), codec="jpeg", quality=90, subsampling=subsampling)
+    codec = make_codec(feature)
+    blob = row(codec.encode(noise(feature.fixed_shape)))
+    top, left, height, width = box = data.draw(boxes(*sides))
+    whole = codec.decode(blob)
+    part = codec.decode_crop(blob, box, (height, width))
+    np.testing.assert_array_equal(part, whole[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("shape", [(61, 45), (61, 45, 1)])
+def test_crop_of_a_grey_image_keeps_its_channels(shape: Pixels) -> None:
+    codec = make_codec(Image(shape, codec="jpeg"))
+    blob = row(codec.encode(noise(shape)))
+    np.testing.assert_array_equal(codec.decode_crop(blob, (3, 5, 20, 30), (20, 30)), codec.decode(blob)[3:23, 5:35])
+
+
+@pytest.mark.parametrize("shrink", [2, 4, 8])
+@pytest.mark.parametrize("box", [(0, 0, 128, 192), (16, 32, 96, 128), (17, 35, 80, 131), (64, 0, 64, 192)])
+def test_crop_that_will_be_made_smaller_is_near_to_the_mean_of_its_pixels(box: Box, shrink: int) -> None:
+    feature = Image((128, 192, 3), codec="jpeg", quality=95, subsampling="444")
+    codec = make_codec(feature)
+    blob = row(codec.encode(smooth_image(feature, seed=3)))
+    top, left, height, width = box
+    part = codec.decode_crop(blob, box, (height // shrink, width // shrink))
+    means = codec.decode(blob).reshape(128 // shrink, shrink, 192 // shrink, shrink, 3).mean(axis=(1, 3))
+    start_row, start_column = (top + shrink // 2) // shrink, (left + shrink // 2) // shrink
+    assert part.shape[0] >= height // shrink
+    assert part.shape[1] >= width // shrink
+    theirs = means[start_row : start_row + part.shape[0], start_column : start_column + part.shape[1]]
+    assert np.abs(part - theirs).max() <= 3
+
+
+def test_crop_is_decoded_no_further_than_it_reaches() -> None:
+    """What lies below the crop is not looked at: noise there leaves its pixels alone."""
+    codec = make_codec(Image((128, 128, 3), codec="jpeg"))
+    blob = row(codec.encode(noise((128, 128, 3))))
+    damaged = blob.copy()
+    damaged[-2000:-100] = 0
+    box = (10, 20, 30, 40)
+    np.testing.assert_array_equal(codec.decode_crop(damaged, box, (30, 40)), codec.decode(blob)[10:40, 20:60])
+
+
+def test_crop_of_a_row_that_is_damaged_above_or_breaks_off_is_refused() -> None:
+    codec = make_codec(Image((128, 128, 3), codec="jpeg"))
+    blob = row(codec.encode(noise((128, 128, 3))))
+    for size in range(0, blob.size, 997):
+        with pytest.raises(DecodeError):
+            codec.decode_crop(blob[:size], (10, 20, 30, 40), (30, 40))
+    damaged = blob.copy()
+    damaged[1500:1502] = 0xFF, 0xD9
+    with pytest.raises(DecodeError, match=r"Corrupt JPEG|[Pp]remature"):
+        codec.decode_crop(damaged, (10, 20, 90, 40), (90, 40))
+
+
+@pytest.mark.parametrize("options", [{"progressive": True}, {"restart_marker_blocks": 3}])
+def test_crop_of_a_file_that_cannot_be_cut_is_taken_from_the_whole(options: dict[str, int]) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    pillow.fromarray(noise((128, 96, 3))).save(file, "jpeg", quality=90, **options)
+    codec, blob = make_codec(Image((128, 96, 3), codec="jpeg")), row(file.getvalue())
+    np.testing.assert_array_equal(codec.decode_crop(blob, (8, 9, 20, 30), (20, 30)), codec.decode(blob)[8:28, 9:39])

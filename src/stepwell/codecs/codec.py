@@ -115,7 +115,7 @@ class RowEncoder(ABC):
     def end(self) -> list[bytes]:
         """End the episode: return the blobs of all rows that are left; the next row put begins a run."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most hold nothing
         """Let go of what the encoder holds; rows that were not returned are lost."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,12 @@ DEFAULT_QUALITY = 95
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 COLORSPACES = ("YCbCr", "RGB", "Gray")
 MAX_SIDE = 65500
+# of the scales that libjpeg-turbo offers, those that it has SIMD code for: others take longer than the whole image
+SHRINKS = (8, 4, 2)
+BASELINE = (0xC0, 0xC1)
+START_OF_SCAN, RESTART_INTERVAL = 0xDA, 0xDD
+# libjpeg's first complaint, when rows of blocks are left over after those that the header promised
+LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 
 @register_codec
@@ -39,7 +47,8 @@ class JpegCodec(Codec):
         (16, 20, 3)
 
     Notes:
-        Safe for any number of threads; decoding releases the GIL. Rows of one feature begin with the same bytes: one
+        Safe for any number of threads; decoding releases the GIL. Of a crop what lies below it is not decoded, and it
+        is decoded at 1/2, 1/4 or 1/8 where that is enough. Rows of one feature begin with the same bytes: one
         that begins as the last good one did needs no second look at its header. A corrupt header is refused before
         anything is written, a row that breaks off raises. What JPEG itself cannot detect (a changed coefficient) shows
         as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
@@ -66,7 +75,7 @@ class JpegCodec(Codec):
             raise MissingDependencyError.of("simplejpeg", "image") from error
         self._encode = simplejpeg.encode_jpeg
         self._decode_header = simplejpeg.decode_jpeg_header
-        self._head = b""
+        self._header = Header(b"", 0, 0)
         self._decode = simplejpeg.decode_jpeg
 
     def encode(self, value: Any) -> bytes:
@@ -83,10 +92,8 @@ class JpegCodec(Codec):
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
-        head = self._head
         try:
-            if not head or blob[: len(head)].tobytes() != head:
-                self._check_header(blob)
+            self._header_of(blob)
             # Where rows of pixels begin at multiples of 32 bytes, as in a batch, libjpeg-turbo (AVX2) writes around
             # the cache, which takes a tenth longer than to write to an odd address and to copy.
             pixels = np.empty(out.nbytes + 1, np.uint8)[1:]
@@ -95,25 +102,104 @@ class JpegCodec(Codec):
             raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
         out[...] = pixels.reshape(out.shape)
 
-    def _check_header(self, blob: npt.NDArray[np.uint8]) -> None:
-        """Refuse an image of another size or colour space; remember the header of one that is right."""
+    def decode_crop(
+        self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]
+    ) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a part, decoding no row of blocks below it; see `Codec.decode_crop`.
+
+        Equal to the part of the whole image where it is not smaller than ``box``; else at a scale of 1/2, 1/4 or 1/8,
+        its edges at the nearest pixels of that scale.
+        """
+        top, left, height, width = box
+        shrink = next((s for s in SHRINKS if height >= s * size[0] and width >= s * size[1]), 1)
+        try:
+            pixels = self._decode_down_to(blob, top + height, shrink)
+        except ValueError as error:
+            raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
+        rows, columns = ((start + shrink // 2) // shrink for start in (top, left))
+        last_row, last_column = ((stop + shrink // 2) // shrink for stop in (top + height, left + width))
+        part = pixels[rows:last_row, columns:last_column]
+        return part.reshape(*part.shape[:2], *self.feature.fixed_shape[2:])
+
+    def _decode_down_to(self, blob: npt.NDArray[np.uint8], bottom: int, shrink: int) -> npt.NDArray[np.uint8]:
+        """Return the rows of pixels above `bottom`, and perhaps some below, at 1 / `shrink`; raise ValueError."""
+        header = self._header_of(blob)
+        height, width = self._size
+        # colours of the last row above are interpolated with those of the row below
+        stop = bottom + shrink
+        is_cut = header.has_more_blocks(stop, height)
+        if is_cut:
+            height = stop
+        shape = (-(-height // shrink), -(-width // shrink), 1 if self._colorspace == "GRAY" else 3)
+        memory = np.empty(shape[0] * shape[1] * shape[2] + 1, np.uint8)[1:]
+        least = {"min_height": shape[0], "min_width": shape[1], "min_factor": shrink} if shrink > 1 else {}
+        try:
+            self._decode(header.with_height(blob, height) if is_cut else blob, self._colorspace, buffer=memory, **least)
+        except ValueError as error:
+            if not is_cut or not LEFT_OVER.fullmatch(str(error)):
+                raise
+        return memory.reshape(shape)
+
+    def _header_of(self, blob: npt.NDArray[np.uint8]) -> Header:
+        """Return the header, known to be of the feature's size and colours; remember one that is right."""
+        header = self._header
+        if header.head and blob[: len(header.head)].tobytes() == header.head:
+            return header
         height, width, colorspace, _ = self._decode_header(blob)
         if (height, width) != self._size or colorspace not in COLORSPACES:
             wanted = "x".join(map(str, self._size))
             raise DecodeError(
                 f"jpeg row of {blob.size} bytes: {height}x{width} {colorspace}, where the feature is {wanted}."
             )
-        self._head = _head_of(blob.tobytes())
+        self._header = header = Header.of(blob.tobytes())
+        return header
 
 
-def _head_of(image: bytes) -> bytes:
-    """Return a JPEG file's bytes before its first scan, which say its size and colours; empty when they do not end."""
-    place = 2
-    while image[place : place + 1] == b"\xff":
-        if image[place + 1 : place + 2] == b"\xda":
-            return image[: place + 2]
-        place += 2 + int.from_bytes(image[place + 2 : place + 4], "big")
-    return b""
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a JPEG file says before its first scan.
+
+    Args:
+        head: its bytes; empty where they do not end.
+        height_place: where the image's height stands in them.
+        block_rows: rows of pixels that are coded together; 0 where the image cannot be cut between them: its rows come
+            in several scans, or have marks in between behind which libjpeg would overlook damage.
+    """
+
+    head: bytes
+    height_place: int
+    block_rows: int
+
+    @classmethod
+    def of(cls, image: bytes) -> Header:
+        """Return the header of a JPEG file."""
+        place, frame, has_restarts = 2, 0, False
+        while image[place : place + 1] == b"\xff":
+            marker, size = image[place + 1], int.from_bytes(image[place + 2 : place + 4], "big")
+            if marker == START_OF_SCAN:
+                is_cuttable = frame and not has_restarts and image[place + 4] == image[frame + 9]
+                return cls(image[: place + 5], frame + 5, _block_rows(image, frame) if is_cuttable else 0)
+            if marker in BASELINE:
+                frame = place
+            has_restarts |= marker == RESTART_INTERVAL
+            place += 2 + size
+        return cls(b"", 0, 0)
+
+    def has_more_blocks(self, stop: int, height: int) -> bool:
+        """Whether an image can be cut at row `stop`, and has fewer rows of blocks then than with its `height`."""
+        return self.block_rows > 0 and -(-stop // self.block_rows) < -(-height // self.block_rows)
+
+    def with_height(self, blob: npt.NDArray[np.uint8], height: int) -> bytearray:
+        """Return a copy of the file whose header says another height."""
+        changed = bytearray(blob)
+        changed[self.height_place : self.height_place + 2] = height.to_bytes(2, "big")
+        return changed
+
+
+def _block_rows(image: bytes, frame: int) -> int:
+    """Return how many rows of pixels are coded together, from the sampling factors in a frame header."""
+    num_components = image[frame + 9]
+    return 8 * max(image[frame + 11 + 3 * k] & 15 for k in range(num_components))
 
 
 def _check_is_jpeg_image(feature: Feature) -> None:

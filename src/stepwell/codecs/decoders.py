@@ -23,6 +23,8 @@ class Decoder(ABC):
     Attributes:
         is_random: whether `draw` returns something: then every window has a draw of its own, all its steps the same.
         key: fields whose decoders have the same key draw the same numbers; None: each its own.
+        resizes_to: height and width, when `convert` does nothing but resize to them: video is then resized in the step
+            that turns its colours into RGB, and `convert` is not called.
 
     Notes:
         One instance serves many threads at once: keep no state that a call changes.
@@ -30,6 +32,7 @@ class Decoder(ABC):
 
     is_random: ClassVar[bool] = False
     key: str | None = None
+    resizes_to: tuple[int, int] | None = None
 
     def output(self, feature: Feature) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of a step that comes out; as they are in the feature, unless overridden."""

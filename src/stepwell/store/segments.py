@@ -96,6 +96,43 @@ class Segment:
         finally:
             os.close(descriptor)
 
+    def read_raw_into(self, name: str, start: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read rows of a raw feature past the page cache.
+
+        Args:
+            name: of the feature.
+            start: first byte wanted, counted from that of row 0.
+            out: uint8 [n], written.
+
+        Raises:
+            CorruptSegmentError: the file ends before that.
+        """
+        descriptor = self._open(f"{name}.npy")
+        try:
+            header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
+            self._read_past_cache(descriptor, f"{name}.npy", header + start, out)
+        finally:
+            os.close(descriptor)
+
+    def read_blob_into(self, name: str, start: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read encoded rows past the page cache, from byte ``start`` of their file; see `read_raw_into`."""
+        descriptor = self._open(f"{name}.bin")
+        try:
+            self._read_past_cache(descriptor, f"{name}.bin", start, out)
+        finally:
+            os.close(descriptor)
+
+    def _read_past_cache(self, descriptor: int, file: str, start: int, out: npt.NDArray[np.uint8]) -> None:
+        """Fill ``out`` by as few reads as the system allows, and let go of the pages that they brought in."""
+        done = 0
+        while done < out.nbytes:
+            count = os.preadv(descriptor, [out[done:].data], start + done)
+            if count == 0:
+                raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
+            done += count
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, start, out.nbytes, os.POSIX_FADV_DONTNEED)
+
     def read_rows(self, name: str, start: int, stop: int) -> Any:
         """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size."""
         feature = self._schema[name]

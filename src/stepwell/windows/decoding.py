@@ -1,24 +1,27 @@
 """Encoded and ragged columns of a batch.
 
-A row of a fixed shape is decoded once, and copied where the batch has it again; ragged rows are decoded for each cell,
-since cells that shared an array would change together.
+A row of a fixed shape is decoded once a batch, and copied where the batch has it again; rows of a sequential codec are
+decoded run by run. Ragged rows are decoded for each cell, since cells that shared an array would change together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import Codec, make_codec
-from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.codecs import Codec, Decoder, SequentialCodec, make_codec
+from stepwell.errors import CorruptSegmentError, DecodeError, StepwellError
 from stepwell.windows.maps import Column, MapTable
 
-__all__ = ["ColumnDecoder", "RowError"]
+__all__ = ["Cells", "ColumnDecoder", "RowError", "decode_runs"]
 
 Int64s = npt.NDArray[np.int64]
+Rows = dict[int, npt.NDArray[Any]]
 
 
 class RowError(StepwellError):
@@ -27,6 +30,25 @@ class RowError(StepwellError):
     def __init__(self, index: int, cause: Exception) -> None:
         super().__init__(str(cause))
         self.index, self.cause = index, cause
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """The rows that a batch wants of one column, one a cell.
+
+    Args:
+        table: maps, the segments among them.
+        segments: int64 [m].
+        rows: int64 [m]; -1 asks for zeros.
+        los: int64 [m], first row of each one's episode, and
+        his: int64 [m], the row after its last one: rows of a sequential codec are looked for in between.
+    """
+
+    table: MapTable
+    segments: Int64s
+    rows: Int64s
+    los: Int64s
+    his: Int64s
 
 
 class ColumnDecoder:
@@ -48,46 +70,100 @@ class ColumnDecoder:
         self._codecs: list[Codec] = [make_codec(feature) for feature in column.features]
         self._row_bytes = [feature.row_bytes if feature.is_raw else -1 for feature in column.features]
 
-    def read_into(
-        self, table: MapTable, segments: Int64s, rows: Int64s, out: npt.NDArray[Any], done: dict[int, npt.NDArray[Any]]
-    ) -> None:
+    def codec_of(self, segment: int) -> Codec:
+        """Return the codec that a segment's rows are encoded with."""
+        return self._codecs[int(self._stores[segment])]
+
+    def is_raw_in(self, segment: int) -> bool:
+        """Return whether the segment's store has the column as plain rows."""
+        return self._row_bytes[int(self._stores[segment])] >= 0
+
+    def maps_of(self, table: MapTable, segment: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+        """Return a segment's offsets and blobs (both the rows, where its store has them raw)."""
+        maps = table.arrays[segment] or []
+        first, second = maps[self._slot], maps[self._slot + 1]
+        return first, first if second is None else second  # type: ignore[return-value]
+
+    def read_into(self, cells: Cells, out: npt.NDArray[Any], done: Rows, size: tuple[int, int] | None = None) -> None:
         """Decode rows of a fixed shape into a batch's memory.
 
         Args:
-            table: maps, the segments among them.
-            segments: int64 [m].
-            rows: int64 [m]; -1 asks for zeros.
+            cells: what is wanted.
             out: [m, *shape], each entry C-contiguous; written.
             done: rows of this batch that were decoded already, by (segment << 32 | row); added to.
+            size: height and width that a sequential codec resizes to; None: as the feature says.
 
         Raises:
             RowError: bytes that are no row.
         """
         if not out[:1].size:
             return
-        codecs, stores = self._codecs, self._stores
-        for i, (key, segment, blob) in enumerate(self._blobs(table, segments, rows)):
+        is_own = self._read_runs(cells, out, done, size)
+        for i, (key, segment, blob) in enumerate(self._blobs(cells)):
             known = done.get(key)
             if key < 0:
                 out[i] = np.zeros((), out.dtype)
             elif known is not None:
-                out[i] = known
+                if i not in is_own:
+                    out[i] = known
             else:
                 cell = done[key] = out[i, ...]
                 try:
-                    codecs[stores[segment]].decode_into(blob, cell)
+                    self.codec_of(segment).decode_into(blob, cell)
                 except Exception as error:
                     raise RowError(i, error) from error
 
-    def read_objects(self, table: MapTable, segments: Int64s, rows: Int64s, out: npt.NDArray[np.object_]) -> None:
+    def convert_into(
+        self, cells: Cells, out: npt.NDArray[Any], done: Rows, decoder: Decoder, draws: npt.NDArray[Any] | None
+    ) -> None:
+        """Make steps of rows by a field's decoder.
+
+        Args:
+            cells: what is wanted.
+            out: [m, *shape], each entry C-contiguous; written.
+            done: whole rows of this batch by key; added to where a sequential codec decodes them.
+            decoder: of the field.
+            draws: [m, ...], what is random about each cell's window, or None.
+
+        Raises:
+            RowError: bytes that are no row.
+        """
+        if not out[:1].size:
+            return
+        made: dict[Any, npt.NDArray[Any]] = {}
+        resized = self._read_runs(cells, out, made, decoder.resizes_to) if decoder.resizes_to else set()
+        whole = self._whole_rows(cells, done) if not decoder.resizes_to else {}
+        for i, (key, segment, blob) in enumerate(self._blobs(cells)):
+            if key < 0:
+                out[i] = np.zeros((), out.dtype)
+                continue
+            if i in resized:
+                continue
+            draw = None if draws is None else draws[i]
+            name = key if draw is None else (key, draw.tobytes())
+            if name in made:
+                out[i] = made[name]
+                continue
+            cell = made[name] = out[i, ...]
+            try:
+                if key in whole:
+                    decoder.convert(whole[key], cell, draw)
+                elif self.is_raw_in(segment):
+                    decoder.convert(self._row_of(blob), cell, draw)
+                else:
+                    decoder.decode(self.codec_of(segment), blob, cell, draw)
+            except Exception as error:
+                raise RowError(i, error) from error
+
+    def read_objects(self, cells: Cells, out: npt.NDArray[np.object_]) -> None:
         """Decode rows of any size into the cells of an object array [m]; -1 asks for an empty value.
 
         Raises:
             RowError: bytes that are no row.
         """
-        for i, (key, segment, blob) in enumerate(self._blobs(table, segments, rows)):
+        for i, (key, segment, blob) in enumerate(self._blobs(cells)):
             try:
-                out[i] = self._empty() if key < 0 else self._codecs[self._stores[segment]].decode(blob)
+                out[i] = self._empty() if key < 0 else self.codec_of(segment).decode(blob)
             except Exception as error:
                 raise RowError(i, error) from error
 
@@ -98,24 +174,57 @@ class ColumnDecoder:
         slots = np.where(is_raw, self._slot, self._slot + 1)
         return table.addresses[slots, segments] + begins, ends - begins
 
-    def _blobs(
-        self, table: MapTable, segments: Int64s, rows: Int64s
-    ) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
-        begins, ends = self._spans(table, segments, rows)
-        keys = np.where(rows < 0, -1, (segments << 32) | rows)
+    def _read_runs(
+        self, cells: Cells, out: npt.NDArray[Any], done: Rows, size: tuple[int, int] | None = None
+    ) -> set[int]:
+        """Decode what sequential codecs have of the cells, each row into its first; return those cells."""
+        own: set[int] = set()
+        if not any(codec.is_sequential for codec in self._codecs):
+            return own
+        keys = np.where(cells.rows < 0, -1, (cells.segments << 32) | cells.rows)
+        unique, first = np.unique(keys, return_index=True)
+        wanted = [i for key, i in zip(unique.tolist(), first.tolist(), strict=True) if key >= 0 and key not in done]
+        for segment in dict.fromkeys(cells.segments[wanted].tolist()):
+            codec = self.codec_of(segment)
+            if not isinstance(codec, SequentialCodec) or self.is_raw_in(segment):
+                continue
+            members = [i for i in wanted if cells.segments[i] == segment]
+            # spans are checked before a kernel walks along them
+            self._spans(cells.table, cells.segments[members], cells.rows[members])
+            outs = [out[i, ...] for i in members]
+            bounds = [(int(cells.rows[i]), int(cells.los[i]), int(cells.his[i])) for i in members]
+            offsets, blob = self.maps_of(cells.table, segment)
+            try:
+                decode_runs(codec, offsets, blob, bounds, outs, size)
+            except RowError as error:
+                raise RowError(members[error.index], error.cause) from error.cause
+            done.update(zip(keys[members].tolist(), outs, strict=True))
+            own.update(members)
+        return own
+
+    def _whole_rows(self, cells: Cells, done: Rows) -> Rows:
+        """Return the rows that only a sequential codec can decode, decoded."""
+        if not any(codec.is_sequential for codec in self._codecs):
+            return {}
+        feature = self._column.features[0]
+        scratch = np.empty((len(cells.rows), *feature.fixed_shape), feature.np_dtype)
+        self._read_runs(cells, scratch, done)
+        return done
+
+    def _row_of(self, row: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        feature = self._column.features[0]
+        return row.view(feature.np_dtype).reshape(feature.fixed_shape)
+
+    def _blobs(self, cells: Cells) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
+        begins, ends = self._spans(cells.table, cells.segments, cells.rows)
+        keys = np.where(cells.rows < 0, -1, (cells.segments << 32) | cells.rows)
         arrays: Mapping[int, npt.NDArray[np.uint8]] = {
-            segment: self._bytes(table, segment) for segment in np.unique(segments).tolist()
+            segment: self.maps_of(cells.table, segment)[1] for segment in np.unique(cells.segments).tolist()
         }
         for key, segment, begin, end in zip(
-            keys.tolist(), segments.tolist(), begins.tolist(), ends.tolist(), strict=True
+            keys.tolist(), cells.segments.tolist(), begins.tolist(), ends.tolist(), strict=True
         ):
             yield key, segment, arrays[segment][begin:end]
-
-    def _bytes(self, table: MapTable, segment: int) -> npt.NDArray[np.uint8]:
-        maps = table.arrays[segment] or []
-        found = maps[self._slot + 1]
-        array: npt.NDArray[np.uint8] = maps[self._slot] if found is None else found  # type: ignore[assignment]
-        return array
 
     def _spans(self, table: MapTable, segments: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         from stepwell.kernels.spans import spans
@@ -126,11 +235,7 @@ class ColumnDecoder:
         encoded = np.where(row_bytes >= 0, -1, rows)
         wrong = spans(table.addresses[self._slot], table.sizes[self._slot + 1], segments, encoded, begins, ends)
         if wrong >= 0:
-            cause = CorruptSegmentError(
-                f"{self._column.name}.npy: the offsets of row {rows[wrong]} do not fit {self._column.name}.bin. "
-                'Run "stepwell verify PATH".'
-            )
-            raise RowError(int(wrong), cause)
+            raise RowError(int(wrong), misplaced(self._column.name, int(rows[wrong])))
         is_raw = (row_bytes >= 0) & (rows >= 0)
         np.multiply(rows, row_bytes, out=begins, where=is_raw)
         np.add(begins, row_bytes, out=ends, where=is_raw)
@@ -143,3 +248,68 @@ class ColumnDecoder:
         if feature.kind == "bytes":
             return b""
         return np.zeros((0, *(int(n or 0) for n in feature.shape[1:])), feature.np_dtype)
+
+
+def misplaced(name: str, row: int) -> CorruptSegmentError:
+    """Return the error of a row whose offsets lie outside its file."""
+    return CorruptSegmentError(
+        f'{name}.npy: the offsets of row {row} do not fit {name}.bin. Run "stepwell verify PATH".'
+    )
+
+
+def decode_runs(  # noqa: PLR0917
+    codec: SequentialCodec,
+    offsets: npt.NDArray[Any],
+    blob: npt.NDArray[np.uint8],
+    wanted: list[tuple[int, int, int]],
+    outs: list[npt.NDArray[Any]],
+    size: tuple[int, int] | None = None,
+) -> None:
+    """Decode rows of one segment, each run once.
+
+    Args:
+        codec: of the column.
+        offsets: uint64 [rows + 1].
+        blob: uint8 [n].
+        wanted: ascending rows, each with the first row of its episode and the row after its last.
+        outs: for each an array to write.
+        size: see `SequentialCodec.decode_run`.
+
+    Raises:
+        RowError: bytes that are no row; its index counts in ``wanted``.
+    """
+    from stepwell.kernels.runs import run_of
+
+    place = 0
+    while place < len(wanted):
+        row, lo, hi = wanted[place]
+        first, stop = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        if first < 0:
+            raise RowError(place, DecodeError(f"row {row} of its segment: no row before it can be decoded by itself."))
+        end = place + 1
+        while end < len(wanted) and wanted[end][0] < stop:
+            end += 1
+        edges = offsets[first : stop + 1].astype(np.int64).tolist()
+        blobs = [blob[begin:until] for begin, until in pairwise(edges)]
+        rows = [each[0] - first for each in wanted[place:end]]
+        try:
+            codec.decode_run(blobs, rows, outs[place:end], size)
+        except Exception as error:
+            raise RowError(place + _first_bad(codec, blobs, rows, outs[place:end], size), error) from error
+        place = end
+
+
+def _first_bad(
+    codec: SequentialCodec,
+    blobs: list[npt.NDArray[np.uint8]],
+    rows: list[int],
+    outs: list[npt.NDArray[Any]],
+    size: tuple[int, int] | None,
+) -> int:
+    """Return which row of a damaged run is the first that cannot be decoded, to name it."""
+    for number, (row, out) in enumerate(zip(rows, outs, strict=True)):
+        try:
+            codec.decode_run(blobs, [row], [out], size)
+        except Exception:
+            return number
+    return 0

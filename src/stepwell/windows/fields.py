@@ -25,13 +25,16 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from stepwell.codecs import Decoder
 from stepwell.errors import WindowError
 
 __all__ = ["Field", "as_fields"]
 
 Pad = Literal["edge", "zero", "drop"]
+At = Literal["anchor", "future", "final", "episode"]
 Combine = Literal["stack", "concat"]
 PADS = ("edge", "zero", "drop")
+PLACES = ("anchor", "future", "final", "episode")
 COMBINES = ("stack", "concat")
 MAX_OFFSET = 1 << 31
 
@@ -54,6 +57,11 @@ class Field:
             along their first axis. Dtypes must agree.
         transform: callable(s) array -> array on [B, *window, ...], applied by the loader in order; one with a parameter
             ``rng`` is given a numpy Generator that depends on (seed, epoch, position) only.
+        decoder: what is made of each row before anything else (`stepwell.codecs.Decoder`): a crop, a smaller image.
+            Less may be decoded for it.
+        at: where the window is placed: at the "anchor" (default), at a row drawn from the rows after it ("future"; the
+            last one is its own), at the episode's last row ("final"), or at any row drawn from the "episode":
+            candidates for hindsight goals. All fields of a batch with the same ``at`` are placed alike.
         tolerance_seconds: how far ``seconds`` may lie from a step.
 
     Raises:
@@ -77,6 +85,8 @@ class Field:
     pad: Pad = "edge"
     combine: Combine | None = None
     transform: Callable[..., Any] | tuple[Callable[..., Any], ...] = ()
+    decoder: Decoder | None = None
+    at: At = "anchor"
     tolerance_seconds: float = 1e-4
 
     def __post_init__(self) -> None:
@@ -106,6 +116,14 @@ class Field:
             raise WindowError(f"combine={self.combine!r} needs a tuple of sources, got {self.source!r} alone.")
         if not isinstance(self.transforms, tuple) or not all(callable(transform) for transform in self.transforms):
             raise WindowError(f"transform {self.transform!r} holds what cannot be called.")
+        if self.decoder is not None and not isinstance(self.decoder, Decoder):
+            raise WindowError(f"decoder {self.decoder!r} is no stepwell.codecs.Decoder. Give an instance of one.")
+        if self.at not in PLACES:
+            raise WindowError(f"at={self.at!r} is not one of {', '.join(PLACES)}.")
+        if self.at != "anchor" and self.pad == "drop":
+            raise WindowError(
+                f"at={self.at!r} with pad='drop': only windows at the anchor can decide what an anchor is."
+            )
         if not self.tolerance_seconds >= 0:
             raise WindowError(f"tolerance_seconds={self.tolerance_seconds} is not 0 or more.")
 
@@ -163,6 +181,8 @@ class Field:
             ("pad", "edge"),
             ("combine", None),
             ("transform", ()),
+            ("decoder", None),
+            ("at", "anchor"),
             ("tolerance_seconds", 1e-4),
         ):
             value = getattr(self, name)

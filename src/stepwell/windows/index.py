@@ -70,7 +70,8 @@ class AnchorIndex:
         lengths, rows, is_open = view.column("length"), view.column("rows"), view.column("is_open")
         fields = list(fields)
         head, tails = _trims(fields, rows > lengths)
-        tails = np.where(is_open, max((field.max_offset for field in fields), default=0), tails)
+        anchored = [field.max_offset for field in fields if field.field.at == "anchor"]
+        tails = np.where(is_open, max(anchored, default=0), tails)
         counts = np.maximum(lengths - head - np.maximum(tails, 0), 0)
         self.anchor_starts: Int64s = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         self.num_anchors = int(self.anchor_starts[-1])
@@ -188,6 +189,29 @@ class AnchorIndex:
                     column = column[: len(column) // dtype.itemsize * dtype.itemsize].view(dtype)
                     self._copy_steps(column, episodes, values)
         return values
+
+    def bounds_of(self, segment: int, rows: Int64s, is_final: bool) -> tuple[Int64s, Int64s]:
+        """Return the first row, and the row after the last one, of the episodes that rows are in.
+
+        Args:
+            segment: numbered over all stores.
+            rows: int64 [n], rows of episodes of the view.
+            is_final: whether the final row counts.
+        """
+        episodes = self._episodes_at(segment, rows)
+        return self.records[episodes, 2], self.records[episodes, 4 if is_final else 3]
+
+    def where(self, segment: int, row: int) -> str:
+        """Return the store's path, the episode's index in it and the step of a row, for people."""
+        part = self.view.parts[int(np.searchsorted(self.segment_starts, segment, side="right")) - 1]
+        episode = int(self._episodes_at(segment, np.array([row]))[0])
+        return f"{part.store.path}: episode {self.episode_index[episode]}, step {row - self.records[episode, 2]}"
+
+    def _episodes_at(self, segment: int, rows: Int64s) -> Int64s:
+        keys, order = self._episodes_by_row
+        wanted = (np.int64(segment) << 32) | rows
+        found: Int64s = order[np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)]
+        return found
 
     def _copy_steps(self, column: npt.NDArray[Any], episodes: Int64s, values: npt.NDArray[np.float64]) -> None:
         bounds = np.stack(

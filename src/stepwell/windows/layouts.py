@@ -8,18 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.resolved import ResolvedField, Source
 
 __all__ = ["ALIGNMENT", "GatherTables", "Layout", "Output", "aligned_empty", "gather_tables", "make_layout"]
 
 ALIGNMENT = 64
+SlotOf = Callable[[ResolvedField, Source], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,13 @@ class Layout:
     Args:
         num_bytes: of the memory.
         outputs: the arrays in it, in the batch's order; ragged fields are not among them.
-        plan: int64 [num_sources, PLAN_COLUMNS] of the raw sources, as `stepwell.kernels.gather.gather` takes it.
+        plans: for each of the reader's tables the plan, int64 [num_sources, PLAN_COLUMNS], as
+            `stepwell.kernels.gather.gather` takes it.
     """
 
     num_bytes: int
     outputs: tuple[Output, ...]
-    plan: npt.NDArray[np.int64]
+    plans: tuple[npt.NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +66,12 @@ class GatherTables:
     offsets: npt.NDArray[np.int64]
 
 
-def gather_tables(fields: Sequence[ResolvedField], slots: Mapping[str, int]) -> GatherTables:
-    """Return the kernel's tables of all raw sources.
+def gather_tables(fields: Sequence[ResolvedField], slot_of: SlotOf) -> GatherTables:
+    """Return the kernel's tables of the sources that it is to copy.
 
     Args:
         fields: of the batch.
-        slots: name of a feature to its row in the table of addresses.
+        slot_of: the row in the table of addresses of a field's source; None where the kernel has nothing to do.
     """
     from stepwell.kernels import gather as kernel
 
@@ -81,9 +83,10 @@ def gather_tables(fields: Sequence[ResolvedField], slots: Mapping[str, int]) -> 
         inner, row_stride = 0, sum(source.row_bytes for source in field.sources)
         field_runs = kernel.runs_of(field.offsets.tolist())
         for source in field.sources:
-            if source.kind == "raw":
+            slot = slot_of(field, source)
+            if slot is not None:
                 row = [0] * kernel.PLAN_COLUMNS
-                row[kernel.SLOT], row[kernel.ROW_BYTES] = slots[source.name], source.row_bytes
+                row[kernel.SLOT], row[kernel.ROW_BYTES] = slot, source.row_bytes
                 row[kernel.FIRST_OFFSET], row[kernel.NUM_OFFSETS] = len(offsets), len(field.offsets)
                 row[kernel.FIRST_RUN], row[kernel.NUM_RUNS] = len(runs), len(field_runs)
                 row[kernel.MIN_OFFSET], row[kernel.MAX_OFFSET] = field.min_offset, field.max_offset
@@ -98,8 +101,8 @@ def gather_tables(fields: Sequence[ResolvedField], slots: Mapping[str, int]) -> 
     return GatherTables(plan, tuple(keys), np.array(runs, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
 
-def make_layout(fields: Sequence[ResolvedField], tables: GatherTables, num_anchors: int) -> Layout:
-    """Return the layout of a batch of ``num_anchors``."""
+def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables], num_anchors: int) -> Layout:
+    """Return the layout of a batch of ``num_anchors``, with a plan for each of the tables."""
     from stepwell.kernels.gather import MASK, OUTPUT
 
     outputs: list[Output] = []
@@ -113,10 +116,11 @@ def make_layout(fields: Sequence[ResolvedField], tables: GatherTables, num_ancho
             end = _aligned(end + num_anchors * len(field.offsets))
     starts = {output.key: output.offset for output in outputs}
     masks = {field.key: starts.get(field.mask_key, -1) if field.has_mask else -1 for field in fields}
-    plan = tables.plan.copy()
-    for row, (key, inner) in zip(plan, tables.keys, strict=True):
-        row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
-    return Layout(end, tuple(outputs), plan)
+    plans = tuple(each.plan.copy() for each in tables)
+    for each, plan in zip(tables, plans, strict=True):
+        for row, (key, inner) in zip(plan, each.keys, strict=True):
+            row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
+    return Layout(end, tuple(outputs), plans)
 
 
 def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:

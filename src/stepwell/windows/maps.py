@@ -155,6 +155,11 @@ class SegmentMaps:
         limit = available_memory() if self._memory_bytes is None else self._memory_bytes
         return self._column_bytes() > limit // 2
 
+    def feature_of(self, name: str, segment: int) -> Feature:
+        """Return a column's feature as the store of a segment has it."""
+        found = next(column for column in self.columns if column.name == name)
+        return found.features[int(self._stores[segment])]
+
     def tick(self) -> int:
         """Return the time of one more read; two reads may share one."""
         self._clock += 1

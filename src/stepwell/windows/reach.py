@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.windows.resolved import ResolvedField
+from stepwell.codecs import Decoder
+from stepwell.windows.resolved import ResolvedField, Source
 
 __all__ = ["FIRST_ANCHOR", "FIRST_ROW", "HI_FINAL", "HI_STEP", "LAST_ROW", "LO", "PIECE_COLUMNS", "SEGMENT"]
-__all__ += ["Reach", "reaches"]
+__all__ += ["Reach", "column_of", "reaches"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -31,6 +34,10 @@ class Reach:
         is_final: whether it has a value in an episode's final row.
         row_bytes: bytes of a decoded row, as the pool holds it.
         is_sequential: whether rows must be decoded from a sync row on.
+        is_encoded: whether a field that reads it needs decoding.
+        shape: of a row as the pool holds it.
+        dtype: likewise.
+        decoder: that makes such a row, or None for the feature's own.
     """
 
     name: str
@@ -39,6 +46,10 @@ class Reach:
     is_final: bool
     row_bytes: int
     is_sequential: bool
+    is_encoded: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    decoder: Decoder | None
 
     def rows(self, pieces: Int64s) -> tuple[Int64s, Int64s]:
         """Return the rows that the windows of pieces reach in this column.
@@ -56,19 +67,50 @@ class Reach:
 
 
 def reaches(fields: Iterable[ResolvedField]) -> tuple[Reach, ...]:
-    """Return the reach of every raw or encoded column of fixed shape; ragged and computed ones are not held."""
-    found: dict[str, Reach] = {}
+    """Return the reach of every column that can be held: ragged and computed ones, and moved windows, cannot.
+
+    A column of which a decoder makes the same for every window is held as that; another decoder of it is one more.
+    """
+    found: list[Reach] = []
     for field in fields:
-        if not field.is_held:
-            continue
         for source in field.sources:
-            if source.kind not in ("raw", "encoded"):
+            if not field.is_held or source.kind == "virtual":
                 continue
-            known = found.get(source.name)
-            first, last = field.min_offset, field.max_offset
-            if known is not None:
+            number = column_of(found, source)
+            first, last, is_encoded = field.min_offset, field.max_offset, field.is_encoded
+            if number is not None:
+                known = found.pop(number)
                 first, last = min(first, known.first), max(last, known.last)
-            found[source.name] = Reach(
-                source.name, first, last, source.is_final, source.row_bytes, source.is_sequential
-            )
-    return tuple(found.values())
+                is_encoded |= known.is_encoded
+            found.insert(len(found) if number is None else number, _reach(source, first, last, is_encoded))
+    return tuple(found)
+
+
+def column_of(columns: Sequence[Reach], source: Source) -> int | None:
+    """Return the number of the held column that a source reads, or None."""
+    decoder = None if source.is_drawn else source.decoder
+    for number, column in enumerate(columns):
+        if column.name == source.name and column.decoder == decoder:
+            return number
+    return None
+
+
+def _reach(source: Source, first: int, last: int, is_encoded: bool) -> Reach:
+    feature = source.feature
+    if source.is_drawn and feature is not None:
+        shape, dtype, decoder = feature.fixed_shape, feature.np_dtype, None
+    else:
+        shape, dtype, decoder = cast(tuple[int, ...], source.shape), source.dtype, source.decoder
+    row_bytes = math.prod(shape) * dtype.itemsize
+    return Reach(
+        source.name,
+        first,
+        last,
+        source.is_final,
+        row_bytes,
+        source.is_sequential,
+        is_encoded,
+        shape,
+        dtype,
+        decoder,
+    )

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import codec_class
-from stepwell.errors import FeatureNotFoundError, WindowError
+from stepwell.codecs import Decoder, codec_class
+from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError
 from stepwell.schema import Feature, Schema
 from stepwell.windows.fields import Field
 
 __all__ = ["VIRTUAL_DTYPES", "ResolvedField", "Source", "resolve", "resolve_all"]
 
-Kind = Literal["raw", "encoded", "ragged", "virtual"]
+Kind = Literal["raw", "encoded", "converted", "ragged", "virtual"]
 
 # what every store has without storing it
 VIRTUAL_DTYPES: dict[str, np.dtype[Any]] = {
@@ -39,12 +39,14 @@ class Source:
 
     Args:
         name: of the feature, or of the virtual source.
-        kind: "raw" rows, "encoded" rows of a fixed decoded shape, "ragged" ones, or "virtual".
-        dtype: of an element.
-        shape: of one step; (None, ...) when ragged.
+        kind: "raw" rows, "encoded" rows of a fixed decoded shape, rows "converted" by a decoder, "ragged" ones, or
+            "virtual".
+        dtype: of an element that comes out.
+        shape: of one step that comes out; (None, ...) when ragged.
         is_final: whether windows may reach an episode's final row.
         feature: as the (first) schema has it; None for a virtual source.
         is_sequential: whether rows must be decoded from a sync row on, in any store.
+        decoder: of the field.
     """
 
     name: str
@@ -54,6 +56,12 @@ class Source:
     is_final: bool
     feature: Feature | None
     is_sequential: bool = False
+    decoder: Decoder | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its decoder makes something else of a row for each window."""
+        return self.decoder is not None and self.decoder.is_random
 
     @property
     def row_bytes(self) -> int:
@@ -114,12 +122,12 @@ class ResolvedField:
     @property
     def is_held(self) -> bool:
         """Whether a pool may hold its rows: they lie around the anchor, and have one size."""
-        return not self.is_ragged
+        return not self.is_ragged and self.field.at == "anchor"
 
     @property
     def is_encoded(self) -> bool:
         """Whether a row must be decoded."""
-        return any(source.kind in {"encoded", "ragged"} for source in self.sources)
+        return any(source.kind in {"encoded", "converted", "ragged"} for source in self.sources)
 
     @property
     def has_mask(self) -> bool:
@@ -151,7 +159,7 @@ def resolve(field: Field, key: str, schema: Schema, fps: float | None) -> Resolv
         FeatureNotFoundError: no such feature and no such virtual source.
     """
     try:
-        sources = tuple(_source(name, schema, fps) for name in field.sources)
+        sources = tuple(_source(name, schema, fps, field.decoder) for name in field.sources)
         offsets = np.array(field.step_offsets(fps), dtype=np.int64)
         step_shape = _step_shape(field, sources)
     except FeatureNotFoundError as error:
@@ -187,9 +195,11 @@ def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | N
     return ResolvedField(key, field, sources, first.offsets, first.step_shape, first.dtype)
 
 
-def _source(name: str, schema: Schema, fps: float | None) -> Source:
+def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | None) -> Source:
     if name in schema:
         feature = schema[name]
+        if decoder is not None:
+            return _converted(name, feature, decoder)
         kind: Kind = "ragged" if feature.is_ragged else "raw" if feature.is_raw else "encoded"
         is_sequential = kind == "encoded" and codec_class(feature).is_sequential
         return Source(name, kind, feature.np_dtype, feature.shape, feature.final, feature, is_sequential)
@@ -197,9 +207,22 @@ def _source(name: str, schema: Schema, fps: float | None) -> Source:
         raise FeatureNotFoundError(
             f"no feature {name!r}. There are: {', '.join(schema)}; and computed ones: {', '.join(VIRTUAL_DTYPES)}."
         )
+    if decoder is not None:
+        raise WindowError(f"{name!r} is computed, not stored: there is nothing to decode. Leave out the decoder.")
     if name == "timestamp" and not fps:
         raise WindowError("'timestamp' needs the store's fps, and it has none. Use 'step_index'.")
     return Source(name, "virtual", VIRTUAL_DTYPES[name], (), False, None)
+
+
+def _converted(name: str, feature: Feature, decoder: Decoder) -> Source:
+    if feature.is_ragged:
+        raise WindowError(f"{name!r} varies in size from step to step: a decoder needs a fixed shape.")
+    try:
+        shape, dtype = decoder.output(feature)
+    except SchemaError as error:
+        raise WindowError(f"decoder {decoder!r} of {name!r}: {error}") from error
+    is_sequential = not feature.is_raw and codec_class(feature).is_sequential
+    return Source(name, "converted", np.dtype(dtype), tuple(shape), feature.final, feature, is_sequential, decoder)
 
 
 def _merged(sources: Sequence[Source]) -> Source:

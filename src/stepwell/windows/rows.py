@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.kernels.draws import Draws
 from stepwell.store.ids import step_id
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.views import View
 
-__all__ = ["VirtualColumns", "window_rows"]
+__all__ = ["VirtualColumns", "moved_places", "window_rows"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -33,6 +34,25 @@ def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[I
     hi = hi_final if is_final else hi_step
     rows = np.clip(wanted, lo[:, None], hi[:, None] - 1)
     return rows, rows != wanted
+
+
+def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64s:
+    """Return the places at which windows are put instead of the anchors, see ``Field(at=...)``.
+
+    Args:
+        at: "future", "final" or "episode".
+        is_final: whether the final row may be one of them.
+        places: int64 [6, n], of `AnchorIndex.places`.
+        draws: of the n windows.
+    """
+    _, _, row, lo, hi_step, hi_final = places
+    last = (hi_final if is_final else hi_step) - 1
+    moved = places.copy()
+    if at == "future":
+        moved[2] = draws.integers(np.minimum(row + 1, last), last + 1)
+    else:
+        moved[2] = last if at == "final" else draws.integers(lo, last + 1)
+    return moved
 
 
 class VirtualColumns:

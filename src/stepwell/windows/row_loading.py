@@ -1,0 +1,239 @@
+"""Runs of rows into memory: decoded, or read past the page cache, once for all windows that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import SequentialCodec
+from stepwell.errors import LoaderError
+from stepwell.windows.decoding import ColumnDecoder, RowError, decode_runs, misplaced
+from stepwell.windows.index import AnchorIndex
+from stepwell.windows.layouts import ALIGNMENT
+from stepwell.windows.maps import MapError, MapTable, SegmentMaps
+from stepwell.windows.reach import SEGMENT, Reach
+
+__all__ = ["RowLoader"]
+
+Int64s = npt.NDArray[np.int64]
+Span = tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]
+
+
+class RowLoader:
+    """Load the rows that pieces of the anchors reach.
+
+    ::
+
+        piece (segment, rows of its anchors)    memory  |image rows......|pad|depth rows....|
+          | Reach.rows, for each column                  ^ addresses[0] + first * row_bytes
+          | decode, or pread
+
+    Args:
+        index: of the anchors.
+        maps: of the segments.
+        columns: that are held.
+        decoders: name of a column to its `ColumnDecoder`, of those that any store encodes.
+        slots: name of a column to its row in the maps' table.
+        page_cache: whether to read through maps; else what is large is read by pread, and dropped from the page cache.
+
+    Notes:
+        Thread-safe: any number of `load` at once, each into memory of its own.
+    """
+
+    def __init__(
+        self,
+        index: AnchorIndex,
+        maps: SegmentMaps,
+        columns: Sequence[Reach],
+        decoders: Mapping[str, ColumnDecoder],
+        slots: Mapping[str, int],
+        *,
+        page_cache: bool,
+    ) -> None:
+        self.columns = tuple(columns)
+        self.page_cache = page_cache
+        self._index, self._maps, self._decoders, self._slots = index, maps, dict(decoders), dict(slots)
+        self._finals = _final_rows(index)
+
+    def new_table(self, num_pieces: int) -> MapTable:
+        """Return an empty table for so many held pieces."""
+        return MapTable(len(self.columns), num_pieces)
+
+    def num_bytes(self, pieces: Int64s) -> Int64s:
+        """Return the bytes of memory that each piece takes.
+
+        Args:
+            pieces: int64 [q, 7], see `stepwell.windows.blocks`.
+
+        Returns:
+            int64 [q].
+        """
+        total = np.zeros(pieces.shape[:-1], dtype=np.int64)
+        for column in self.columns:
+            first, stop = column.rows(pieces)
+            total += _aligned((stop - first) * column.row_bytes)
+        return total
+
+    def load(self, piece: Int64s, memory: npt.NDArray[np.uint8]) -> Int64s:
+        """Load the rows of one piece.
+
+        Args:
+            piece: int64 [7].
+            memory: uint8 [>= num_bytes], at a multiple of 64 bytes; written.
+
+        Returns:
+            int64 [2 * columns], the piece's column of a table's addresses; odd entries are 0.
+
+        Raises:
+            LoaderError: a row could not be read or decoded; names store, episode and step.
+        """
+        addresses = np.zeros(2 * len(self.columns), dtype=np.int64)
+        base = int(memory.__array_interface__["data"][0])
+        segment, start = int(piece[SEGMENT]), 0
+        try:
+            table = self._maps.ensure(piece[SEGMENT : SEGMENT + 1])
+        except MapError as error:
+            raise LoaderError(f"{self._index.where(segment, int(piece[2]))}: {error.cause}") from error.cause
+        for number, column in enumerate(self.columns):
+            first, stop = (int(row) for row in column.rows(piece))
+            num_bytes = (stop - first) * column.row_bytes
+            out = memory[start : start + num_bytes].view(column.dtype).reshape(stop - first, *column.shape)
+            addresses[2 * number] = base + start - first * column.row_bytes
+            if num_bytes:
+                self._load_column(column, table, segment, first, out)
+            start += int(_aligned(num_bytes))
+        return addresses
+
+    def _load_column(self, column: Reach, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]) -> None:
+        decoder = self._decoders.get(column.name)
+        try:
+            if decoder is not None and not decoder.is_raw_in(segment):
+                self._decode(column, decoder, table, segment, first, out)
+            else:
+                self._copy(column, table, segment, first, out)
+        except RowError as error:
+            row = first + error.index
+            what = f"{column.name}.bin of segment {self._maps.segments[segment].name}: {error.cause}"
+            raise LoaderError(f"{self._index.where(segment, row)}, {what}") from error.cause
+        except OSError as error:
+            raise LoaderError(f"{self._index.where(segment, first)}, {column.name}: {error}") from error
+
+    def _copy(self, column: Reach, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]) -> None:
+        """Copy plain rows, and let the field's decoder make something of them."""
+        feature = self._maps.feature_of(column.name, segment)
+        begin, num_bytes = first * feature.row_bytes, len(out) * feature.row_bytes
+        if self.page_cache:
+            rows = (table.arrays[segment] or [])[self._slots[column.name]]
+            data = rows[begin : begin + num_bytes]  # type: ignore[index]
+        else:
+            is_own = column.decoder is None
+            data = out.reshape(-1).view(np.uint8) if is_own else np.empty(num_bytes, np.uint8)
+            self._maps.segments[segment].read_raw_into(column.name, begin, data)
+        values = data.view(feature.np_dtype).reshape(len(out), *feature.fixed_shape)
+        if column.decoder is not None:
+            for i, value in enumerate(values):
+                column.decoder.convert(value, out[i, ...], None)
+        elif self.page_cache:
+            out[...] = values
+
+    def _decode(  # noqa: PLR0917
+        self, column: Reach, decoder: ColumnDecoder, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]
+    ) -> None:
+        codec = decoder.codec_of(segment)
+        offsets, blob = decoder.maps_of(table, segment)
+        rows = self._rows_with_value(column, segment, first, first + len(out))
+        edges = offsets[first : first + len(out) + 1].astype(np.int64)
+        if (np.diff(edges) < 0).any() or edges[-1] > blob.size or edges[0] < 0:
+            wrong = int(np.argmax(np.append(np.diff(edges) < 0, True)))
+            raise RowError(wrong, misplaced(column.name, first + wrong))
+        if isinstance(codec, SequentialCodec):
+            self._decode_runs(column, codec, (offsets, blob), segment, rows, first, out)
+            return
+        start = 0
+        if not self.page_cache:
+            start = int(edges[0])
+            blob = self._read_blobs(column.name, segment, start, int(edges[-1]))
+        spans = (edges - start).tolist()
+        for row in rows:
+            i = row - first
+            try:
+                if column.decoder is None:
+                    codec.decode_into(blob[spans[i] : spans[i + 1]], out[i, ...])
+                else:
+                    column.decoder.decode(codec, blob[spans[i] : spans[i + 1]], out[i, ...], None)
+            except Exception as error:
+                raise RowError(i, error) from error
+
+    def _decode_runs(  # noqa: PLR0917
+        self,
+        column: Reach,
+        codec: SequentialCodec,
+        span: Span,
+        segment: int,
+        rows: list[int],
+        first: int,
+        out: npt.NDArray[Any],
+    ) -> None:
+        size = None if column.decoder is None else column.decoder.resizes_to
+        is_direct = column.decoder is None or size is not None
+        feature = self._maps.feature_of(column.name, segment)
+        made = out if is_direct else np.empty((len(out), *feature.fixed_shape), feature.np_dtype)
+        los, his = self._index.bounds_of(segment, np.array(rows, dtype=np.int64), column.is_final)
+        wanted = list(zip(rows, los.tolist(), his.tolist(), strict=True))
+        offsets, blob = span
+        if not self.page_cache and wanted:
+            offsets, blob, wanted = self._read_runs(column.name, codec, span, segment, wanted)
+        try:
+            decode_runs(codec, offsets, blob, wanted, [made[row - first, ...] for row in rows], size)
+        except RowError as error:
+            raise RowError(rows[error.index] - first, error.cause) from error.cause
+        if column.decoder is not None and not is_direct:
+            for row in rows:
+                column.decoder.convert(made[row - first], out[row - first, ...], None)
+
+    def _read_runs(
+        self, name: str, codec: SequentialCodec, span: Span, segment: int, wanted: list[tuple[int, int, int]]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], list[tuple[int, int, int]]]:
+        """Read the runs that hold rows past the page cache; return offsets and blobs that begin at the first run's."""
+        from stepwell.kernels.runs import run_of
+
+        offsets, blob = span
+        row, lo, hi = wanted[0]
+        begin, _ = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        row, lo, hi = wanted[-1]
+        _, end = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        if begin < 0 or end < 0:
+            return offsets, blob, wanted
+        edges = offsets[begin : end + 1].astype(np.int64)
+        if (np.diff(edges) < 0).any() or edges[-1] > blob.size:
+            raise RowError(0, misplaced(name, begin))
+        data = self._read_blobs(name, segment, int(edges[0]), int(edges[-1]))
+        moved = [(row - begin, max(lo - begin, 0), min(hi, end) - begin) for row, lo, hi in wanted]
+        return (edges - edges[0]).astype(np.uint64), data, moved
+
+    def _read_blobs(self, name: str, segment: int, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        data = np.empty(end - begin, np.uint8)
+        self._maps.segments[segment].read_blob_into(name, begin, data)
+        return data
+
+    def _rows_with_value(self, column: Reach, segment: int, first: int, stop: int) -> list[int]:
+        """Return the rows that hold something: a feature without a final value has none in an episode's final row."""
+        if column.is_final:
+            return list(range(first, stop))
+        begin, end = np.searchsorted(self._finals, [(segment << 32) | first, (segment << 32) | stop])
+        finals = set((self._finals[begin:end] & 0xFFFFFFFF).tolist())
+        return [row for row in range(first, stop) if row not in finals]
+
+
+def _final_rows(index: AnchorIndex) -> Int64s:
+    """Return the final rows of all episodes as sorted (segment << 32 | row)."""
+    segments, _, _, hi_step, hi_final = index.records.T
+    has_final = hi_final > hi_step
+    return np.sort((segments[has_final] << 32) | hi_step[has_final])
+
+
+def _aligned(num_bytes: Any) -> Any:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -3,7 +3,8 @@
 from typing import ClassVar
 
 from stepwell.schema import Array, Bytes, Feature, Image, Text
-from stepwell.testing import CodecConformance
+from stepwell.testing import CodecConformance, SequentialCodecConformance
+from stepwell.testing.codecs import RunningCodec
 
 
 class TestRawRagged(CodecConformance):
@@ -104,3 +105,53 @@ class TestJpegGrey(CodecConformance):
 class TestJpegGreyChannel(CodecConformance):
     feature = Image((33, 47, 1), codec="jpeg", subsampling="gray")
     is_lossless = False
+
+
+class TestLz4Ragged(CodecConformance):
+    feature = Array((None, 2, 2), ">i4", codec="lz4")
+    detects_changes = True
+
+
+class TestLz4Text(CodecConformance):
+    feature = Text(codec="lz4", level=9)
+    detects_changes = True
+
+
+class TestLz4Bytes(CodecConformance):
+    feature = Bytes(codec="lz4")
+    detects_changes = True
+
+
+class TestLz4Depth16(CodecConformance):
+    feature = Image((24, 31), "uint16", codec="lz4")
+    detects_changes = True
+
+
+class DeltaConformance(SequentialCodecConformance):
+    detects_changes = True
+    has_places = True
+
+
+class TestDeltaScreen(DeltaConformance):
+    feature = Image((24, 31, 3), codec="delta")
+
+
+class TestDeltaLz4(DeltaConformance):
+    feature = Image((24, 31), codec="delta", compression="lz4", every=7)
+
+
+class TestDeltaFloats(DeltaConformance):
+    feature = Array((5, 4), "float64", codec="delta", every=256, level=19)
+    num_rows = 300
+
+
+class TestDeltaScalar(DeltaConformance):
+    feature = Array((), ">i2", codec="delta", every=3)
+
+
+class TestDeltaWithoutDifferences(DeltaConformance):
+    feature = Array((6,), "bool", codec="delta", every=1)
+
+
+class TestRunning(SequentialCodecConformance):
+    feature = Array((6,), "int16", codec=RunningCodec.name, run=6, lag=3)

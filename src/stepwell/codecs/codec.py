@@ -21,7 +21,15 @@ __all__ = ["Codec", "RowEncoder", "SequentialCodec", "codec_class", "codec_names
 
 _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
-_BUILT_IN = {"raw": "raw", "zstd": "zstd", "jpeg": "jpeg", "png": "png", "video": "video", "delta": "delta"}
+_BUILT_IN = {
+    "raw": "raw",
+    "zstd": "zstd",
+    "jpeg": "jpeg",
+    "png": "png",
+    "video": "video",
+    "delta": "delta",
+    "lz4": "lz4",
+}
 
 
 class Codec(ABC):

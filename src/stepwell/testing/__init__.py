@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
 
@@ -21,6 +22,7 @@ __all__ = [
     "EpisodeData",
     "FailingCodec",
     "RunningCodec",
+    "SequentialCodecConformance",
     "SlowRunningCodec",
     "counted_value",
     "episodes",
@@ -40,6 +42,7 @@ _MODULES = {
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
     "RunningCodec": "codecs",
+    "SequentialCodecConformance": "run_conformance",
     "SlowRunningCodec": "codecs",
     "counted_value": "stores",
     "episodes": "strategies",

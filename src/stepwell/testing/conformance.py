@@ -68,10 +68,10 @@ class CodecConformance:
         for value in self.examples():
             decoded = codec.decode(_encoded(codec, value))
             if self.is_lossless:
-                assert _is_same(decoded, value)
+                assert is_same(decoded, value)
             else:
                 assert (decoded.dtype, decoded.shape) == (value.dtype, value.shape)
-                assert _psnr_db(decoded, value) >= self.min_psnr_db
+                assert psnr_db(decoded, value) >= self.min_psnr_db
 
     def test_decode_returns_memory_of_its_own(self) -> None:
         """A decoded row outlives the map that it was read from."""
@@ -90,9 +90,9 @@ class CodecConformance:
         codec = make_codec(self.feature)
         for value in self.examples():
             blob = _encoded(codec, value)
-            _, out = _guarded(self.feature)
+            _, out = guarded(self.feature)
             codec.decode_into(blob, out)
-            assert _is_same(out, codec.decode(blob))
+            assert is_same(out, codec.decode(blob))
 
     def test_threads_share_one_instance(self) -> None:
         """Eight threads that encode and decode at once disturb nobody."""
@@ -103,7 +103,7 @@ class CodecConformance:
 
         def work(k: int) -> bool:
             k %= len(values)
-            return codec.encode(values[k]) == blobs[k] and _is_same(codec.decode(_view(blobs[k])), rows[k])
+            return codec.encode(values[k]) == blobs[k] and is_same(codec.decode(view(blobs[k])), rows[k])
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(work, range(160)))
@@ -123,14 +123,14 @@ class CodecConformance:
         codec = make_codec(self.feature)
         blob = _encoded(codec, self.examples()[-1])
         row = codec.decode(blob)
-        for corrupt in _corruptions(blob, self.num_corruptions):
+        for corrupt in corruptions(blob, self.num_corruptions):
             try:
                 decoded = _decode_guarded(codec, corrupt)
             except DecodeError:
                 continue
             assert type(decoded) is type(row)
             if self.detects_changes:
-                assert _is_same(decoded, row)
+                assert is_same(decoded, row)
 
     def test_unknown_option_is_refused(self) -> None:
         """An option that the codec does not have raises SchemaError and is named."""
@@ -138,7 +138,7 @@ class CodecConformance:
             make_codec(replace(self.feature, options=(*self.feature.options, ("no_such_option", 1))))
 
 
-def _view(blob: bytes) -> npt.NDArray[np.uint8]:
+def view(blob: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(blob, np.uint8)
 
 
@@ -146,22 +146,22 @@ def _encoded(codec: Codec, value: Any) -> npt.NDArray[np.uint8]:
     """Return an encoded row as a store has it: read-only, in the middle of other bytes."""
     blob = codec.encode(value)
     assert type(blob) is bytes
-    return _view(b"\xff" * 13 + blob + b"\xff" * 13)[13 : 13 + len(blob)]
+    return view(b"\xff" * 13 + blob + b"\xff" * 13)[13 : 13 + len(blob)]
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     if isinstance(b, np.ndarray):
         return isinstance(a, np.ndarray) and (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     return bool(a == b)
 
 
-def _psnr_db(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+def psnr_db(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     peak = np.iinfo(b.dtype).max if b.dtype.kind in "iu" else 1.0
     mean_square = float(np.mean((a.astype(np.float64) - b.astype(np.float64)) ** 2))
     return float(10 * np.log10(peak**2 / max(mean_square, 1e-12)))
 
 
-def _guarded(feature: Feature) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+def guarded(feature: Feature) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
     """Return memory, and an array of the feature in its middle."""
     memory = np.full(feature.row_bytes + 2 * GUARD_BYTES, GUARD, np.uint8)
     return memory, np.ndarray(feature.fixed_shape, feature.np_dtype, buffer=memory, offset=GUARD_BYTES)
@@ -171,7 +171,7 @@ def _decode_guarded(codec: Codec, blob: npt.NDArray[np.uint8]) -> Any:
     """Decode a row, into guarded memory where its shape is fixed, and check that the guards stand."""
     if codec.feature.is_ragged:
         return codec.decode(blob)
-    memory, out = _guarded(codec.feature)
+    memory, out = guarded(codec.feature)
     try:
         codec.decode_into(blob, out)
     finally:
@@ -180,7 +180,7 @@ def _decode_guarded(codec: Codec, blob: npt.NDArray[np.uint8]) -> Any:
     return out
 
 
-def _corruptions(blob: npt.NDArray[np.uint8], count: int) -> Iterator[npt.NDArray[np.uint8]]:
+def corruptions(blob: npt.NDArray[np.uint8], count: int) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield the row cut off, with a flipped bit, with noise in it, and with a changed byte among its first 64."""
     rng = np.random.default_rng(0)
     for k in range(count):

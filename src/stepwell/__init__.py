@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepwell.codecs import Codec, register_codec
+    from stepwell.codecs import Codec, Decoder, SequentialCodec, register_codec
     from stepwell.errors import (
         CorruptSegmentError,
         DecodeError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "stepwell.codecs": "Codec register_codec",
+    "stepwell.codecs": "Codec Decoder SequentialCodec register_codec",
     "stepwell.errors": (
         "CorruptSegmentError DecodeError DiskFullError EpisodeNotFoundError FeatureNotFoundError LoaderError "
         "MissingDependencyError OrderError ReadOnlyError SchemaError StateError StepError StepwellError "
@@ -71,6 +71,7 @@ __all__ = [
     "Codec",
     "CorruptSegmentError",
     "DecodeError",
+    "Decoder",
     "DiskFullError",
     "Episode",
     "EpisodeData",
@@ -87,6 +88,7 @@ __all__ = [
     "ReadOnlyError",
     "Schema",
     "SchemaError",
+    "SequentialCodec",
     "StateError",
     "StepError",
     "StepwellError",

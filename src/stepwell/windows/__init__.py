@@ -1,17 +1,21 @@
 """Windows: fields, views of episodes, the index of anchors, and the reader that makes batches of positions."""
 
 from stepwell.windows.fields import Field, as_fields
+from stepwell.windows.held import HeldRows
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import aligned_empty
 from stepwell.windows.reader import WindowReader
 from stepwell.windows.resolved import VIRTUAL_DTYPES, ResolvedField, resolve
+from stepwell.windows.row_loading import RowLoader
 from stepwell.windows.views import View
 
 __all__ = [
     "VIRTUAL_DTYPES",
     "AnchorIndex",
     "Field",
+    "HeldRows",
     "ResolvedField",
+    "RowLoader",
     "View",
     "WindowReader",
     "aligned_empty",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec
-from stepwell.errors import LoaderError
+from stepwell.errors import CorruptSegmentError, LoaderError
 from stepwell.windows.decoding import ColumnDecoder, RowError, decode_runs, misplaced
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import ALIGNMENT
@@ -118,7 +118,7 @@ class RowLoader:
             row = first + error.index
             what = f"{column.name}.bin of segment {self._maps.segments[segment].name}: {error.cause}"
             raise LoaderError(f"{self._index.where(segment, row)}, {what}") from error.cause
-        except OSError as error:
+        except (OSError, CorruptSegmentError) as error:
             raise LoaderError(f"{self._index.where(segment, first)}, {column.name}: {error}") from error
 
     def _copy(self, column: Reach, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from stepwell.loader.settings import LoaderSettings
     from stepwell.windows import WindowReader
+    from stepwell.windows.held import HeldRows
 
 __all__ = ["BatchBuilder"]
 
@@ -70,25 +71,30 @@ class BatchBuilder:
         if settings.nested:
             nest(dict.fromkeys(reader.fields))
 
-    def build(self, draft: Draft) -> tuple[Ticket, Batch]:
+    def build(self, draft: Draft, held: HeldRows | None = None) -> tuple[Ticket, Batch]:
         """Return a batch with the ticket it was asked for.
+
+        Args:
+            draft: what it holds.
+            held: its rows, where they are in memory.
 
         Raises:
             LoaderError: it could not be read or transformed.
         """
         ticket, share, anchors = draft
-        values = self.read(anchors, BatchKey.of(self._seed, share))
+        values = self.read(anchors, BatchKey.of(self._seed, share), held)
         valid: Any = share.valid
         if valid is not None and self._torch is not None:
             valid = self._torch.from_numpy(valid)
         return ticket, Batch(values, share.epoch, ticket.plan.index(ticket.number), valid)
 
-    def read(self, positions: npt.NDArray[np.int64], key: BatchKey) -> dict[str, Any]:
+    def read(self, positions: npt.NDArray[np.int64], key: BatchKey, held: HeldRows | None = None) -> dict[str, Any]:
         """Return what a batch holds.
 
         Args:
             positions: int64 [n] of anchors in the reader's index.
             key: what random numbers of transforms depend on.
+            held: the rows, where they are in memory.
 
         Raises:
             LoaderError: it could not be read or transformed.
@@ -97,7 +103,7 @@ class BatchBuilder:
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         pinned = PinnedBlock(num_bytes, self._torch) if self._is_pinned else None
         memory = self._pool.lease(num_bytes) if pinned is None else pinned.memory
-        values = self._reader.read(positions, memory)
+        values = self._reader.read(positions, memory, held=held, draws=key.draws)
         if self._chain:
             values = self._chain.apply(values, key)
         if self._torch is not None:

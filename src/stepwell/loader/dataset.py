@@ -64,6 +64,7 @@ class WindowDataset:
         seed: of the random numbers that transforms get, which also depend on the epoch and on each window's number.
         to: "numpy" (default) or "torch", as for `Loader`.
         nested: as for `Loader`.
+        page_cache: as for `Loader`.
         transform: of the whole batch, as for `Loader`; sees a batch of one in ``dataset[i]``.
 
     Example:
@@ -89,6 +90,7 @@ class WindowDataset:
         seed: int = 0,
         to: Target = "numpy",
         nested: bool = False,
+        page_cache: bool = True,
         transform: WholeTransform | None = None,
     ) -> None:
         self.view = view if isinstance(view, View) else View(view)
@@ -96,7 +98,9 @@ class WindowDataset:
         self._fields = fields
         self._transform = transform
         # pinned memory is for the process that copies to the GPU: torch's DataLoader(pin_memory=True) does it there
-        self._settings = LoaderSettings(batch_size=1, seed=seed, to=to, pin_memory=False, nested=nested)
+        self._settings = LoaderSettings(
+            batch_size=1, seed=seed, to=to, pin_memory=False, nested=nested, page_cache=page_cache
+        )
         self._running: tuple[int, int, BatchBuilder] | None = None
         self._builder()
 
@@ -188,7 +192,7 @@ class WindowDataset:
 
     def _start(self, view: View) -> tuple[int, int, BatchBuilder]:
         """Return this process, the number of anchors, and what reads them."""
-        reader = WindowReader(view, self._fields)
+        reader = WindowReader(view, self._fields, page_cache=self._settings.page_cache)
         builder = BatchBuilder(reader, self._settings, self._transform, max_free=0)
         return os.getpid(), reader.index.num_anchors, builder
 

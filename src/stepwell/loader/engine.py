@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stepwell.loader.batch import Batch
 from stepwell.loader.builder import BatchBuilder
 from stepwell.loader.pipeline import Inline, Pipeline
-from stepwell.loader.plans import Draft, Ticket, draft
+from stepwell.loader.plans import Ticket, draft
+from stepwell.loader.pool import BlockPool
+from stepwell.loader.supplies import BlockOrder, PoolSupply, Request, requests
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings
@@ -19,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Source"]
 
-Source = Inline[Ticket, Draft, tuple[Ticket, Batch]] | Pipeline[Ticket, Draft, tuple[Ticket, Batch]]
+Source = Inline[Any, Any, tuple[Ticket, Batch]] | Pipeline[Any, Any, tuple[Ticket, Batch]]
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
 # positions that are worked out at once where there are no threads
 INLINE_POSITIONS = 4096
+# a thread that has loaded a block finds the next one waiting
+BLOCKS_AHEAD = 2
 
 
 class Engine:
@@ -36,10 +41,23 @@ class Engine:
         transform: of the whole batch, or None.
 
     Notes:
-        Shared by all iterations of a loader, so that they recycle the same memory. Of the process that made it.
+        Shared by all iterations of a loader, so that they recycle the same memory, also that of a pool: between two
+        iterations its blocks stay. An iteration that is begun while another is under way has a pool of its own. Of the
+        process that made it.
     """
 
-    __slots__ = ("_builder", "_group", "_inline_group", "_num_ahead", "num_threads", "order", "pid", "reader")
+    __slots__ = (
+        "_builder",
+        "_group",
+        "_inline_group",
+        "_num_ahead",
+        "_pooled",
+        "_pools",
+        "num_threads",
+        "order",
+        "pid",
+        "reader",
+    )
 
     def __init__(
         self, reader: WindowReader, order: Order, settings: LoaderSettings, transform: WholeTransform | None
@@ -47,9 +65,15 @@ class Engine:
         self.pid = os.getpid()
         self.reader = reader
         self.order = order.bind(reader.index)
+        # plain rows that the page cache holds need no pool: the order alone keeps what is read together
+        has_rows = bool(reader.row_loader.columns)
+        self._pooled = self.order if has_rows and isinstance(self.order, BlockOrder) else None
+        is_pooled = self._pooled is not None
+        self._pools: deque[BlockPool] = deque(maxlen=1)
         batch_bytes = reader.sample_bytes * settings.batch_size
-        self.num_threads = settings.num_threads(batch_bytes, reader.is_raw)
-        self._group = settings.group(batch_bytes, reader.is_raw)
+        is_raw = reader.is_raw and reader.page_cache
+        self.num_threads = settings.num_threads(batch_bytes, is_raw, is_pooled)
+        self._group = settings.group(batch_bytes, is_raw or is_pooled)
         self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
         max_free = self._num_ahead * self._group + HELD_BATCHES
@@ -57,6 +81,8 @@ class Engine:
 
     def source(self, tickets: Iterator[Ticket]) -> Source:
         """Return the batches of tickets, built in the consumer or ahead of it."""
+        if self._pooled is not None:
+            return self._pooled_source(tickets, self._pooled)
         if self.num_threads == 0:
             return Inline(draft, self._builder.build, tickets, group=self._inline_group)
         return Pipeline(
@@ -67,3 +93,32 @@ class Engine:
             num_ahead=self._num_ahead,
             group=self._group,
         )
+
+    def _pooled_source(self, tickets: Iterator[Ticket], order: BlockOrder) -> Source:
+        try:
+            pool = self._pools.pop()
+        except IndexError:
+            num_slots = min(order.num_slots, len(order.blocks))
+            pool = BlockPool(order.blocks, self.reader.row_loader, num_slots)
+        supply = PoolSupply(pool, order, BLOCKS_AHEAD * self.num_threads, self._pools.append)
+        if self.num_threads == 0:
+            drafts = requests(tickets, self._inline_group)
+            return Inline(_as_they_are, self._build_held, drafts, group=1, supply=supply)
+        return Pipeline(
+            _as_they_are,
+            self._build_held,
+            requests(tickets, self._group),
+            num_threads=self.num_threads,
+            num_ahead=self._num_ahead,
+            group=self._group,
+            supply=supply,
+        )
+
+    def _build_held(self, request: Request) -> tuple[Ticket, Batch]:
+        held = None if request.loan is None else request.loan.wait()
+        return self._builder.build(request.draft, held)
+
+
+def _as_they_are(requests: Sequence[Request]) -> Sequence[Request]:
+    """Return requests, whose anchors are known already."""
+    return requests

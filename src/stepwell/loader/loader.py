@@ -54,6 +54,11 @@ class Loader:
             bytes and ragged features (object arrays), structured dtypes, and uint16/32/64 in old versions.
         pin_memory: for "torch": page-locked memory; default: where CUDA is there.
         nested: whether keys with dots become nested dicts: ``batch["observation"]["image"]``.
+        page_cache: whether rows are read through the system's page cache (default). False reads large spans into memory
+            of the loader's own and lets the system forget them: for stores much larger than memory, with a pooled order
+            (any other order works, too, and reads what a batch needs). Ragged features are always read through it.
+        device: for "torch": "cuda" or "cuda:N" copies batches there from pinned memory, on a stream of their own and
+            one batch ahead; the current stream waits for the batch that it gets. "cpu" (default): they stay.
         transform: of the whole batch, one or several in order, after those of the fields: a
             `stepwell.transforms.BatchTransform`, or a callable that takes a flat dict of key to numpy array and returns
             one. With a parameter ``draws`` it gets the windows' random numbers, which depend on (seed, epoch, position)
@@ -111,6 +116,8 @@ class Loader:
         to: Target = "numpy",
         pin_memory: bool | None = None,
         nested: bool = False,
+        page_cache: bool = True,
+        device: str | None = None,
         transform: WholeTransform | None = None,
     ) -> None:
         self.settings = LoaderSettings(
@@ -126,6 +133,8 @@ class Loader:
             to=to,
             pin_memory=pin_memory,
             nested=nested,
+            page_cache=page_cache,
+            device=device,
         )
         self.view = view if isinstance(view, View) else View(view)
         self.order = make_order(order, seed=seed)
@@ -261,7 +270,8 @@ class Loader:
         """Return what reads and builds in this process."""
         if self._engine is None or self._engine.pid != os.getpid():
             # a thread of the parent may have held a lock of its reader when this process was forked
-            self._engine = Engine(WindowReader(self.view, self._fields), self.order, self.settings, self._transform)
+            reader = WindowReader(self.view, self._fields, page_cache=self.settings.page_cache)
+            self._engine = Engine(reader, self.order, self.settings, self._transform)
         return self._engine
 
     def _move_to(self, place: Place, first_epoch: int) -> None:

@@ -7,7 +7,10 @@
        +---- waits for the oldest job only: order is kept <-- job.done <-- thread builds the job's batches
 
 A job is one batch, or several small ones: a hand-over between threads costs more than a small batch. Threads know the
-queue and the job they run, never the pipeline or its iterator, so that dropping the iterator ends them.
+queue and the task they run, never the pipeline or its iterator, so that dropping the iterator ends them.
+
+Where batches need what other batches need too (decoded blocks, see `stepwell.loader.pool`), a `Supply` says so: its
+tasks go into the same queue, before the job that waits for them, so that whoever waits waits for a running thread.
 """
 
 from __future__ import annotations
@@ -17,18 +20,64 @@ import queue
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Inline", "Pipeline"]
+__all__ = ["Inline", "Pipeline", "Supplied", "Supply", "Task"]
+
+Task = Callable[[], object]
 
 Ticket = TypeVar("Ticket")
 Draft = TypeVar("Draft")
 Product = TypeVar("Product")
 
 JOIN_TIMEOUT_SECONDS = 10.0
+
+
+class Supplied(NamedTuple):
+    """What a supply answers for the tickets of a job.
+
+    Args:
+        tickets: as many, with what they need.
+        before: tasks that the job waits for.
+        after: tasks that later jobs will wait for.
+    """
+
+    tickets: list[Any]
+    before: list[Task]
+    after: list[Task]
+
+
+class Supply(ABC):
+    """What the tickets of a pipeline need, made by its threads and shared by its jobs.
+
+    Notes:
+        `supply` and `release` run in the consumer's thread, the tasks in any; a task never raises.
+    """
+
+    @abstractmethod
+    def supply(self, tickets: list[Any], is_oldest: bool) -> Supplied | None:
+        """Take what a job needs.
+
+        Args:
+            tickets: of the job.
+            is_oldest: whether no job is under way; it is not refused then.
+
+        Returns:
+            None when there is no room until a job under way is done: it is asked again then.
+        """
+
+    @abstractmethod
+    def release(self, tickets: list[Any]) -> None:
+        """Let go of what the tickets of a job needed, which is done."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Take back what was supplied: no thread uses it any more. Called at most once, by any thread."""
 
 
 class Pipeline(Generic[Ticket, Draft, Product]):
@@ -41,6 +90,7 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         num_threads: 1 or more.
         num_ahead: jobs under way or waiting for the consumer.
         group: tickets a job.
+        supply: what tickets need of each other, or None.
 
     Notes:
         One consumer. Ends its threads when the tickets are used up, at `close`, when it is garbage collected and when
@@ -56,23 +106,32 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         num_threads: int,
         num_ahead: int,
         group: int = 1,
+        supply: Supply | None = None,
     ) -> None:
+        self._run = partial(_Job.run, draft=draft, build=build)
         self._tickets = tickets
         self._group = group
+        self._num_ahead = num_ahead
+        self._supply = supply
+        self._refused: list[Ticket] = []
         self._under_way: deque[_Job[Ticket, Product]] = deque()
         self._ready: deque[Product] = deque()
         self._error: BaseException | None = None
         self._jobs: _Queue = queue.SimpleQueue()
         threads: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, _stop, self._jobs, threads, os.getpid())
+        self._finalizer = weakref.finalize(self, _stop, self._jobs, threads, os.getpid(), supply)
         for number in range(num_threads):
             name = f"stepwell-loader-{number}"
-            thread = _Worker(target=_work, args=(self._jobs, draft, build), name=name, daemon=True)
+            thread = _Worker(target=_work, args=(self._jobs,), name=name, daemon=True)
             # known before it runs: Ctrl-C may come while it starts
             threads.append(thread)
             thread.start()
-        for _ in range(num_ahead):
-            self._submit()
+        self._submit()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` would not wait."""
+        return bool(self._ready) or (bool(self._under_way) and not self._under_way[0].done.locked())
 
     def take(self) -> Product:
         """Return the next product.
@@ -89,6 +148,7 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         """End the threads; what they built and nobody took is dropped. May be called twice."""
         self._finalizer()
         self._tickets = iter(())
+        self._refused = []
         self._under_way.clear()
         self._ready.clear()
         self._error = None
@@ -110,6 +170,8 @@ class Pipeline(Generic[Ticket, Draft, Product]):
             self._under_way[0].done.acquire()
             job = self._under_way.popleft()
             self._ready.extend(job.products)
+            if self._supply is not None:
+                self._supply.release(job.tickets)
             self._error, job.error = job.error, None
             if self._error is None:
                 self._submit()
@@ -119,11 +181,23 @@ class Pipeline(Generic[Ticket, Draft, Product]):
             raise
 
     def _submit(self) -> None:
-        tickets = list(islice(self._tickets, self._group))
-        if tickets:
-            job: _Job[Ticket, Product] = _Job(tickets)
+        """Put jobs into the queue until as many are under way as shall be."""
+        while len(self._under_way) < self._num_ahead:
+            tickets = self._refused or list(islice(self._tickets, self._group))
+            if not tickets:
+                return
+            supplied = Supplied(tickets, [], [])
+            if self._supply is not None:
+                answer = self._supply.supply(tickets, is_oldest=not self._under_way)
+                self._refused = [] if answer is not None else tickets
+                if answer is None:
+                    return
+                supplied = answer
+            job: _Job[Ticket, Product] = _Job(supplied.tickets)
             self._under_way.append(job)
-            self._jobs.put(job)
+            tasks: list[Task] = [*supplied.before, partial(self._run, job), *supplied.after]
+            for task in tasks:
+                self._jobs.put(task)
 
 
 class Inline(Generic[Ticket, Draft, Product]):
@@ -134,7 +208,13 @@ class Inline(Generic[Ticket, Draft, Product]):
         build: draft -> product.
         tickets: what to build, in order.
         group: tickets to draft together.
+        supply: what tickets need of each other, or None; asked for a ticket at a time, and before `draft`.
+
+    Attributes:
+        is_ready: False: every `take` builds.
     """
+
+    is_ready = False
 
     def __init__(
         self,
@@ -143,12 +223,15 @@ class Inline(Generic[Ticket, Draft, Product]):
         tickets: Iterator[Ticket],
         *,
         group: int,
+        supply: Supply | None = None,
     ) -> None:
         self._draft = draft
         self._build = build
         self._tickets = tickets
         self._group = group
+        self._supply = supply
         self._drafts: deque[Draft] = deque()
+        self._finalizer = None if supply is None else weakref.finalize(self, supply.end)
 
     def take(self) -> Product:
         """Return the next product.
@@ -157,17 +240,37 @@ class Inline(Generic[Ticket, Draft, Product]):
             StopIteration: there are no more.
             BaseException: what `draft` or `build` raised.
         """
+        if self._supply is not None:
+            return self._take_supplied(self._supply)
         if not self._drafts:
-            tickets = list(islice(self._tickets, self._group))
-            if not tickets:
-                raise StopIteration
-            self._drafts.extend(self._draft(tickets))
+            self._drafts.extend(self._draft(self._next_tickets(self._group)))
         return self._build(self._drafts.popleft())
 
     def close(self) -> None:
         """Build no more."""
         self._tickets = iter(())
         self._drafts.clear()
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def _take_supplied(self, supply: Supply) -> Product:
+        supplied = supply.supply(self._next_tickets(1), is_oldest=True)
+        if supplied is None:
+            raise RuntimeError("the supply refused the only job.")
+        try:
+            for task in (*supplied.before, *supplied.after):
+                task()
+            (draft,) = self._draft(supplied.tickets)
+            return self._build(draft)
+        finally:
+            supply.release(supplied.tickets)
+
+    def _next_tickets(self, number: int) -> list[Ticket]:
+        tickets = list(islice(self._tickets, number))
+        if not tickets:
+            self.close()
+            raise StopIteration
+        return tickets
 
 
 class _Job(Generic[Ticket, Product]):
@@ -193,23 +296,23 @@ class _Job(Generic[Ticket, Product]):
             self.done.release()
 
 
-_Queue = queue.SimpleQueue["_Job[Any, Any] | None"]
+_Queue = queue.SimpleQueue["Task | None"]
 
 
 class _Worker(threading.Thread):
     """A thread of a pipeline."""
 
 
-def _work(jobs: _Queue, draft: Callable[[Any], Any], build: Callable[[Any], Any]) -> None:
-    """Run jobs until told to stop."""
-    while (job := jobs.get()) is not None:
-        job.run(draft, build)
+def _work(jobs: _Queue) -> None:
+    """Run tasks until told to stop."""
+    while (task := jobs.get()) is not None:
+        task()
         # a thread that waits must not keep the last batch from being recycled
-        del job
+        del task
 
 
-def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int) -> None:
-    """Drop the jobs that nobody began, and end the threads."""
+def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int, supply: Supply | None) -> None:
+    """Drop the tasks that nobody began, end the threads, and give back what was supplied."""
     if os.getpid() != pid:
         # a forked child has no such threads, and the queue's lock may have been held when it was forked
         return
@@ -226,3 +329,5 @@ def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int) -> None:
     deadline = time.monotonic() + JOIN_TIMEOUT_SECONDS
     for thread in filter(threading.Thread.is_alive, threads):
         thread.join(max(0.0, deadline - time.monotonic()))
+    if supply is not None and not any(map(threading.Thread.is_alive, threads)):
+        supply.end()

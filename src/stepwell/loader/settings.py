@@ -14,6 +14,8 @@ from stepwell.order.order import check_count, check_seed
 __all__ = ["LoaderSettings"]
 
 MAX_AUTO_THREADS = 8
+# each has a block of its own under way, and blocks are a share of the pool
+MAX_POOL_THREADS = 32
 INLINE_BYTES = 1 << 20
 RAW_HANDOVER_BYTES = 1 << 20
 # decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
@@ -45,6 +47,8 @@ class LoaderSettings:
     to: Target = "numpy"
     pin_memory: bool | None = None
     nested: bool = False
+    page_cache: bool = True
+    device: str | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -61,6 +65,8 @@ class LoaderSettings:
             raise OrderError(f'to={self.to!r}. Allowed: "numpy" or "torch".')
         if self.pin_memory and self.to != "torch":
             raise OrderError('pin_memory=True needs to="torch": numpy arrays are not copied to a GPU.')
+        if self.device is not None and self.to != "torch":
+            raise OrderError(f'device={self.device!r} needs to="torch": numpy arrays stay where they are.')
 
     @property
     def is_stream(self) -> bool:
@@ -79,15 +85,18 @@ class LoaderSettings:
         """Return this rank's batches of endless epochs, from an offset on."""
         return Stream(num_positions, self.batch_size, self.rank, self.world_size, offset)
 
-    def num_threads(self, batch_bytes: int, is_raw: bool) -> int:
+    def num_threads(self, batch_bytes: int, is_raw: bool, is_pooled: bool = False) -> int:
         """Return the number of threads to use: what the user said, else by the work in a batch.
 
         Args:
             batch_bytes: decoded bytes of a batch.
-            is_raw: whether nothing is decoded.
+            is_raw: whether nothing is decoded, nor read past the page cache.
+            is_pooled: whether threads load blocks: a CPU has work whatever the size of a batch.
         """
         if self.threads is not None:
             return self.threads
+        if is_pooled:
+            return min(available_cpus(), MAX_POOL_THREADS)
         if is_raw and batch_bytes < INLINE_BYTES:
             return 0
         return min(available_cpus(), MAX_AUTO_THREADS)

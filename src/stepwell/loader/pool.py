@@ -1,0 +1,330 @@
+"""The pool: blocks of decoded rows in memory that is used again and again.
+
+::
+
+    slot        0          1          2          3          4         num_slots = 5, each of Blocks.max_bytes
+    block       12         3          40         7          -
+    read by     2 jobs     1 job      nobody     nobody
+    next turn   now        now        none       soon                  the order says which blocks come next
+                                      |          `- being loaded
+                                      `- leaves first when a block needs a slot
+
+A block is loaded by one thread, once, and whoever needs it waits for exactly that. The table of addresses has a column
+for each piece of each slot; the window kernel finds held rows in it as it finds those of maps. Slots are given out and
+taken back in the consumer's thread alone; the others only load, read and wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.loader.pipeline import Task
+from stepwell.windows import aligned_empty
+from stepwell.windows.held import HeldRows
+
+if TYPE_CHECKING:
+    from stepwell.windows.blocks import Blocks
+    from stepwell.windows.maps import MapTable
+
+__all__ = ["BlockPool", "Loan", "PieceLoader"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class PieceLoader(Protocol):
+    """What brings rows into memory (`stepwell.windows.row_loading.RowLoader` is the real one)."""
+
+    def new_table(self, num_pieces: int) -> MapTable:
+        """Return an empty table for so many held pieces."""
+
+    def num_bytes(self, pieces: Int64s) -> Int64s:
+        """Return the memory that pieces take, int64 [q]."""
+
+    def load(self, piece: Int64s, memory: npt.NDArray[np.uint8]) -> Int64s:
+        """Bring the rows of a piece into memory, and return their column of addresses, int64 [2C]."""
+
+
+class BlockPool:
+    """Hold blocks, in at most ``num_slots`` slots unless one job needs more.
+
+    Args:
+        blocks: all there are.
+        rows: brings a piece's rows into memory; used by several threads at once.
+        num_slots: blocks to hold.
+
+    Attributes:
+        slot_bytes: memory of the largest block.
+
+    Notes:
+        Memory is taken when a slot is first used and kept for as long as the pool lives: at most
+        ``num_slots * slot_bytes``, and what the oldest job needs beyond that while it is under way. `take`,
+        `take_ahead`, `lend`, `give_back` and `settle` are for one thread at a time; loans and tasks are for any.
+    """
+
+    def __init__(self, blocks: Blocks, rows: PieceLoader, num_slots: int) -> None:
+        self.blocks, self.num_slots = blocks, num_slots
+        self._rows = rows
+        self._num_pieces = int(np.diff(blocks.piece_starts).max(initial=1))
+        # int64 [Q + 1], where each piece would begin if all were held at once
+        self._ends = np.concatenate(([0], np.cumsum(rows.num_bytes(blocks.pieces))))
+        self.slot_bytes = int(np.diff(self._ends[blocks.piece_starts]).max(initial=0))
+        self._slots: list[_Slot] = []
+        self._by_block: dict[int, _Slot] = {}
+        self._free_numbers = list(range(num_slots - 1, -1, -1))
+        # column of the table in which each piece lies, where it is held
+        self._columns = np.zeros(len(blocks.pieces), dtype=np.int64)
+        self._table = rows.new_table(num_slots * self._num_pieces)
+        # the table may grow while threads fill in what they have loaded
+        self._lock = threading.Lock()
+        self._clock = 0
+        # of blocks that will be needed, which comes first, second ...
+        self._turns: dict[int, int] = {}
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that are held or being loaded."""
+        return len(self._by_block)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the slots."""
+        return sum(slot.memory.nbytes for slot in self._slots if slot.memory is not None)
+
+    def take(self, needed: Sequence[int], upcoming: Sequence[int], *, is_forced: bool) -> list[Task] | None:
+        """Hold blocks for one reader until `give_back`.
+
+        Args:
+            needed: numbers of blocks, each once.
+            upcoming: blocks that further readers will need, soonest first: others make room before these.
+            is_forced: whether to exceed `num_slots` rather than to refuse.
+
+        Returns:
+            The tasks that load what is not there; None when there is no room now, and nothing has changed then.
+        """
+        missing = [block for block in needed if block not in self._by_block]
+        if not is_forced and len(missing) > self._num_free(needed):
+            return None
+        self._clock += 1
+        self._turns = {block: turn for turn, block in enumerate(upcoming)}
+        for block in needed:
+            if block in self._by_block:
+                self._by_block[block].hold(self._clock)
+        tasks = []
+        for block in missing:
+            slot = self._empty_slot() or self._new_slot()
+            tasks.append(self._load_into(slot, block))
+            slot.hold(self._clock)
+        return tasks
+
+    def take_ahead(self, limit: int) -> list[Task]:
+        """Begin to load blocks that `take` was told of, where no block must go that is needed as well.
+
+        Args:
+            limit: loads that may be under way at a time.
+
+        Returns:
+            The tasks that load them.
+        """
+        absent = [block for block in self._turns if block not in self._by_block]
+        if not absent:
+            return []
+        limit -= sum(not slot.is_loaded for slot in self._by_block.values())
+        tasks: list[Task] = []
+        for block in absent[: max(limit, 0)]:
+            slot = self._empty_slot(but=self._turns)
+            if slot is None:
+                break
+            tasks.append(self._load_into(slot, block))
+        return tasks
+
+    def lend(self, needed: Sequence[int], anchors: Int64s) -> Loan:
+        """Return the rows that the windows of anchors reach, from blocks that are held by `take`."""
+        return Loan(self, [self._by_block[block] for block in needed], anchors)
+
+    def give_back(self, needed: Sequence[int]) -> None:
+        """Let go of blocks that `take` held."""
+        for block in needed:
+            self._by_block[block].num_readers -= 1
+        self._shrink()
+
+    def settle(self) -> None:
+        """Let go of everything and forget what was not loaded; no thread may use the pool."""
+        for slot in self._slots:
+            slot.num_readers = 0
+            if not slot.is_loaded or slot.error is not None:
+                self._empty(slot)
+        self._shrink()
+
+    def rows_of(self, anchors: Int64s) -> HeldRows:
+        """Return where the rows of anchors lie; their blocks are held and loaded."""
+        return HeldRows(self._table, self._columns[self.blocks.piece_of(anchors)], self)
+
+    def fill(self, slot: _Slot, block: int) -> None:
+        """Load a block into a slot, in any thread."""
+        memory = slot.memory
+        if memory is None:
+            memory = slot.memory = aligned_empty(self.slot_bytes)
+        first, last = self.blocks.piece_starts[block : block + 2].tolist()
+        edges = (self._ends[first : last + 1] - self._ends[first]).tolist()
+        found = [
+            self._rows.load(piece, memory[begin:end])
+            for piece, begin, end in zip(self.blocks.pieces[first:last], edges, edges[1:], strict=False)
+        ]
+        column = slot.number * self._num_pieces
+        with self._lock:
+            self._table.addresses[:, column : column + len(found)] = np.stack(found, axis=1)
+
+    def _num_free(self, needed: Sequence[int]) -> int:
+        """Return how many slots there are for blocks that are not held, those of ``needed`` not counted."""
+        kept = set(needed)
+        return max(0, self.num_slots - len(self._slots)) + sum(
+            slot.is_free and slot.block not in kept for slot in self._slots
+        )
+
+    def _empty_slot(self, but: Collection[int] = ()) -> _Slot | None:
+        """Return a slot that holds nothing, perhaps after the block that is of the least use has left it.
+
+        Args:
+            but: blocks that may not leave.
+        """
+        slots = [slot for slot in self._slots if slot.is_free and slot.block not in but]
+        if len(self._slots) < self.num_slots and all(slot.block is not None for slot in slots):
+            return self._new_slot()
+        if not slots:
+            return None
+        slot = max(slots, key=self._uselessness)
+        self._empty(slot)
+        return slot
+
+    def _new_slot(self) -> _Slot:
+        number = self._free_numbers.pop() if self._free_numbers else len(self._slots)
+        size = (number + 1) * self._num_pieces
+        if size > self._table.addresses.shape[1]:
+            with self._lock:
+                table = self._rows.new_table(2 * size)
+                table.addresses[:, : self._table.addresses.shape[1]] = self._table.addresses
+                self._table = table
+        slot = _Slot(number)
+        self._slots.append(slot)
+        return slot
+
+    def _load_into(self, slot: _Slot, block: int) -> Task:
+        slot.begin(block, self._clock)
+        self._by_block[block] = slot
+        first, last = self.blocks.piece_starts[block : block + 2].tolist()
+        column = slot.number * self._num_pieces
+        self._columns[first:last] = np.arange(column, column + last - first)
+        return partial(slot.load, self)
+
+    def _empty(self, slot: _Slot) -> None:
+        if slot.block is not None:
+            del self._by_block[slot.block]
+        slot.clear()
+
+    def _shrink(self) -> None:
+        """Give up slots beyond `num_slots`, as far as nobody reads them."""
+        while len(self._slots) > self.num_slots:
+            free = [slot for slot in self._slots if slot.is_free]
+            if not free:
+                return
+            slot = max(free, key=self._uselessness)
+            self._empty(slot)
+            self._slots.remove(slot)
+            self._free_numbers.append(slot.number)
+
+    def _uselessness(self, slot: _Slot) -> tuple[float, int]:
+        """Return how little a slot's block will be missed: nothing, not needed, needed last, asked for long ago."""
+        if slot.block is None:
+            return np.inf, 1
+        return self._turns.get(slot.block, len(self._turns)), -slot.last_taken
+
+
+class Loan:
+    """Rows that a reader may use until they are given back.
+
+    Args:
+        pool: that lends them.
+        slots: of the blocks.
+        anchors: int64 [n].
+    """
+
+    __slots__ = ("_anchors", "_pool", "_slots")
+
+    def __init__(self, pool: BlockPool, slots: Sequence[_Slot], anchors: Int64s) -> None:
+        self._pool, self._slots, self._anchors = pool, slots, anchors
+
+    def wait(self) -> HeldRows:
+        """Return the rows once they are loaded.
+
+        Raises:
+            LoaderError: a row could not be read; names store, episode and step.
+        """
+        for slot in self._slots:
+            slot.wait()
+        return self._pool.rows_of(self._anchors)
+
+
+class _Slot:
+    """Memory for one block, and what is known of the block in it."""
+
+    __slots__ = ("_is_done", "block", "error", "last_taken", "memory", "num_readers", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.memory: npt.NDArray[np.uint8] | None = None
+        self.last_taken = self.num_readers = 0
+        self._is_done = threading.Event()
+        self.clear()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether no thread writes to it, or will."""
+        return self._is_done.is_set()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its block may leave."""
+        return self.num_readers == 0 and self._is_done.is_set()
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.block: int | None = None
+        self.error: BaseException | None = None
+        self._is_done.set()
+
+    def hold(self, clock: int) -> None:
+        """Count one more reader."""
+        self.num_readers += 1
+        self.last_taken = clock
+
+    def begin(self, block: int, clock: int) -> None:
+        """Take a block that is going to be loaded."""
+        self.block, self.last_taken = block, clock
+        # a new one: those who waited for the last block may still look at theirs
+        self._is_done = threading.Event()
+
+    def load(self, pool: BlockPool) -> None:
+        """Load the block; errors are for those who wait for it."""
+        try:
+            if self.block is not None:
+                pool.fill(self, self.block)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._is_done.set()
+
+    def wait(self) -> None:
+        """Return when the block is loaded.
+
+        Raises:
+            BaseException: what loading it raised.
+        """
+        self._is_done.wait()
+        if self.error is not None:
+            raise self.error

@@ -1,5 +1,6 @@
 """Windows: fields, views of episodes, the index of anchors, and the reader that makes batches of positions."""
 
+from stepwell.windows.blocks import Blocks
 from stepwell.windows.fields import Field, as_fields
 from stepwell.windows.held import HeldRows
 from stepwell.windows.index import AnchorIndex
@@ -12,6 +13,7 @@ from stepwell.windows.views import View
 __all__ = [
     "VIRTUAL_DTYPES",
     "AnchorIndex",
+    "Blocks",
     "Field",
     "HeldRows",
     "ResolvedField",

@@ -26,7 +26,10 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, WindowError
 from stepwell.store.ids import split_id, step_id
+from stepwell.windows.blocks import Blocks, cut_blocks
+from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.sync_rows import sync_rows_of
 from stepwell.windows.views import Part, View
 
 __all__ = ["AnchorIndex", "positions_array"]
@@ -94,6 +97,8 @@ class AnchorIndex:
         self.episode_index: Int64s = view.episode_index
         self.ordinals: Int64s = np.array([s.ordinal for part in view.parts for s in part.segments], dtype=np.int64)
         self._guide, self._shift = guide_of(self.anchor_starts)
+        self._reaches = reaches(fields)
+        self._blocks: dict[int, Blocks] = {}
 
     def __len__(self) -> int:
         return self.num_anchors
@@ -165,6 +170,25 @@ class AnchorIndex:
         number = rows - records[:, 1]
         is_anchor = (records[:, 0] == segments) & (number >= 0) & (number < starts[episodes + 1] - starts[episodes])
         return np.where(is_anchor, starts[episodes] + number, -1)
+
+    def blocks(self, max_bytes: int) -> Blocks:
+        """Return the anchors cut into blocks, for a pool that holds some of them; see `stepwell.windows.blocks`.
+
+        Args:
+            max_bytes: memory that a block may take; more where one anchor needs more, or one run of a video does.
+
+        Raises:
+            LoaderError: a segment was removed since.
+
+        Notes:
+            The same object for the same ``max_bytes``; looks at episodes, and at one run of a video a block.
+        """
+        found = self._blocks.get(max_bytes)
+        if found is None:
+            sync_rows = sync_rows_of(self._reaches, self.view.parts)
+            cut = cut_blocks(self.anchor_starts, self.records, self._reaches, max_bytes, sync_rows)
+            found = self._blocks.setdefault(max_bytes, cut)
+        return found
 
     def read_steps(self, feature: str) -> npt.NDArray[np.float64]:
         """Return the value of a scalar feature at every anchor, for weights by step.

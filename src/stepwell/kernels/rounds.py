@@ -1,0 +1,161 @@
+"""The rounds of a pooled order: from a position to the anchor that is drawn there; see `stepwell.order.pooled`.
+
+Everything is worked out from one line a block, so that any range of positions costs what it is long, and the lines of
+the blocks of the rounds that it touches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stepwell.kernels.permutation import mix64, shuffle_labels
+
+__all__ = ["BEGIN", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "SIZE", "deal", "sum_rounds"]
+
+# columns of a lane's table, int64 [L, LINE_COLUMNS], one line a block in the order of the lane
+FIRST, SIZE, BEGIN, COUNT, PHASE, KEY = range(6)
+LINE_COLUMNS = 6
+
+# a set that is shuffled as a table reaches every order; above this size a mix by position is as good, and faster
+_TABLE_SIZE = 256
+_MIX_ROUNDS = 6
+# a mix of fewer bits than these has shifts of 0, which do not lead back
+_LEAST_BITS = 3
+
+_U1 = np.uint64(1)
+_U31 = np.uint64(31)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _stay(number: Any, num_resident: Any, num_rounds: Any) -> Any:
+    # the rounds of a block: (the one that it enters at, how many it is there)
+    enter = max(0, number - num_resident + 1)
+    return enter, min(number, num_rounds - 1) - enter + 1
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _edge(count: Any, phase: Any, stay: Any, k: Any) -> Any:
+    # how many of a block's anchors its first k rounds have; unsigned, since signed division costs twice as much
+    return np.int64((np.uint64(k) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
+    """Write how many positions there are before each round.
+
+    Args:
+        lines: int64 [L, LINE_COLUMNS].
+        num_resident: S, blocks of a round, 1 to L.
+        round_starts: int64 [R + 1], R = L - S + 1; written.
+    """
+    num_rounds = round_starts.size - 1
+    round_starts[:] = 0
+    for j in range(lines.shape[0]):
+        enter, stay = _stay(j, num_resident, num_rounds)
+        before = np.int64(0)
+        for k in range(stay):
+            after = _edge(lines[j, COUNT], lines[j, PHASE], stay, k + 1)
+            round_starts[enter + k + 1] += after - before
+            before = after
+    for r in range(num_rounds):
+        round_starts[r + 1] += round_starts[r]
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _num_bits(n: Any) -> Any:
+    bits = _LEAST_BITS
+    while (1 << bits) < n:
+        bits += 1
+    return bits
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _scatter(value: Any, n: Any, bits: Any, key: Any) -> Any:
+    # where a keyed permutation of [0, n) puts a value: as in permutation.py, with one word a round for both of its keys
+    if n == 1:
+        return np.int64(0)
+    mask = (_U1 << np.uint64(bits)) - _U1
+    shift_a = np.uint64((bits + 1) // 2)
+    shift_b = np.uint64(bits // 3)
+    limit = np.uint64(n)
+    x = np.uint64(value)
+    while True:
+        state = key
+        for _ in range(_MIX_ROUNDS):
+            state += _GOLDEN
+            word = mix64(state)
+            x = ((x + word) * ((word >> _U31) | _U1)) & mask
+            x ^= (x >> shift_a) ^ (x >> shift_b)
+        if x < limit:
+            return np.int64(x)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any, out: Any) -> None:  # noqa: PLR0917
+    """Write the anchors at some positions of a lane.
+
+    Args:
+        lines: int64 [L, LINE_COLUMNS].
+        round_starts: int64 [R + 1], of `sum_rounds`.
+        num_resident: S.
+        key: uint64 [2], of the shuffles inside the rounds.
+        first: the first position.
+        out: int64 [n], written; ``first + n`` is at most ``round_starts[R]``.
+    """
+    edges = np.empty(num_resident + 1, np.int64)
+    table = np.empty(_TABLE_SIZE, np.int64)
+    done = 0
+    r = np.searchsorted(round_starts, first, side="right") - 1
+    while done < out.size:
+        begin = round_starts[r]
+        size = round_starts[r + 1] - begin
+        taken = min(begin + size - first, out.size) - done
+        if taken > 0:
+            round_key = mix64(key[0] + np.uint64(r)) ^ key[1]
+            _fill_edges(lines, r, round_starts.size - 1, edges)
+            if size <= _TABLE_SIZE:
+                shuffled = table[:size]
+                shuffled[:] = np.arange(size)
+                shuffle_labels(shuffled, round_key)
+                for i in range(done, done + taken):
+                    draw = shuffled[first + i - begin]
+                    out[i] = _anchor(lines, r, round_starts.size - 1, edges, draw)
+            else:
+                bits = _num_bits(size)
+                for i in range(done, done + taken):
+                    draw = _scatter(first + i - begin, size, bits, round_key)
+                    out[i] = _anchor(lines, r, round_starts.size - 1, edges, draw)
+            done += taken
+        r += 1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _fill_edges(lines: Any, r: Any, num_rounds: Any, edges: Any) -> None:
+    # edges[s] = draws of the round that go to its first s blocks
+    num_resident = edges.size - 1
+    edges[0] = 0
+    for s in range(num_resident):
+        enter, stay = _stay(r + s, num_resident, num_rounds)
+        count, phase = lines[r + s, COUNT], lines[r + s, PHASE]
+        part = _edge(count, phase, stay, r - enter + 1) - _edge(count, phase, stay, r - enter)
+        edges[s + 1] = edges[s] + part
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _anchor(lines: Any, r: Any, num_rounds: Any, edges: Any, draw: Any) -> Any:
+    # the block whose part of the round has the draw, and of it the anchor that its own permutation has there
+    low, high = 0, edges.size - 2
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if edges[middle] <= draw:
+            low = middle
+        else:
+            high = middle - 1
+    line = lines[r + low]
+    enter, stay = _stay(r + low, edges.size - 1, num_rounds)
+    rank = line[BEGIN] + _edge(line[COUNT], line[PHASE], stay, r - enter) + draw - edges[low]
+    return line[FIRST] + _scatter(rank, line[SIZE], _num_bits(line[SIZE]), np.uint64(line[KEY]))

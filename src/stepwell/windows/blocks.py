@@ -1,0 +1,228 @@
+"""Blocks: the anchors cut into runs that a pool loads, holds and drops as one.
+
+A **block** is a run of consecutive anchors. It consists of **pieces**: runs of anchors whose rows follow each other in
+one segment. What a piece must hold of a column is what the windows of its anchors reach, within their episodes::
+
+    episode of 12 steps, offsets -1..2, blocks of 5, 5 and 2 anchors
+
+    anchors     | 0 1 2 3 4 | 5 6 7 8 9 | 10 11 |
+    block 0       0 1 2 3 4   5 6                     2 rows of the next
+    block 1               4   5 6 7 8 9   10 11       1 of the one before, 2 of the next
+    block 2                           9   10 11
+
+An episode that takes more than the target is cut into equal parts. Parts hold at least as much for their own anchors as
+for the windows that reach beyond them, so that no row is loaded more than about twice. What takes less is joined, in
+the order of the view, also across segments, for as long as the sum stays within the target.
+
+Where a column is sequential, a part is made to begin where the first row that it reaches is a sync row, the nearest
+before its equal share: the block before it then loads a few rows from that one on, not a whole run. At least one run
+lies between two cuts. With several such columns the one with the largest rows is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.windows.layouts import ALIGNMENT
+from stepwell.windows.reach import (
+    FIRST_ANCHOR,
+    FIRST_ROW,
+    HI_FINAL,
+    HI_STEP,
+    LAST_ROW,
+    LO,
+    PIECE_COLUMNS,
+    SEGMENT,
+    Reach,
+)
+from stepwell.windows.sync_rows import SyncRows
+
+__all__ = ["Blocks", "cut_blocks", "piece_bytes"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """How the anchors of a view are cut into blocks.
+
+    Args:
+        starts: int64 [M + 1], block m holds the anchors ``[starts[m], starts[m + 1])``, at least one.
+        pieces: int64 [Q, 7]: the number of its first anchor, its segment, the rows of its first and of its last anchor,
+            LO of the first anchor's episode, HI_STEP and HI_FINAL of the last anchor's; see `stepwell.windows.reach`.
+        piece_starts: int64 [M + 1], block m has the pieces ``[piece_starts[m], piece_starts[m + 1])``.
+        max_bytes: memory that the largest block takes.
+
+    Notes:
+        Immutable, safe to share between threads. Some numbers a piece; there are at most as many pieces as episodes
+        and blocks together.
+    """
+
+    starts: Int64s
+    pieces: Int64s
+    piece_starts: Int64s
+    max_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def block_of(self, anchors: Int64s) -> Int64s:
+        """Return the block that each anchor lies in, int64 [n]."""
+        return np.searchsorted(self.starts, anchors, side="right") - 1
+
+    def piece_of(self, anchors: Int64s) -> Int64s:
+        """Return the piece that each anchor lies in, int64 [n]."""
+        return np.searchsorted(self._first_anchors, anchors, side="right") - 1
+
+    def pieces_of(self, block: int) -> Int64s:
+        """Return the numbers of a block's pieces, int64 [q]."""
+        return np.arange(self.piece_starts[block], self.piece_starts[block + 1])
+
+    @cached_property
+    def _first_anchors(self) -> Int64s:
+        # a search wants them side by side
+        return np.ascontiguousarray(self.pieces[:, FIRST_ANCHOR])
+
+    def __repr__(self) -> str:
+        return f"<Blocks {len(self):,} of at most {self.max_bytes:,} bytes, {len(self.pieces):,} pieces>"
+
+
+def piece_bytes(reaches: Sequence[Reach], pieces: Int64s) -> Int64s:
+    """Return the memory that each piece takes: its rows of all columns, each column's rounded up to 64 bytes.
+
+    Args:
+        reaches: what is held.
+        pieces: int64 [q, 7].
+
+    Returns:
+        int64 [q].
+    """
+    total = np.zeros(len(pieces), np.int64)
+    for reach in reaches:
+        first, stop = reach.rows(pieces)
+        total += -(-(stop - first) * reach.row_bytes // ALIGNMENT) * ALIGNMENT
+    return total
+
+
+def cut_blocks(
+    anchor_starts: Int64s, records: Int64s, reaches: Sequence[Reach], max_bytes: int, sync_rows: SyncRows | None = None
+) -> Blocks:
+    """Return the anchors of an index, cut into blocks.
+
+    Args:
+        anchor_starts: int64 [E + 1], of `stepwell.windows.AnchorIndex`.
+        records: int64 [E, 5], likewise.
+        reaches: what is held of each column.
+        max_bytes: the target; a block takes more only where one anchor does, or one run of a sequential column, or
+            twice what windows reach beyond their anchors.
+        sync_rows: of the sequential column to cut by, or None; named as its reach is.
+
+    Raises:
+        LoaderError: a segment is gone, so that its sync rows cannot be looked for.
+    """
+    cutter = _Cutter(anchor_starts, records, tuple(reaches), max_bytes)
+    cuts = cutter.even_cuts() if sync_rows is None else cutter.sync_cuts(sync_rows)
+    return _joined(cutter.pieces(np.unique(np.concatenate((anchor_starts, cuts)))), cutter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cutter:
+    """Cut episodes that are too long."""
+
+    anchor_starts: Int64s
+    records: Int64s
+    reaches: tuple[Reach, ...]
+    max_bytes: int
+
+    def pieces(self, starts: Int64s) -> Int64s:
+        """Return the pieces between boundaries, int64 [q + 1], none of which is in more than one episode."""
+        firsts, counts = starts[:-1], np.diff(starts)
+        episodes = np.searchsorted(self.anchor_starts, firsts, side="right") - 1
+        pieces = np.empty((len(firsts), PIECE_COLUMNS), np.int64)
+        pieces[:, FIRST_ANCHOR] = firsts
+        pieces[:, SEGMENT] = self.records[episodes, 0]
+        pieces[:, FIRST_ROW] = self.records[episodes, 1] + firsts - self.anchor_starts[episodes]
+        pieces[:, LAST_ROW] = pieces[:, FIRST_ROW] + counts - 1
+        pieces[:, [LO, HI_STEP, HI_FINAL]] = self.records[episodes, 2:]
+        return pieces
+
+    def even_cuts(self) -> Int64s:
+        """Return the anchors at which long episodes are cut into equal parts."""
+        episodes, most = self._long_episodes(), self._most_anchors()
+        counts = self.anchor_starts[episodes + 1] - self.anchor_starts[episodes]
+        num_parts = -(-counts // most)
+        parts = np.arange(num_parts.sum()) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+        lengths = np.repeat(counts, num_parts)
+        cuts: Int64s = np.repeat(self.anchor_starts[episodes], num_parts) + parts * lengths // np.repeat(
+            num_parts, num_parts
+        )
+        return cuts
+
+    def sync_cuts(self, sync_rows: SyncRows) -> Int64s:
+        """Return the anchors at which long episodes are cut, where sync rows allow."""
+        held = [reach for reach in self.reaches if reach.name == sync_rows.name]
+        reach = min(held, key=lambda reach: reach.first)
+        found = [cut for e in self._long_episodes().tolist() for cut in self._episode_cuts(e, reach, sync_rows)]
+        return np.array(found, np.int64)
+
+    def _episode_cuts(self, episode: int, reach: Reach, sync_rows: SyncRows) -> Iterator[int]:
+        segment, first_row, lo, hi_step, hi_final = self.records[episode].tolist()
+        begin, end = self.anchor_starts[episode : episode + 2].tolist()
+        bounds = (lo, hi_final if reach.is_final else hi_step)
+        # from the number of an anchor to the first row that it reaches
+        shift, most = first_row - begin + min(reach.first, 0), self._most_anchors()
+        cut = begin
+        while end - cut > most:
+            left = end - cut
+            target = cut + -(-left // -(-left // most))
+            if target + shift <= lo:
+                # what lies before the episode is not reached: its first row is
+                cut = target
+            else:
+                before, after = sync_rows.around(segment, target + shift, *bounds)
+                cut = before - shift if before - shift > cut else after - shift
+            if cut >= end:
+                return
+            yield cut
+
+    def _long_episodes(self) -> Int64s:
+        filled = np.unique(self.anchor_starts)
+        wholes = self.pieces(filled)
+        firsts = wholes[piece_bytes(self.reaches, wholes) > self.max_bytes, FIRST_ANCHOR]
+        episodes: Int64s = np.searchsorted(self.anchor_starts, firsts, side="right") - 1
+        return episodes
+
+    def _most_anchors(self) -> int:
+        """Return how many anchors a part of an episode may have."""
+        row_bytes = sum(reach.row_bytes for reach in self.reaches)
+        beyond = sum((max(reach.last, 0) - min(reach.first, 0)) * reach.row_bytes for reach in self.reaches)
+        if row_bytes == 0:
+            return max(1, int(self.anchor_starts[-1]))
+        room = self.max_bytes - beyond - (ALIGNMENT - 1) * len(self.reaches)
+        return max(1, room // row_bytes, -(-beyond // row_bytes))
+
+
+def _joined(parts: Int64s, cutter: _Cutter) -> Blocks:
+    """Return blocks of parts, joined up to the target, and parts whose rows follow each other as one piece."""
+    total = np.concatenate(([0], np.cumsum(piece_bytes(cutter.reaches, parts))))
+    bounds = [0]
+    while bounds[-1] < len(parts):
+        stop = int(np.searchsorted(total, total[bounds[-1]] + cutter.max_bytes, side="right")) - 1
+        bounds.append(max(stop, bounds[-1] + 1))
+    is_first = np.zeros(len(parts), np.bool_)
+    is_first[bounds[:-1]] = True
+    is_first[1:] |= parts[1:, SEGMENT] != parts[:-1, SEGMENT]
+    is_first[1:] |= parts[1:, FIRST_ROW] != parts[:-1, LAST_ROW] + 1
+    first = np.flatnonzero(is_first)
+    last = np.append(first, len(parts))[1:] - 1
+    pieces = parts[first]
+    pieces[:, [LAST_ROW, HI_STEP, HI_FINAL]] = parts[last][:, [LAST_ROW, HI_STEP, HI_FINAL]]
+    piece_starts = np.searchsorted(first, bounds).astype(np.int64)
+    starts = np.append(parts[:, FIRST_ANCHOR], cutter.anchor_starts[-1])[bounds]
+    held = np.concatenate(([0], np.cumsum(piece_bytes(cutter.reaches, pieces))))[piece_starts]
+    return Blocks(starts, pieces, piece_starts, int(np.diff(held).max(initial=0)))

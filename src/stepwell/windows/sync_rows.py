@@ -1,0 +1,78 @@
+"""Where decoding may begin: the sync rows of a sequential column, looked for one at a time in the maps of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.errors import LoaderError
+from stepwell.windows.reach import Reach
+from stepwell.windows.views import Part
+
+__all__ = ["SyncRows", "sync_rows_of"]
+
+
+class SyncRows:
+    """Find the sync rows of one column.
+
+    Args:
+        name: of the column.
+        parts: the stores of a view; where one has the column in another codec, every row counts as a sync row.
+
+    Notes:
+        Keeps the maps of the segment that was asked for last. For one thread.
+    """
+
+    def __init__(self, name: str, parts: Sequence[Part]) -> None:
+        self.name = name
+        self._segments = [(segment, part) for part in parts for segment in part.segments]
+        self._segment = -1
+        self._mark: tuple[int, int] | None = None
+        self._maps: tuple[npt.NDArray[Any], npt.NDArray[np.uint8]] | None = None
+
+    def around(self, segment: int, row: int, lo: int, hi: int) -> tuple[int, int]:
+        """Return the sync row nearest before a row, or the row itself, and the next one after it.
+
+        Args:
+            segment: numbered over all stores.
+            row: of an episode with the rows ``[lo, hi)``.
+            lo: first row of the episode, which counts as a sync row.
+            hi: the row after its last one; returned where no sync row follows.
+
+        Raises:
+            LoaderError: the segment is gone.
+        """
+        from stepwell.kernels.runs import run_of
+
+        if segment != self._segment:
+            self._open(segment)
+        if self._maps is None or self._mark is None:
+            return row, row + 1
+        first, stop = run_of(*self._maps, row, lo, hi, *self._mark)
+        # damaged bytes have no marks: the read that decodes them will say so
+        return (lo, row + 1) if first < 0 else (int(first), int(stop))
+
+    def _open(self, number: int) -> None:
+        segment, part = self._segments[number]
+        schema = part.store.schema
+        feature = None if schema is None else schema[self.name]
+        codec = None if feature is None or feature.is_raw else make_codec(feature)
+        self._segment, self._mark, self._maps = number, None, None
+        if isinstance(codec, SequentialCodec):
+            try:
+                self._maps = segment.offsets_map(self.name), segment.blob_map(self.name)
+            except FileNotFoundError:
+                raise LoaderError(
+                    f"{part.store.path}: segment {segment.name} was removed since. Refresh the loader."
+                ) from None
+            self._mark = codec.sync_mark
+
+
+def sync_rows_of(reaches: Sequence[Reach], parts: Sequence[Part]) -> SyncRows | None:
+    """Return the sync rows of the sequential column with the largest rows; None without one."""
+    found = [reach for reach in reaches if reach.is_sequential]
+    return SyncRows(max(found, key=lambda reach: reach.row_bytes).name, parts) if found else None

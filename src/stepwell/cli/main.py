@@ -26,6 +26,7 @@ examples:
   stepwell info pusht.well               what is in a store, and how large
   stepwell show pusht.well 3:17          step 17 of episode 3
   stepwell verify pusht.well             check every byte against its checksum
+  stepwell convert pusht.well small.well --codec camera=jpeg
 
 exit codes: 0 all is well, 1 a fault was found, 2 the command line was wrong
 """
@@ -38,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for add_verb in (_add_demo, _add_info, _add_ls, _add_show, _add_verify, _add_bench, _add_env):
+    for add_verb in (_add_demo, _add_info, _add_ls, _add_show, _add_verify, _add_convert, _add_bench, _add_env):
         add_verb(verbs)
     return parser
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stepwell {__version__}")
         return EXIT_OK
     if arguments.verb is None:
-        parser.error("a verb is needed: demo, info, ls, show, verify, bench or env. See stepwell --help")
+        parser.error("a verb is needed: demo, info, ls, show, verify, convert, bench or env. See stepwell --help")
     try:
         return _run(arguments)
     except StepwellError as error:
@@ -119,6 +120,36 @@ def _field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
 
 
+def _name_and_codec(text: str) -> tuple[str, str]:
+    name, _, codec = text.rpartition("=")
+    if not name or not codec:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FEATURE=CODEC, e.g. front=jpeg")
+    return name, codec
+
+
+def _option_of_name(text: str) -> tuple[str, str, str | int | float | bool]:
+    place, equals, value = text.partition("=")
+    name, _, option = place.rpartition(".")
+    if not name or not option or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FEATURE.OPTION=VALUE, e.g. front.quality=90")
+    for kind in (int, float):
+        try:
+            return name, option, kind(value)
+        except ValueError:
+            continue
+    return name, option, {"true": True, "false": False}.get(value, value)
+
+
+def _range(text: str) -> slice:
+    parts = text.split(":")
+    try:
+        if len(parts) not in (2, 3):
+            raise ValueError
+        return slice(*(int(part) if part else None for part in parts))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST:STOP, e.g. 0:10 or :-5 or ::2") from None
+
+
 def _whole(text: str) -> int:
     try:
         return int(text)
@@ -136,7 +167,7 @@ def _positive(text: str) -> int:
 def _threads(text: str) -> int:
     number = _whole(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is no thread but the main one")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is none but the main one")
     return number
 
 
@@ -225,6 +256,39 @@ def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     _add_path_and_json(parser)
     parser.add_argument("--deep", action="store_true", help="decode every encoded row, too")
+
+
+def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "converting:run_convert",
+        "convert",
+        "make a new store of the same episodes, with some features stored by another codec",
+        "  stepwell convert pusht.well small.well --codec camera=jpeg --option camera.quality=90\n"
+        "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg\n"
+        "  stepwell convert pusht.well first.well --codec camera=raw --episodes 0:10 --json",
+    )
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="directory of the store")
+    parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the new store; must not be there")
+    parser.add_argument(
+        "--codec",
+        action="append",
+        required=True,
+        type=_name_and_codec,
+        metavar="FEATURE=CODEC",
+        help="a feature and its new codec: raw, jpeg, png, zstd, delta, video; may be repeated; others are copied",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=_option_of_name,
+        metavar="FEATURE.OPTION=VALUE",
+        help="an option of the new codec; may be repeated",
+    )
+    parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
+    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
+    _add_json(parser)
 
 
 def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,4 +1,4 @@
-"""Recorders: how steps get into a store, from environments as they run and from data sets by several processes."""
+"""Recorders: how steps get into a store, from environments as they run, from data sets and from other stores."""
 
 from __future__ import annotations
 
@@ -8,18 +8,31 @@ from typing import TYPE_CHECKING, Any
 from stepwell.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from stepwell.recorders.conversion_reports import ConvertReport
     from stepwell.recorders.gymnasium import EpisodeRecorder
     from stepwell.recorders.parallel import write_episodes, write_samples
+    from stepwell.recorders.recoding import convert
     from stepwell.recorders.sources import EpisodeData
     from stepwell.recorders.spaces import schema_of
     from stepwell.recorders.vector import VectorRecorder
 
-__all__ = ["EpisodeData", "EpisodeRecorder", "VectorRecorder", "schema_of", "write_episodes", "write_samples"]
+__all__ = [
+    "ConvertReport",
+    "EpisodeData",
+    "EpisodeRecorder",
+    "VectorRecorder",
+    "convert",
+    "schema_of",
+    "write_episodes",
+    "write_samples",
+]
 
 _HOME_OF = {
+    "ConvertReport": "conversion_reports",
     "EpisodeData": "sources",
     "EpisodeRecorder": "gymnasium",
     "VectorRecorder": "vector",
+    "convert": "recoding",
     "schema_of": "spaces",
     "write_episodes": "parallel",
     "write_samples": "parallel",

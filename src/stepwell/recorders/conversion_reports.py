@@ -1,0 +1,178 @@
+"""What a conversion reports: of each feature its size before and after and what was lost.
+
+::
+
+    toy.well: 3 episodes  18 steps  in 0.2 s
+      feature            before                    after                              ratio   PSNR     worst
+      observation.image  png   2.4 kB              jpeg quality=90            12 kB    0.2x   41.2 dB  39.8 dB at 2:7
+      action             raw   144 B               copied                     144 B    1.0x
+      all                      2.6 kB                                         12 kB    0.2x
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepwell.recorders.distortion import Distortion
+from stepwell.schema import Feature
+from stepwell.store.tables import counted, human_bytes
+
+__all__ = ["ConvertReport", "ConvertedFeature"]
+
+TITLES = ("feature", "from", "", "to", "", "ratio", "PSNR", "worst")
+IS_NUMBER = (False, False, True, False, True, True, True, False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedFeature:
+    """What became of one feature.
+
+    Args:
+        before: the feature in the source.
+        after: in the target; the same one when its bytes were copied.
+        bytes_before: of the converted episodes' rows, on the disk, those of their offsets included.
+        bytes_after: the same in the target.
+        distortion: what was lost; None when the bytes were copied.
+    """
+
+    before: Feature
+    after: Feature
+    bytes_before: int
+    bytes_after: int
+    distortion: Distortion | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes before over bytes after; None without bytes."""
+        return self.bytes_before / self.bytes_after if self.bytes_after else None
+
+    @property
+    def psnr_db(self) -> float | None:
+        """PSNR over all rows, dB: infinite when lossless, None when copied."""
+        return None if self.distortion is None else self.distortion.mean_db
+
+    @property
+    def worst_psnr_db(self) -> float | None:
+        """PSNR of the worst row, dB: infinite when lossless, None when copied."""
+        return None if self.distortion is None else self.distortion.worst_db
+
+    @property
+    def worst_at(self) -> tuple[int, int] | None:
+        """Episode and step, in the target, of the worst row; None when nothing was lost."""
+        found = self.distortion
+        return None if found is None or found.episode is None or found.step is None else (found.episode, found.step)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types; decibels that are infinite are null, ``is_lossless`` says so."""
+        return {
+            "is_copied": self.distortion is None,
+            "is_lossless": self.distortion is None or self.distortion.is_lossless,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "ratio": self.ratio,
+            "psnr_db": _finite(self.psnr_db),
+            "worst_psnr_db": _finite(self.worst_psnr_db),
+            "worst_at": None if self.worst_at is None else list(self.worst_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What `convert` did; ``print`` shows it as a table.
+
+    Args:
+        path: of the new store.
+        num_episodes: converted.
+        num_steps: theirs; final rows do not count.
+        seconds: it took.
+        features: name to what became of the feature, in the schema's order.
+    """
+
+    path: Path
+    num_episodes: int
+    num_steps: int
+    seconds: float
+    features: Mapping[str, ConvertedFeature]
+
+    @property
+    def bytes_before(self) -> int:
+        """Of all features' rows in the source."""
+        return sum(feature.bytes_before for feature in self.features.values())
+
+    @property
+    def bytes_after(self) -> int:
+        """Of all features' rows in the target."""
+        return sum(feature.bytes_after for feature in self.features.values())
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes before over bytes after; None without bytes."""
+        return self.bytes_before / self.bytes_after if self.bytes_after else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON types."""
+        return {
+            "path": str(self.path),
+            "num_episodes": self.num_episodes,
+            "num_steps": self.num_steps,
+            "seconds": self.seconds,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "ratio": self.ratio,
+            "features": {name: feature.to_json() for name, feature in self.features.items()},
+        }
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.path.name}: {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}  "
+            f"in {self.seconds:.1f} s"
+        )
+        rows = [TITLES, *(_cells(name, feature) for name, feature in self.features.items())]
+        rows.append(
+            ("all", "", human_bytes(self.bytes_before), "", human_bytes(self.bytes_after), _times(self.ratio), "", "")
+        )
+        widths = [max(len(row[column]) for row in rows) for column in range(len(TITLES))]
+        lines = [
+            "  ".join(
+                f"{cell:>{width}}" if is_number else f"{cell:<{width}}"
+                for cell, width, is_number in zip(row, widths, IS_NUMBER, strict=True)
+            )
+            for row in rows
+        ]
+        return "\n".join([head, *(f"  {line}".rstrip() for line in lines)])
+
+
+def _cells(name: str, feature: ConvertedFeature) -> tuple[str, ...]:
+    is_copied = feature.distortion is None
+    worst = ""
+    if feature.worst_at is not None and feature.worst_psnr_db is not None:
+        episode, step = feature.worst_at
+        worst = f"{feature.worst_psnr_db:.1f} dB at {episode}:{step}"
+    return (
+        name,
+        _how(feature.before),
+        human_bytes(feature.bytes_before),
+        "copied" if is_copied else _how(feature.after),
+        human_bytes(feature.bytes_after),
+        _times(feature.ratio),
+        "" if feature.psnr_db is None else "lossless" if math.isinf(feature.psnr_db) else f"{feature.psnr_db:.1f} dB",
+        worst,
+    )
+
+
+def _how(feature: Feature) -> str:
+    return " ".join([feature.codec, *(f"{name}={value}" for name, value in feature.options)])
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3g}x"
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else value

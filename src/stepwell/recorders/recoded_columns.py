@@ -1,0 +1,152 @@
+"""One feature of a new segment, written from decoded rows of old ones, and compared with them as it is written.
+
+::
+
+    old rows ── read_rows ──> values ── encode ──> blobs ──> NAME.npy, NAME.bin
+                 a batch at a time │                 │
+                                   └──> compare <── decode         row by row; of sequential codecs, run by run
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import SequentialCodec, codec_class
+from stepwell.errors import DecodeError
+from stepwell.recorders.distortion import Distortion
+from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
+from stepwell.schema import Feature
+from stepwell.store import Segment
+from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+
+__all__ = ["EpisodeRows", "RecodedColumn", "recode_column", "stored_bytes"]
+
+MAX_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRows:
+    """Where the rows of an episode are.
+
+    Args:
+        segment: that holds them.
+        start: first row there.
+        length: steps.
+        rows: length, or one more with a final row.
+        index: of the episode in the new store.
+        source_index: of the episode in the old store.
+    """
+
+    segment: Segment
+    start: int
+    length: int
+    rows: int
+    index: int
+    source_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecodedColumn:
+    """What became of one feature's rows: their bytes before and after, offsets included, and what was lost.
+
+    ``distortion`` is None when they were copied.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    distortion: Distortion | None
+
+
+def recode_column(
+    stem: str,
+    old: Feature,
+    new: Feature,
+    episodes: Sequence[EpisodeRows],
+    advance: Callable[[EpisodeRows, int], None] = lambda episode, rows: None,
+) -> RecodedColumn:
+    """Write the files of one feature of a new segment.
+
+    Args:
+        stem: their path, but for the suffix.
+        old: the feature as the episodes' segments have it.
+        new: as it shall be: the same dtype and shape, another codec or other options.
+        episodes: whole episodes, in the new segment's order.
+        advance: called with the episode that is being written and the rows of it that were, many times.
+
+    Raises:
+        DecodeError: an old row that its codec refuses, or a new one that does not come back; the message names steps.
+        DiskFullError: no space.
+    """
+    directory, name = os.path.split(stem)
+    num_rows = sum(episode.rows for episode in episodes)
+    column = make_column(directory, name, new, num_rows)
+    sink = make_sink(column, new)
+    try:
+        for episode in episodes:
+            advance(episode, 0)
+            kept = episode.rows if new.final else episode.length
+            for start, stop in _batches(episode, name, old, kept):
+                sink.put(_read(episode, name, start, stop), episode.index, start)
+                advance(episode, stop - start)
+            sink.end_episode(num_blank=episode.rows - kept)
+        after = _column_bytes(column, num_rows)
+    finally:
+        sink.close()
+        column.close()
+    before = sum(stored_bytes(episode, name, old) for episode in episodes)
+    return RecodedColumn(before, after, sink.distortion)
+
+
+def stored_bytes(episode: EpisodeRows, name: str, feature: Feature) -> int:
+    """Return the bytes that an episode's rows of a feature take on the disk, those of their offsets included."""
+    if feature.is_raw:
+        return episode.rows * feature.row_bytes
+    offsets = episode.segment.offsets_map(name)
+    return 8 * episode.rows + int(offsets[episode.start + episode.rows]) - int(offsets[episode.start])
+
+
+def _column_bytes(column: RawColumn | EncodedColumn, rows: int) -> int:
+    if isinstance(column, RawColumn):
+        return rows * column.row_bytes
+    return 8 * rows + column.num_bytes(rows)
+
+
+def _read(episode: EpisodeRows, name: str, start: int, stop: int) -> Any:
+    try:
+        return episode.segment.read_rows(name, episode.start + start, episode.start + stop)
+    except DecodeError as error:
+        raise DecodeError(f"feature {name!r}, steps {start} to {stop - 1}: {error}") from error
+
+
+def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of an episode's rows, small enough to be held; of a sequential codec whole runs where they fit."""
+    row_bytes = stored_bytes(episode, name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
+    most = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    cuts = _sync_rows(episode, name, feature, stop)
+    start = 0
+    while start < stop:
+        end = min(start + most, stop)
+        inside = cuts[(cuts > start) & (cuts <= end)]
+        if end < stop and len(inside):
+            end = int(inside[-1])
+        yield start, end
+        start = end
+
+
+def _sync_rows(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> npt.NDArray[np.intp]:
+    """Return the rows of an episode at which a run begins; none where rows do not need each other."""
+    codec = codec_class(feature)
+    if not issubclass(codec, SequentialCodec):
+        return np.empty(0, np.intp)
+    position, mask = codec.sync_mark
+    blobs = episode.segment.blob_map(name)
+    starts = episode.segment.offsets_map(name)[episode.start : episode.start + stop].astype(np.int64) + position
+    # what is damaged is found when it is read
+    found: npt.NDArray[np.intp] = np.flatnonzero(blobs[np.minimum(starts, len(blobs) - 1)] & mask)
+    return found

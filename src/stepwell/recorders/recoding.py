@@ -1,0 +1,185 @@
+"""Conversion: a new store of the same episodes, in which some features are stored another way.
+
+What a chunk of episodes is, `recoding_chunks` says; a worker writes one with `recoding_jobs`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, MutableSequence, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from stepwell.codecs import make_codec
+from stepwell.errors import SchemaError, StepwellError
+from stepwell.progress import make_bar
+from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
+from stepwell.recorders.distortion import Distortion
+from stepwell.recorders.jobs import NUM_COUNTERS, NUM_ITEMS, Failure
+from stepwell.recorders.pool import StartMethod, WorkerPool
+from stepwell.recorders.recoded_columns import RecodedColumn
+from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
+from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
+from stepwell.schema import Feature, Schema
+from stepwell.store import Store, open
+from stepwell.store.building import built_store
+from stepwell.store.deletion import episode_indices
+from stepwell.store.layout import STORE_JSON, replace_file
+from stepwell.store.manifests import seal_json
+from stepwell.store.records import StoreRecord
+
+__all__ = ["convert"]
+
+
+def convert(
+    source: Store | str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    features: Mapping[str, Feature | str],
+    *,
+    workers: int | None = None,
+    episodes: object = None,
+    progress: bool | None = None,
+) -> ConvertReport:
+    """Make a new store of the same episodes, in which some features are stored by another codec.
+
+    Episodes keep their order, ends, metadata and ``origin``, so that a split is the same in both stores. The features
+    that are not named are copied as they lie on the disk. Each row that was encoded is decoded again and compared.
+
+    Args:
+        source: a store, or its path. Deleted episodes are left behind.
+        target: path of the new store; nothing may be there. It appears whole or not at all: a killed conversion leaves
+            a hidden directory beside it, which the next try at the same path removes.
+        features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
+            quality=90)``), of which codec and options count: dtype and shape must be the same. Where both are what the
+            source has already, the bytes are copied.
+        workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
+            same, byte by byte, for every number.
+        episodes: an index, indices, a slice or a bool mask: only these; default all.
+        progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
+
+    Returns:
+        What became of each feature: bytes, ratio, PSNR.
+
+    Raises:
+        FeatureNotFoundError: a name that the source does not have.
+        SchemaError: a codec that cannot store the feature, or a feature of another dtype or shape; nothing was written.
+        StoreBusyError: an episode is still being recorded, or the source was compacted meanwhile.
+        StoreExistsError: something is at the target.
+        WorkerError: an episode that could not be converted; the message names it and says why.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.testing import tiny_store
+        >>> folder = tempfile.mkdtemp()
+        >>> store = tiny_store(f"{folder}/raw.well")
+        >>> report = convert(store, f"{folder}/small.well", {"observation.image": "zstd"}, workers=1)
+        >>> report.features["observation.image"].psnr_db, stepwell.open(report.path).schema["observation.image"].codec
+        (inf, 'zstd')
+
+    Notes:
+        Memory is bounded: two batches of rows of 32 MiB a worker, and one run of a sequential codec. Damage of the
+        source that no codec sees is copied: verify it first. In a script, more than one worker needs an
+        ``if __name__ == "__main__":`` guard.
+    """
+    began = time.perf_counter()
+    if workers is not None and workers < 0:
+        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    with nullcontext(source) if isinstance(source, Store) else open(source) as store:
+        before = _schema_of(store)
+        after = _converted_schema(before, features)
+        chosen = episode_indices(store, slice(None) if episodes is None else episodes)
+        chunks = plan_chunks(store, before, after, chosen)
+        record = _record_of(store, after)
+        with built_store(target) as hidden:
+            job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after))
+            results = _run(job, chunks, workers, progress)
+            replace_file(f"{hidden}/{STORE_JSON}", seal_json(record.to_json()))
+    return ConvertReport(
+        path=Path(target),
+        num_episodes=len(chosen),
+        num_steps=sum(chunk.num_steps for chunk in chunks),
+        seconds=time.perf_counter() - began,
+        features={name: _joined(before[name], after[name], [result[name] for result in results]) for name in after},
+    )
+
+
+def _record_of(store: Store, schema: Schema) -> StoreRecord:
+    """Return the target's record: another store, recorded the same way."""
+    told = store.record
+    new = StoreRecord(schema=schema, fps=told.fps, metadata=dict(told.metadata))
+    return replace(new, segment_bytes=told.segment_bytes, sync=told.sync)
+
+
+def _schema_of(store: Store) -> Schema:
+    if store.schema is None:
+        raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
+    return store.schema
+
+
+def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> Schema:
+    """Return the target's schema; raises what says why it cannot be."""
+    if not features:
+        raise SchemaError(f"no features to convert. Name at least one of {', '.join(schema)}, with its new codec.")
+    changed = dict(schema)
+    for name, given in features.items():
+        try:
+            changed[name] = _converted_feature(schema[name], given)
+        except SchemaError as error:
+            raise SchemaError(f"feature {name!r}: {error}") from error
+    return Schema(changed)
+
+
+def _converted_feature(old: Feature, given: Feature | str) -> Feature:
+    if isinstance(given, str):
+        new = replace(old, codec=given, options=())
+    elif isinstance(given, Feature):
+        is_alike = given.kind == old.kind or {given.kind, old.kind} == {"array", "image"}
+        if not is_alike or (given.dtype, given.shape) != (old.dtype, old.shape):
+            raise SchemaError(
+                f"it is {old.kind} {old.dtype} {old.shape}, not {given.kind} {given.dtype} {given.shape}. "
+                "A conversion changes codec and options only."
+            )
+        new = replace(old, kind=given.kind, codec=given.codec, options=given.options)
+    else:
+        raise SchemaError(f"got a {type(given).__name__}. Give the name of a codec, or a feature.")
+    for feature in (old, new):
+        make_codec(feature)
+    return new
+
+
+def _run(job: Recoding, chunks: Sequence[Chunk], workers: int | None, progress: bool | None) -> list[Result]:
+    """Write all chunks; returns the results in their order."""
+    found: dict[int, Result] = {}
+    num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
+    num_workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(chunks))
+    with make_bar(num_rows, "rows", wanted=progress) as bar:
+
+        def show(counters: Sequence[MutableSequence[int]]) -> None:
+            bar.update(min(num_rows, sum(one[NUM_ITEMS] for one in counters)) - bar.n)
+
+        if num_workers > 1:
+            method: StartMethod = "spawn"
+            with WorkerPool(job, num_workers, method) as pool:
+                pool.run(iter(chunks), lambda: show(pool.counters), lambda answer: found.update([answer]))
+        else:
+            counters = [0] * NUM_COUNTERS
+            for chunk in chunks:
+                answer = job.write(chunk, counters, lambda: show([counters]))
+                if isinstance(answer, Failure):
+                    raise answer.to_error()
+                found.update([answer])
+    return [found[chunk.ordinal] for chunk in chunks]
+
+
+def _joined(before: Feature, after: Feature, columns: Sequence[RecodedColumn]) -> ConvertedFeature:
+    """Return what became of a feature over all chunks."""
+    lost = [column.distortion for column in columns if column.distortion is not None]
+    return ConvertedFeature(
+        before=before,
+        after=after,
+        bytes_before=sum(column.bytes_before for column in columns),
+        bytes_after=sum(column.bytes_after for column in columns),
+        distortion=None if before == after else Distortion.joined(lost),
+    )

@@ -1,0 +1,106 @@
+"""Where a conversion cuts a store: chunks of consecutive episodes, each of which becomes a segment.
+
+::
+
+    source    | 00000000 ............ | 00000001 | 00000002 |     sealed segments
+    chunks    |    0    |    1    |       2      |     3    |     whole episodes, about as many bytes each
+    target    | 00000000 | 00000001 | 00000002   | 00000003 |     a segment each, whoever writes it
+
+Where the cuts are depends on the source and the features alone, never on the number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StoreBusyError
+from stepwell.schema import Schema
+from stepwell.store import Segment, Store
+
+__all__ = ["Chunk", "plan_chunks"]
+
+# chunks of which there are enough to keep many workers busy, unless they are so small that starting one costs more
+NUM_CHUNKS = 64
+LEAST_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive episodes that become one segment.
+
+    Args:
+        start: the first one's index in the target.
+        stop: one past the last.
+        ordinal: of the segment.
+        parts: name of each old segment with the places of its records, in the order of episodes.
+        source_indices: the episodes' indices in the source.
+        num_steps: of all of them.
+    """
+
+    start: int
+    stop: int
+    ordinal: int
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+    source_indices: tuple[int, ...]
+    num_steps: int
+
+
+def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray[np.int64]) -> list[Chunk]:
+    """Return the chunks: at the first end of an episode beyond the size that one shall have a new one begins.
+
+    Args:
+        store: the source.
+        before: its schema.
+        after: the target's.
+        chosen: int64, ascending indices of the episodes to convert.
+
+    Raises:
+        StoreBusyError: one of them is in a segment that is still being recorded.
+    """
+    table = store.episodes
+    for number in np.unique(table.segment[chosen]):
+        if not store.segments[number].is_sealed:
+            raise StoreBusyError(
+                f"segment {store.segments[number].name} of {store.path} is still being recorded. Close its writer, or "
+                "convert a checkpoint of the store."
+            )
+    row_bytes = {number: _row_bytes(store.segments[number], before, after) for number in set(table.segment[chosen])}
+    sizes = [int(table.rows[index] * row_bytes[table.segment[index]]) for index in chosen]
+    limit = min(store.record.segment_bytes, max(LEAST_CHUNK_BYTES, sum(sizes) // NUM_CHUNKS))
+    chunks: list[Chunk] = []
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        total += size
+        if total >= limit or place + 1 == len(sizes):
+            chunks.append(_chunk(store, chosen[start : place + 1], start, len(chunks)))
+            start, total = place + 1, 0
+    return chunks
+
+
+def _row_bytes(segment: Segment, before: Schema, after: Schema) -> float:
+    """Return how many bytes a row takes: decoded where it will be converted, on the disk where it is copied."""
+    total = 0.0
+    for name, feature in before.items():
+        if not feature.is_ragged and (feature.is_raw or after[name] != feature):
+            total += feature.row_bytes
+        else:
+            total += 8 + (segment.path / f"{name}.bin").stat().st_size / max(1, segment.num_rows)
+    return total
+
+
+def _chunk(store: Store, chosen: npt.NDArray[np.int64], start: int, ordinal: int) -> Chunk:
+    table = store.episodes
+    parts: dict[str, list[int]] = {}
+    for index in chosen:
+        parts.setdefault(store.segments[table.segment[index]].name, []).append(int(table.record[index]))
+    return Chunk(
+        start=start,
+        stop=start + len(chosen),
+        ordinal=ordinal,
+        parts=tuple((name, tuple(places)) for name, places in parts.items()),
+        source_indices=tuple(map(int, chosen)),
+        num_steps=int(table.length[chosen].sum()),
+    )

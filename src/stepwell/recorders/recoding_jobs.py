@@ -1,0 +1,114 @@
+"""The job of one worker of a conversion: write a chunk of episodes as one segment, merged of parts of old ones."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+
+from stepwell.codecs.codec import codec_class
+from stepwell.errors import StepwellError, StoreBusyError
+from stepwell.recorders.jobs import ITEM, NUM_ITEMS, Failure
+from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recode_column, stored_bytes
+from stepwell.recorders.recoding_chunks import Chunk
+from stepwell.schema import Schema
+from stepwell.store import Segment
+from stepwell.store.layout import SEGMENTS
+from stepwell.store.merging import Source, merge_segments
+
+__all__ = ["Recoding", "Result", "codec_modules"]
+
+Result = dict[str, RecodedColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class Recoding:
+    """What every worker needs to write any chunk.
+
+    Args:
+        source: path of the old store.
+        target: path of the new one, hidden as yet.
+        before: the old schema.
+        after: the new one.
+        modules: that register the codecs, for a process that has not imported them.
+    """
+
+    source: str
+    target: str
+    before: Schema
+    after: Schema
+    modules: tuple[str, ...]
+
+    @property
+    def converted(self) -> list[str]:
+        """Names of the features that are not copied."""
+        return [name for name in self.after if self.after[name] != self.before[name]]
+
+    def write(
+        self, chunk: Chunk, counters: MutableSequence[int], on_rows: Callable[[], None] = lambda: None
+    ) -> tuple[int, Result] | Failure:
+        """Write one chunk as one segment; returns its ordinal and what became of each feature, or what went wrong."""
+        counters[ITEM] = chunk.source_indices[0]
+
+        def advance(episode: EpisodeRows, rows: int) -> None:
+            counters[ITEM] = episode.source_index
+            counters[NUM_ITEMS] += rows
+            on_rows()
+
+        try:
+            return chunk.ordinal, self._write(chunk, advance)
+        except StepwellError as error:
+            return Failure(counters[ITEM], f"{type(error).__name__}: {error}", "", "episode")
+        except Exception as error:
+            return Failure.of(counters[ITEM], error, "episode")
+
+    def _write(self, chunk: Chunk, advance: Callable[[EpisodeRows, int], None]) -> Result:
+        for module in self.modules:
+            import_module(module)
+        sources = [self._open(name, places) for name, places in chunk.parts]
+        episodes = list(_episodes(chunk, sources))
+        directory = f"{self.target}/{SEGMENTS}/{chunk.ordinal:08d}-{self._tag(chunk)}"
+        found: Result = {}
+
+        def recode(name: str, stem: str) -> None:
+            found[name] = recode_column(stem, self.before[name], self.after[name], episodes, advance)
+
+        columns = {name: partial(recode, name) for name in self.converted}
+        merge_segments(directory, self.after, sources, columns=columns)
+        for name in self.after:
+            if name not in found:
+                size = sum(stored_bytes(episode, name, self.before[name]) for episode in episodes)
+                found[name] = RecodedColumn(size, size, None)
+        return found
+
+    def _open(self, name: str, places: Sequence[int]) -> Source:
+        try:
+            segment = Segment(f"{self.source}/{SEGMENTS}/{name}", self.before)
+        except FileNotFoundError as error:
+            raise StoreBusyError(f"segment {name} of {self.source} was compacted meanwhile. Try again.") from error
+        kept = np.zeros(len(segment.records), bool)
+        kept[list(places)] = True
+        return Source(segment, kept)
+
+    def _tag(self, chunk: Chunk) -> str:
+        """Return the segment's four digits: others for another source or other features, the same the next time."""
+        told = repr((chunk.parts, list(self.after.items())))
+        return f"{zlib.crc32(told.encode()) & 0xFFFF:04x}"
+
+
+def codec_modules(*schemas: Schema) -> tuple[str, ...]:
+    """Return the modules that register the codecs of some features."""
+    classes = {codec_class(feature) for schema in schemas for feature in schema.values()}
+    # a worker imports the main module under another name, and by itself
+    return tuple(sorted({known.__module__ for known in classes} - {"__main__"}))
+
+
+def _episodes(chunk: Chunk, sources: Sequence[Source]) -> Iterator[EpisodeRows]:
+    records = ((source.segment, record) for source in sources for record in source.records)
+    for place, (segment, record) in enumerate(records):
+        start, length, rows = int(record["start"]), int(record["length"]), int(record["rows"])
+        yield EpisodeRows(segment, start, length, rows, chunk.start + place, chunk.source_indices[place])

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepwell.errors import SchemaError
 
-__all__ = ["Array", "Bytes", "Feature", "Image", "Text"]
+__all__ = ["Array", "Bytes", "Feature", "Image", "Text", "Video"]
 
 Kind = Literal["array", "image", "text", "bytes"]
 KINDS: tuple[Kind, ...] = ("array", "image", "text", "bytes")
@@ -32,7 +32,7 @@ IMAGE_CHANNELS = (1, 3, 4)
 class Feature:
     """One column: kind, dtype, shape, codec.
 
-    Made by `Array`, `Image`, `Text` and `Bytes`, seldom by hand.
+    Made by `Array`, `Image`, `Video`, `Text` and `Bytes`, seldom by hand.
 
     Args:
         kind: "array", "image", "text" or "bytes".
@@ -212,6 +212,46 @@ def Image(
         'jpeg 96x96x3 uint8'
     """
     return Feature("image", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
+
+
+def Video(
+    shape: Sequence[int],
+    *,
+    encoder: str = "h264",
+    gop: int = 2,
+    crf: int | None = None,
+    preset: str | int | None = None,
+    pixel_format: str | None = None,
+    names: Sequence[str] | None = None,
+    final: bool = False,
+) -> Feature:
+    """Describe an image feature that is stored as video: uint8, lossy, small.
+
+    Args:
+        shape: (height, width, 3) of RGB, (height, width) or (height, width, 1) of grey; any sides up to 8192.
+        encoder: "h264" (default: fast to decode), "hevc" or "av1" (smaller). Rows imported from a file keep theirs.
+        gop: steps from one that needs no other to the next; a step costs the decoding of those before it in its gop.
+            Default 2, best for windows at random; 10 to 60 is smaller, and as fast with ``pooled`` and in sequence.
+        crf: quality, 0 (best) to 51, of "av1" to 63; default 23, 26 and 30 of h264, hevc and av1.
+        preset: how hard the encoder tries: "ultrafast" to "placebo", of "av1" 0 (slowest) to 13; default "veryfast",
+            "superfast" and 10.
+        pixel_format: "yuv420p" (default), of h264 and hevc also "yuv444p"; grey has one of its own.
+        names: of the channels.
+        final: see `Feature`.
+
+    Returns:
+        The feature. It needs PyAV: ``pip install "stepwell[video]"``.
+
+    Raises:
+        SchemaError: not an image shape.
+
+    Example:
+        >>> str(Video((480, 640, 3), encoder="av1", gop=10))
+        'video 480x640x3 uint8'
+    """
+    given = {"encoder": encoder, "gop": gop, "crf": crf, "preset": preset, "pixel_format": pixel_format}
+    options = {name: value for name, value in given.items() if value is not None}
+    return Feature("image", "|u1", _ints(shape), "video", _sorted_options(options), _names(names), final)
 
 
 def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:

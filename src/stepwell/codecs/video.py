@@ -1,0 +1,137 @@
+"""Images as video: rows that share what does not change, in runs that are short enough to be read at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import SequentialCodec, register_codec
+from stepwell.codecs.options import check_option_names
+from stepwell.codecs.video_decoding import close_decoder, open_decoder
+from stepwell.codecs.video_encoding import EncoderSettings, VideoEncoder
+from stepwell.codecs.video_rows import FLAGS_PLACE, SYNC_FLAG, VideoRow, parse_row
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
+from stepwell.schema import Feature
+
+__all__ = ["VideoCodec"]
+
+MAX_SIDE = 8192
+
+
+@register_codec
+class VideoCodec(SequentialCodec):
+    """H.264, HEVC or AV1: uint8, lossy, a run of ``gop`` rows between rows that need no other.
+
+    A row's bytes name the kind of their stream: a column may also hold rows that `VideoFile` took from a file, whatever
+    its encoder.
+
+    Args:
+        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), sides of 1 to 8192.
+            Options: see `stepwell.schema.Video`.
+
+    Raises:
+        SchemaError: another dtype or shape, or an option that is not allowed.
+        MissingDependencyError: PyAV is not installed.
+
+    Example:
+        >>> from stepwell.schema import Video
+        >>> codec = VideoCodec(Video((48, 64, 3)))
+        >>> encoder = codec.encoder()
+        >>> rows = [np.frombuffer(encoder.put(np.full((48, 64, 3), 30 * i, "uint8"))[0], np.uint8) for i in range(2)]
+        >>> last = np.empty((48, 64, 3), np.uint8)
+        >>> codec.decode_run(rows, [1], [last])
+        >>> abs(int(last[0, 0, 0]) - 30) < 4
+        True
+
+    Notes:
+        Safe for any number of threads: each opens its own decoders, at most 8, and drops those of its parent after a
+        fork. Encoding and decoding release the GIL. Every row has a checksum: one that was changed or cut off is
+        refused, and so is a run of which ffmpeg cannot decode every picture up to the last one wanted. A file that was
+        damaged before it was imported is the exception: what its decoder does not notice shows in the pixels.
+
+    Source:
+        ITU-T H.264 and H.265, AV1 bitstream specification; `video_rows` has the layout of a row.
+    """
+
+    name: ClassVar[str] = "video"
+    is_slow: ClassVar[bool] = True
+    sync_mark = (FLAGS_PLACE, SYNC_FLAG)
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        check_option_names(feature, "encoder", "gop", "crf", "preset", "pixel_format")
+        _check_is_picture(feature)
+        try:
+            import av  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError.of("av", "video") from error
+        self._settings = EncoderSettings.of(feature)
+
+    def encoder(self) -> VideoEncoder:
+        """Return the encoder of a new column; see `SequentialCodec.encoder`.
+
+        Raises:
+            SchemaError: PyAV was built without this encoder.
+        """
+        return VideoEncoder(self._settings)
+
+    def decode_run(
+        self,
+        blobs: Sequence[npt.NDArray[np.uint8]],
+        wanted: Sequence[int],
+        outs: Sequence[npt.NDArray[Any]],
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Decode rows of one run, up to the last one wanted; see `SequentialCodec.decode_run`."""
+        if not len(wanted):
+            return
+        rows = [parse_row(blob.tobytes()) for blob in blobs[: wanted[-1] + 1]]
+        _check_is_run(rows)
+        places: dict[int, list[int]] = {row.picture: [] for row in rows}
+        for place, row in enumerate(wanted):
+            places[rows[row].picture].append(place)
+        key = rows[0].kind, self.feature.fixed_shape, size
+        decoder = open_decoder(*key)
+        try:
+            for number, frame in decoder.pictures(packet for row in rows for packet in row.packets):
+                shown = places.pop(number, [])
+                for place in shown[:1]:
+                    decoder.write(frame, outs[place])
+                for place in shown[1:]:
+                    outs[place][...] = outs[shown[0]]
+                if not places:
+                    return
+        except DecodeError:
+            close_decoder(*key)
+            raise
+        raise DecodeError(f"video run of {len(rows)} rows: no picture {min(places)} came out of its packets.")
+
+
+def _check_is_run(rows: list[VideoRow]) -> None:
+    """Refuse what is no run from its sync row on."""
+    if not rows[0].is_sync:
+        raise DecodeError("video row: does not begin a run; it can be decoded only with the rows before it.")
+    num_packets = 0
+    for place, row in enumerate(rows):
+        num_packets += len(row.packets)
+        if row.kind != rows[0].kind or (row.is_sync and place > 0):
+            raise DecodeError(f"video run: row {place} begins a run of its own ({row.kind}, not {rows[0].kind}).")
+        if row.picture >= num_packets:
+            raise DecodeError(
+                f"video run: row {place} shows picture {row.picture} of the {num_packets} that are there."
+            )
+
+
+def _check_is_picture(feature: Feature) -> None:
+    shape = feature.shape
+    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))
+    if feature.kind not in ("image", "array") or feature.np_dtype != np.uint8 or not is_image:
+        raise SchemaError(
+            f'codec "video" cannot store {feature.np_dtype.name} {shape}. Allowed: uint8 (height, width) or '
+            '(height, width, 1 | 3). Use "png" or "zstd" for other dtypes and for 4 channels.'
+        )
+    if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
+        raise SchemaError(f'codec "video" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')

@@ -1,0 +1,300 @@
+"""Encoders: what each is told so that rows can be read at random, and the encoder of one column."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import RowEncoder
+from stepwell.codecs.options import choice_option, int_option
+from stepwell.codecs.video_decoding import coded_size
+from stepwell.codecs.video_rows import pack_row
+from stepwell.errors import MissingDependencyError, SchemaError
+from stepwell.schema import Feature
+
+__all__ = ["ENCODERS", "EncoderSettings", "VideoEncoder"]
+
+DEFAULT_ENCODER = "h264"
+DEFAULT_GOP = 2
+MAX_GOP = 10_000
+# only so that there is one: rows have no times, and no rate is aimed at
+FRAMES_PER_SECOND = 30
+INTRA_PICTURE = 1
+SVT_LOG_FATAL = "0"
+X26_PRESETS = (
+    "ultrafast",
+    "superfast",
+    "veryfast",
+    "faster",
+    "fast",
+    "medium",
+    "slow",
+    "slower",
+    "veryslow",
+    "placebo",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderKind:
+    """What there is to know about an encoder.
+
+    Args:
+        library: its name in ffmpeg.
+        crf: the default quality; the most that is allowed.
+        presets: that are allowed, and the default one.
+        pixel_formats: of colour pictures.
+        grey_format: of grey pictures.
+        options: which make it deterministic, silent, without delay, and cut runs where it is told to.
+    """
+
+    library: str
+    crf: int
+    most_crf: int
+    presets: tuple[str, ...]
+    preset: str
+    pixel_formats: tuple[str, ...]
+    grey_format: str
+    options: dict[str, str]
+
+
+ENCODERS = {
+    "h264": EncoderKind(
+        "libx264",
+        23,
+        51,
+        X26_PRESETS,
+        "veryfast",
+        ("yuv420p", "yuv444p"),
+        "gray",
+        {
+            "tune": "fastdecode,zerolatency",
+            "forced-idr": "1",
+            "x264-params": "scenecut=0:bframes=0:threads=1:open-gop=0",
+        },
+    ),
+    "hevc": EncoderKind(
+        "libx265",
+        26,
+        51,
+        X26_PRESETS,
+        "superfast",
+        ("yuv420p", "yuv444p"),
+        "gray",
+        {
+            "tune": "zerolatency",
+            "forced-idr": "1",
+            "x265-params": "log-level=none:info=0:scenecut=0:bframes=0:open-gop=0:repeat-headers=1:"
+            "pools=none:frame-threads=1:wpp=0",
+        },
+    ),
+    "av1": EncoderKind(
+        "libsvtav1",
+        30,
+        63,
+        tuple(map(str, range(14))),
+        "10",
+        ("yuv420p",),
+        "yuv420p",
+        {"svtav1-params": "pred-struct=1:lp=1:scd=0"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSettings:
+    """The options of a feature, checked.
+
+    Args:
+        name: of the encoder, a key of `ENCODERS`; also the kind of its stream.
+        gop: rows from one sync row to the next.
+        crf: constant rate factor: 0 is best, the higher the smaller.
+        preset: how hard the encoder tries.
+        pixel_format: in which pictures are encoded.
+        shape: of the feature.
+    """
+
+    name: str
+    gop: int
+    crf: int
+    preset: str
+    pixel_format: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, feature: Feature) -> EncoderSettings:
+        """Return a feature's settings.
+
+        Raises:
+            SchemaError: an option that is not allowed.
+        """
+        name = feature.option("encoder", DEFAULT_ENCODER)
+        if name not in ENCODERS:
+            raise SchemaError(
+                f"option 'encoder' of codec 'video' is {name!r}. Allowed: {', '.join(map(repr, ENCODERS))}; "
+                f"this PyAV can encode: {', '.join(map(repr, _built_in_encoders())) or 'none of them'}."
+            )
+        kind = ENCODERS[name]
+        is_grey = feature.fixed_shape[2:] != (3,)
+        formats = (kind.grey_format,) if is_grey else kind.pixel_formats
+        preset = feature.option("preset", kind.preset)
+        return cls(
+            name,
+            int_option(feature, "gop", DEFAULT_GOP, least=1, most=MAX_GOP),
+            int_option(feature, "crf", kind.crf, least=0, most=kind.most_crf),
+            str(preset) if preset in map(int, filter(str.isdigit, kind.presets)) else _preset(feature, kind),
+            choice_option(feature, "pixel_format", formats[0], formats),
+            feature.fixed_shape,
+        )
+
+
+class VideoEncoder(RowEncoder):
+    """One open encoder: a picture in, a row out.
+
+    Args:
+        settings: of the feature.
+
+    Raises:
+        SchemaError: this build of ffmpeg has no such encoder, or it refuses the settings.
+
+    Notes:
+        For one thread at a time; not to be used after a fork. Equal pictures from the start give equal bytes. x264 and
+        x265 start no threads; SVT-AV1 has a few of its own, and prints to stderr as the environment's ``SVT_LOG``
+        says, which is set to fatal errors only unless it is set.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self._settings = settings
+        self._context: Any = None
+        self._reformatter: Any = None
+        self._error: type[Exception] = Exception
+        self._num_put = 0  # since the encoder was opened
+        self._num_got = 0
+        self._place = 0  # of the next row to put, from the last sync row
+        self._picture = -1  # the last one that came out, in its run
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            import av
+            from av.video.reformatter import VideoReformatter
+        except ImportError as error:
+            raise MissingDependencyError.of("av", "video") from error
+        settings, kind = self._settings, ENCODERS[self._settings.name]
+        if settings.name not in _built_in_encoders():
+            raise SchemaError(
+                f"this PyAV has no {kind.library}, which encodes {settings.name!r}. "
+                f"It can encode: {', '.join(map(repr, _built_in_encoders())) or 'nothing that is allowed'}."
+            )
+        os.environ.setdefault("SVT_LOG", SVT_LOG_FATAL)
+        context: Any = av.CodecContext.create(kind.library, "w")
+        context.height, context.width = coded_size(*settings.shape[:2])
+        context.pix_fmt = settings.pixel_format
+        context.time_base, context.framerate = Fraction(1, FRAMES_PER_SECOND), FRAMES_PER_SECOND
+        context.thread_count, context.gop_size = 1, settings.gop
+        _set_colours(context, is_grey=settings.shape[2:] != (3,))
+        context.options = {"preset": settings.preset, "crf": str(settings.crf), **kind.options}
+        try:
+            context.open()
+        except av.error.FFmpegError as error:
+            raise SchemaError(f"{kind.library} refuses {settings}: {error}.") from error
+        self._context, self._reformatter, self._error = context, VideoReformatter(), av.error.FFmpegError
+        self._num_put = self._num_got = 0
+
+    def put(self, value: Any) -> list[bytes]:
+        """Take the next picture; see `RowEncoder.put`."""
+        if self._context is None:
+            self._open()
+        frame = self._frame(value)
+        frame.pts = self._num_put
+        is_sync = self._place == 0
+        if is_sync:
+            frame.pict_type = INTRA_PICTURE
+        packets = self._context.encode(frame)
+        self._num_put += 1
+        self._place = (self._place + 1) % self._settings.gop
+        return self._rows(packets)
+
+    def end(self) -> list[bytes]:
+        """End the episode; see `RowEncoder.end`."""
+        self._place = 0
+        if self._num_put == self._num_got:
+            return []
+        # none of the encoders does so with these options; one that did would have to be opened anew
+        rows = self._rows(self._context.encode(None))
+        self._context = None
+        return rows
+
+    def close(self) -> None:
+        """Let go of the encoder; see `RowEncoder.close`."""
+        if self._context is not None:
+            with suppress(self._error):
+                self._context.encode(None)  # SVT-AV1 wants to be told that it is over
+            self._context = None
+
+    def _rows(self, packets: list[Any]) -> list[bytes]:
+        rows = []
+        for packet in packets:
+            self._num_got += 1
+            is_sync = bool(packet.is_keyframe)
+            self._picture = 0 if is_sync else self._picture + 1
+            rows.append(pack_row(self._settings.name, [bytes(packet)], self._picture, is_sync=is_sync))
+        return rows
+
+    def _frame(self, value: Any) -> Any:
+        """Return a picture as the encoder takes it, in memory of its own."""
+        import av
+        from av.video.reformatter import ColorRange, Colorspace, Interpolation
+
+        pixels = _padded(np.asarray(value, np.uint8).reshape(*self._settings.shape[:2], -1))
+        if pixels.shape[2] == 1:
+            grey = av.VideoFrame.from_ndarray(pixels[:, :, 0], "gray")
+            grey.color_range = ColorRange.JPEG
+            return self._reformatter.reformat(
+                grey, format=self._settings.pixel_format, dst_color_range=ColorRange.JPEG, threads=1
+            )
+        return self._reformatter.reformat(
+            av.VideoFrame.from_numpy_buffer(pixels, "rgb24"),
+            format=self._settings.pixel_format,
+            dst_colorspace=Colorspace.ITU709,
+            dst_color_range=ColorRange.MPEG,
+            interpolation=Interpolation.BILINEAR | Interpolation.ACCURATE_RND,
+            threads=1,
+        )
+
+
+def _built_in_encoders() -> tuple[str, ...]:
+    """Return those of our encoders that this build of ffmpeg has."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingDependencyError.of("av", "video") from error
+    return tuple(name for name, kind in ENCODERS.items() if kind.library in av.codecs_available)
+
+
+def _preset(feature: Feature, kind: EncoderKind) -> str:
+    return choice_option(feature, "preset", kind.preset, kind.presets)
+
+
+def _set_colours(context: Any, *, is_grey: bool) -> None:
+    """Say in the stream what its numbers mean: BT.709 of limited range, which players expect; grey of full range."""
+    from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+
+    context.colorspace = Colorspace.ITU709
+    context.color_primaries = ColorPrimaries.BT709
+    context.color_trc = ColorTrc.BT709
+    context.color_range = ColorRange.JPEG if is_grey else ColorRange.MPEG
+
+
+def _padded(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return a picture at the size at which it is encoded, C-contiguous, its edges repeated."""
+    height, width = coded_size(*pixels.shape[:2])
+    if (height, width) != pixels.shape[:2]:
+        pixels = np.pad(pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)), mode="edge")
+    return np.ascontiguousarray(pixels)

@@ -1,0 +1,160 @@
+"""The bytes of one video row: a marker that decoders skip, then the packets of the row.
+
+::
+
+    h264   00 00 00 01 1e 80   F  C C C C  numbers  packets      a NAL unit of an unspecified type
+    hevc   00 00 00 01 60 01   F  C C C C  numbers  packets      likewise
+    av1    12 00 7a L  L  80   F  C C C C  numbers  80  packets  temporal delimiter, padding OBU of L bytes
+    mpeg4  00 00 01 b2 34 80   F  C C C C  numbers  packets      user data
+    vp9    00 00 01 b2 39 80   F  C C C C  numbers  packets      no stream that can be cut: only stepwell reads it
+
+    F        flags; bit 0: the row begins a run
+    C        CRC-32 of what follows, begun with F; its low 28 bits, 7 a byte, low ones first
+    numbers  how many packets, the size of each, which picture of the run the row shows; 6 bits a byte, low ones
+             first, bit 6 where more follow
+
+Every byte from F on has its top bit set: no start code arises in a marker. So the rows of a column, back to back, are
+an elementary stream which ffmpeg plays. Packets are in the order of decoding, with parameter sets in band. **Picture**
+n of a run is the one that its n-th packet makes: own recordings show picture 0, 1, 2, ..., those with B-frames jump.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.errors import DecodeError
+
+__all__ = ["FLAGS_PLACE", "STREAM_KINDS", "SYNC_FLAG", "VideoRow", "pack_row", "parse_row"]
+
+FLAGS_PLACE = 6
+SYNC_FLAG = 0x01
+TOP_BIT = 0x80
+MORE_BIT = 0x40
+CHECKSUM_BYTES = 4
+HEAD_BYTES = FLAGS_PLACE + 1 + CHECKSUM_BYTES
+CHECKSUM_MASK = (1 << 28) - 1
+TEMPORAL_DELIMITER = b"\x12\x00"
+AV1_MARK = TEMPORAL_DELIMITER + b"\x7a"
+# an OBU's size in two bytes of LEB128, whatever it is, so that the flags stand at one place in all streams
+AV1_SIZE_PLACE = len(AV1_MARK)
+# an OBU ends with a set bit and clear ones up to the byte
+AV1_TRAILING_BITS = b"\x80"
+_MARKS = {
+    "h264": b"\0\0\0\1\x1e\x80",
+    "hevc": b"\0\0\0\1\x60\x01",
+    "mpeg4": b"\0\0\1\xb2\x34\x80",
+    "vp9": b"\0\0\1\xb2\x39\x80",
+}
+_KINDS = {mark: kind for kind, mark in _MARKS.items()}
+STREAM_KINDS = ("av1", *_MARKS)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRow:
+    """One parsed row.
+
+    Args:
+        kind: of the stream, one of `STREAM_KINDS`.
+        is_sync: whether the row begins a run.
+        packets: of the row, in the order of decoding; none where the row shows a picture of an earlier row.
+        picture: which picture of the run the row shows.
+    """
+
+    kind: str
+    is_sync: bool
+    packets: tuple[memoryview, ...]
+    picture: int
+
+
+def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool) -> bytes:
+    """Return the bytes of a row.
+
+    Args:
+        kind: of the stream, one of `STREAM_KINDS`.
+        packets: what ffmpeg calls so: of h264 and hevc with start codes.
+        picture: which picture of the run the row shows.
+        is_sync: whether the row begins a run.
+
+    Example:
+        >>> row = pack_row("h264", [bytes([0, 0, 0, 1, 0x65, 7])], picture=0, is_sync=True)
+        >>> parse_row(row).picture, len(row)
+        (0, 20)
+    """
+    is_av1 = kind == "av1"
+    if is_av1:
+        packets = _delimited(packets)
+    numbers = b"".join(map(_pack_number, (len(packets), *map(len, packets), picture)))
+    numbers += AV1_TRAILING_BITS * is_av1
+    flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
+    body = numbers + b"".join(packets)
+    size = HEAD_BYTES - AV1_SIZE_PLACE - 2 + len(numbers)
+    mark = AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT)) if is_av1 else _MARKS[kind]
+    return mark + bytes((flags,)) + _checksum(body, flags) + body
+
+
+def parse_row(blob: bytes) -> VideoRow:
+    """Return what a row says and holds.
+
+    Raises:
+        DecodeError: not a row, cut off, or changed.
+    """
+    kind = "av1" if blob.startswith(AV1_MARK) else _KINDS.get(blob[:FLAGS_PLACE])
+    if kind is None or len(blob) <= HEAD_BYTES:
+        raise DecodeError(
+            f"video row of {len(blob)} bytes begins with {blob[:8].hex(' ')!r}: no marker of a video row."
+        )
+    flags, body = blob[FLAGS_PLACE], memoryview(blob)[HEAD_BYTES:]
+    if blob[FLAGS_PLACE + 1 : HEAD_BYTES] != _checksum(body, flags):
+        raise DecodeError(f"video row of {len(blob)} bytes: its checksum is wrong, bytes were changed or cut off.")
+    numbers, place = _parse_numbers(blob, HEAD_BYTES)
+    place += len(AV1_TRAILING_BITS) * (kind == "av1")
+    packets = []
+    for size in numbers[:-1]:
+        packets.append(memoryview(blob)[place : place + size])
+        place += size
+    if place != len(blob):
+        raise DecodeError(f"video row of {len(blob)} bytes: its packets end at byte {place}.")
+    return VideoRow(kind, bool(flags & SYNC_FLAG), tuple(packets), numbers[-1])
+
+
+def _delimited(packets: Sequence[bytes]) -> list[bytes]:
+    """Return packets of AV1 each behind a temporal delimiter, the first without: the marker begins with one."""
+    bare = [packet.removeprefix(TEMPORAL_DELIMITER) for packet in packets]
+    return [*bare[:1], *(TEMPORAL_DELIMITER + packet for packet in bare[1:])]
+
+
+def _checksum(body: bytes | memoryview, flags: int) -> bytes:
+    value = zlib.crc32(body, flags) & CHECKSUM_MASK
+    return bytes(TOP_BIT | value >> shift & 0x7F for shift in (0, 7, 14, 21))
+
+
+def _pack_number(value: int) -> bytes:
+    groups = bytearray()
+    while value >= MORE_BIT:
+        groups.append(TOP_BIT | MORE_BIT | value & 0x3F)
+        value >>= 6
+    groups.append(TOP_BIT | value)
+    return bytes(groups)
+
+
+def _parse_numbers(blob: bytes, place: int) -> tuple[list[int], int]:
+    """Return the sizes of the packets and the picture, and the place of the first packet."""
+    numbers: list[int] = []
+    count = None
+    while count is None or len(numbers) <= count:
+        value = shift = 0
+        while True:
+            if place == len(blob) or not blob[place] & TOP_BIT:
+                raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")
+            value |= (blob[place] & 0x3F) << shift
+            shift += 6
+            place += 1
+            if not blob[place - 1] & MORE_BIT:
+                break
+        if count is None:
+            count = value
+        else:
+            numbers.append(value)
+    return numbers, place

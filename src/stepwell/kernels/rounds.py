@@ -13,11 +13,11 @@ from numba import njit
 
 from stepwell.kernels.permutation import mix64, shuffle_labels
 
-__all__ = ["BEGIN", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "SIZE", "deal", "sum_rounds"]
+__all__ = ["BEGIN", "BITS", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "SIZE", "deal", "key_lines", "sum_rounds"]
 
 # columns of a lane's table, int64 [L, LINE_COLUMNS], one line a block in the order of the lane
-FIRST, SIZE, BEGIN, COUNT, PHASE, KEY = range(6)
-LINE_COLUMNS = 6
+FIRST, SIZE, BEGIN, COUNT, PHASE, KEY, BITS = range(7)
+LINE_COLUMNS = 7
 
 # a set that is shuffled as a table reaches every order; above this size a mix by position is as good, and faster
 _TABLE_SIZE = 256
@@ -43,6 +43,33 @@ def _edge(count: Any, phase: Any, stay: Any, k: Any) -> Any:
     return np.int64((np.uint64(k) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
 
 
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _num_bits(n: Any) -> Any:
+    bits = _LEAST_BITS
+    while (1 << bits) < n:
+        bits += 1
+    return bits
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def key_lines(lines: Any, blocks: Any, num_resident: Any, key: Any) -> None:
+    """Work out what each block is permuted and dealt by.
+
+    Args:
+        lines: int64 [L, LINE_COLUMNS]; written.
+        blocks: int64 [L], the block of each line.
+        num_resident: S, blocks of a round, 1 to L.
+        key: uint64 [2].
+    """
+    num_rounds = lines.shape[0] - num_resident + 1
+    for j in range(lines.shape[0]):
+        word = mix64(mix64(np.uint64(blocks[j]) + key[0]) + key[1])
+        _, stay = _stay(j, num_resident, num_rounds)
+        lines[j, KEY] = np.int64(word)
+        lines[j, BITS] = _num_bits(lines[j, SIZE])
+        lines[j, PHASE] = np.int64(mix64(word) % np.uint64(stay))
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
     """Write how many positions there are before each round.
@@ -63,14 +90,6 @@ def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
             before = after
     for r in range(num_rounds):
         round_starts[r + 1] += round_starts[r]
-
-
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _num_bits(n: Any) -> Any:
-    bits = _LEAST_BITS
-    while (1 << bits) < n:
-        bits += 1
-    return bits
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -158,4 +177,4 @@ def _anchor(lines: Any, r: Any, num_rounds: Any, edges: Any, draw: Any) -> Any:
     line = lines[r + low]
     enter, stay = _stay(r + low, edges.size - 1, num_rounds)
     rank = line[BEGIN] + _edge(line[COUNT], line[PHASE], stay, r - enter) + draw - edges[low]
-    return line[FIRST] + _scatter(rank, line[SIZE], _num_bits(line[SIZE]), np.uint64(line[KEY]))
+    return line[FIRST] + _scatter(rank, line[SIZE], line[BITS], np.uint64(line[KEY]))

@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import lcm
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, ch
 from stepwell.order.passes import random
 from stepwell.order.stream import stream_spans
 from stepwell.order.weights import Weights, check_weights
+
+if TYPE_CHECKING:
+    from stepwell.windows import Blocks
 
 __all__ = ["Mixed", "mixed"]
 
@@ -104,13 +108,14 @@ def mixed(
     Args:
         weights: float [P], one for each store of the view, in proportion to its share of positions; 0 leaves it out.
         order: how each store is walked, one for all or one each; when left out, `random` with a seed of
-            its own for each. An order is told only the anchors of its store.
+            its own for each. An order is told only the anchors of its store; `pooled` is refused.
         seed: an int, 0 or more.
         num_samples: positions an epoch; as many as the view has anchors when left out.
 
     Raises:
         OrderError: a weight is negative, infinite, NaN, or positive and below 2**-30 of their sum, or all are 0. At
-            bind: there are not as many weights as stores, or a store of positive weight has no anchor.
+            bind: there are not as many weights as stores, a store of positive weight has no anchor, or an order is
+            pooled.
 
     Example:
         >>> mixed([3, 1], seed=5)
@@ -156,6 +161,13 @@ class PartIndex:
         """Return float64 [num_anchors], the value of a scalar feature at every anchor of the store."""
         begin, end = self._range
         return self.whole.read_steps(feature)[begin:end]
+
+    def blocks(self, max_bytes: int) -> Blocks:
+        """Refuse: the parts of a mixture would need a pool each."""
+        raise OrderError(
+            "a pooled order within mixed(...). Mix with random(...) or sequential(), or use pooled(...) over the whole "
+            "view: it draws from all stores at once, each in proportion to its anchors."
+        )
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,22 @@ from collections.abc import Callable
 from stepwell.errors import OrderError
 from stepwell.order.order import Order
 from stepwell.order.passes import random, sequential
+from stepwell.order.pooled import pooled
 
 __all__ = ["make_order"]
 
-_NAMED: dict[str, Callable[[int], Order]] = {"sequential": lambda seed: sequential(), "random": random}
+_NAMED: dict[str, Callable[[int], Order]] = {
+    "sequential": lambda seed: sequential(),
+    "random": random,
+    "pooled": lambda seed: pooled(seed=seed),
+}
 
 
 def make_order(order: str | Order, *, seed: int = 0) -> Order:
     """Return the order that a name stands for; an `Order` is passed through.
 
     Args:
-        order: "sequential", "random", or an order of any kind.
+        order: "sequential", "random", "pooled" (of 512 MiB), or an order of any kind.
         seed: for an order given by name; an `Order` has its own.
 
     Raises:
@@ -33,5 +38,5 @@ def make_order(order: str | Order, *, seed: int = 0) -> Order:
         return _NAMED[order](seed)
     raise OrderError(
         f"order {order!r}. Allowed are {', '.join(map(repr, _NAMED))}, or an Order: "
-        "stepwell.order.weighted(...), stepwell.order.mixed(...) or your own subclass."
+        "stepwell.order.pooled(...), stepwell.order.weighted(...), stepwell.order.mixed(...) or your own subclass."
     )

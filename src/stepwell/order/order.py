@@ -20,12 +20,16 @@ object has `BoundOrder.num_positions` and `BoundOrder.positions`::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import OrderError
+
+if TYPE_CHECKING:
+    from stepwell.order.dealing import Dealing
+    from stepwell.windows import Blocks
 
 __all__ = ["AnchorIndex", "BoundOrder", "Order", "check_count", "check_range", "check_seed"]
 
@@ -53,6 +57,13 @@ class AnchorIndex(Protocol):
 
         Raises:
             FeatureNotFoundError: no such feature.
+        """
+
+    def blocks(self, max_bytes: int) -> Blocks:
+        """Return the anchors cut into blocks of about as many bytes of decoded rows.
+
+        Raises:
+            OrderError: these anchors cannot be cut.
         """
 
 
@@ -83,6 +94,24 @@ class BoundOrder(ABC):
         Raises:
             OrderError: the epoch or the range is out of bounds.
         """
+
+    @property
+    def digest(self) -> str:
+        """What it depends on beside the order and the set of anchors, as text; "" (the default) for nothing."""
+        return ""
+
+    @property
+    def is_laned(self) -> bool:
+        """Whether `for_ranks` makes another order of it; False is the default."""
+        return False
+
+    def for_ranks(self, dealing: Dealing) -> BoundOrder:
+        """Return the order to use where several ranks share an epoch; the default is the order itself.
+
+        Args:
+            dealing: which rank gets which positions.
+        """
+        return self
 
 
 class Order(ABC):

@@ -1,0 +1,273 @@
+"""A random order for what must be decoded: anchors drawn from a pool of blocks, each of which is loaded once an epoch.
+
+The anchors are cut into M blocks (`stepwell.windows.Blocks`); the blocks are visited in an order that seed and epoch
+choose. At any time S of them are resident. An epoch is cut into R **rounds**; in each, anchors are drawn from all
+resident blocks, and between two rounds the oldest block leaves and the next enters::
+
+    R = L - S + 1               rounds of L blocks: block j, counted in the order of the visit,
+    enter(j) = max(0, j - S + 1)        is resident from this round on,
+    leave(j) = min(j, R - 1)            to this one;  so the blocks of round r are j = r, ..., r + S - 1
+    stay(j)  = leave(j) - enter(j) + 1  rounds in all
+
+The n anchors of a block are permuted by a key of (seed, epoch, block), and dealt to its rounds in equal parts: its k-th
+round gets ``[edge(k), edge(k + 1))`` of them. A phase, ``0 <= phase < stay`` by the same key, says which parts have one
+more, or small blocks would all have their anchors in the same place::
+
+    edge(k) = (k * n + phase) // stay           edge(0) = 0, edge(stay) = n
+
+All parts of a round are permuted together. The size of each round, and with it the round of any position, follows from
+a sum over the blocks: no simulation and no state. 5 blocks of 6 anchors, S = 3, R = 3::
+
+    block   0  1  2  3  4
+    stay    1  2  3  2  1
+    round 0 6  3  2                 positions  0 .. 10, a random mix of these
+    round 1    3  2  3              positions 11 .. 18
+    round 2       2  3  6           positions 19 .. 29
+
+In the first and the last rounds of an epoch, blocks that stay for less give more: the oldest about 1 / ln(S) of the
+first round. From round S to round R - S on all are alike.
+
+Ranks: with W ranks the sequence of all anchors, block after block in the order of the visit, is cut into W **lanes**,
+as long as what each rank gets (`stepwell.order.Dealing`). A block at a cut is in two lanes, with a part of its permuted
+anchors in each. A rank draws its positions from its own lane, by the rules above, so that it loads no other blocks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import OrderError
+from stepwell.order.dealing import Dealing
+from stepwell.order.keys import derive_key
+from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed
+from stepwell.order.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from stepwell.windows import Blocks
+
+__all__ = ["BoundPooled", "Pooled", "pooled"]
+
+Int64s = npt.NDArray[np.int64]
+
+# two to draw from, and two on their way
+_LEAST_SLOTS = 4
+# an iteration has one lane under way, or two where it goes from one epoch to the next
+_MAX_LANES = 8
+
+
+@dataclass(frozen=True)
+class Pooled(Order):
+    """Every anchor once, drawn from a pool; see `pooled`."""
+
+    bytes: int
+    seed: int = 0
+    blocks: int = 64
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", parse_bytes("bytes", self.bytes))
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "blocks", check_count("blocks", self.blocks, least=_LEAST_SLOTS))
+
+    def bind(self, index: AnchorIndex) -> BoundPooled:
+        """Return the order over the anchors of an index.
+
+        Raises:
+            OrderError: the pool is too small for a few blocks; says what it needs.
+        """
+        blocks = index.blocks(max(1, self.bytes // self.blocks))
+        num_slots = self.bytes // blocks.max_bytes if blocks.max_bytes else len(blocks)
+        if num_slots < min(_LEAST_SLOTS, len(blocks)):
+            needed = _LEAST_SLOTS * blocks.max_bytes
+            raise OrderError(
+                f"a pool of {self.bytes:,} bytes holds {num_slots} blocks of {blocks.max_bytes:,} bytes, which the "
+                f"longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
+            )
+        return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
+
+
+def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int = 64) -> Pooled:
+    """Return the order that draws at random from a pool of decoded steps, and visits every anchor once an epoch.
+
+    What a loader decodes for one window it keeps for the others that show the same steps: each is decoded about once
+    an epoch, in memory that is bounded. An epoch is a random order of blocks of steps; anchors are drawn at random from
+    all blocks in the pool, and a block that is used up is replaced by the next, which was loaded meanwhile. A view
+    that fits into the pool is decoded once for all epochs, and drawn from as `random` does.
+
+    Args:
+        bytes: memory for decoded steps: an int, or "512 MiB", "2 GB" (GB is 10**9, GiB 2**30).
+        seed: an int, 0 or more.
+        blocks: how many blocks the pool has room for, at least 4; more of them mix better, and steps that lie between
+            two blocks are decoded for both.
+
+    Raises:
+        OrderError: a number is out of range; at bind: the windows need a larger pool.
+
+    Example:
+        >>> pooled("64 MiB", seed=3)
+        Pooled(bytes=67108864, seed=3, blocks=64)
+
+    Notes:
+        A function of (seed, epoch, position) and of how the anchors are cut into blocks, that is of the fields, too;
+        with several ranks also of the batch size and their number.
+    """
+    return Pooled(bytes, seed, blocks)  # type: ignore[arg-type]  # converted by the dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """What one rank visits in one epoch.
+
+    Args:
+        blocks: int64 [L], in the order of the visit.
+        lines: int64 [L, columns], of `stepwell.kernels.rounds`.
+        round_starts: int64 [R + 1], positions of the lane before each round.
+        num_resident: S, blocks of a round.
+        key: uint64 [2], of the shuffles inside the rounds.
+    """
+
+    blocks: Int64s
+    lines: Int64s
+    round_starts: Int64s
+    num_resident: int
+    key: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundPooled(BoundOrder):
+    """A pooled order over one index.
+
+    Args:
+        blocks: that the anchors are cut into.
+        num_slots: how many of them the pool has memory for.
+        seed: of the order.
+        dealing: which rank gets which positions; one rank until `for_ranks`.
+
+    Notes:
+        As for `BoundOrder`. Keeps some numbers a block for the last few epochs.
+    """
+
+    blocks: Blocks
+    num_slots: int
+    seed: int
+    dealing: Dealing
+
+    @property
+    def num_positions(self) -> int:
+        """The number of anchors that an epoch visits."""
+        return self.dealing.num_positions
+
+    @property
+    def num_resident(self) -> int:
+        """The number of blocks that are drawn from at a time: all, where they fit into the pool."""
+        return self._num_resident_of(len(self.blocks))
+
+    @property
+    def digest(self) -> str:
+        """How the anchors are cut, as text."""
+        return f"{len(self.blocks)} blocks {zlib.crc32(self.blocks.starts.tobytes()):08x}"
+
+    @property
+    def is_laned(self) -> bool:
+        """True: with several ranks the order depends on the batch size and on their number."""
+        return True
+
+    def for_ranks(self, dealing: Dealing) -> BoundPooled:
+        """Return the order in which each rank has blocks of its own.
+
+        Raises:
+            OrderError: the dealing is of another number of positions.
+        """
+        if dealing.num_positions != self.num_positions:
+            raise OrderError(f"a dealing of {dealing.num_positions} positions for an order of {self.num_positions}.")
+        return BoundPooled(self.blocks, self.num_slots, self.seed, dealing)
+
+    def positions(self, epoch: int, start: int, count: int) -> Int64s:
+        """Return the anchors at the positions ``[start, start + count)`` of an epoch; see `BoundOrder.positions`."""
+        from stepwell.kernels.rounds import deal
+
+        check_range(self, epoch, start, count)
+        anchors = np.empty(count, np.int64)
+        if count == 0:
+            return anchors
+        done = 0
+        for rank, number, taken in self.dealing.runs(epoch, start, count):
+            lane = self._lane(epoch, rank)
+            out = anchors[done : done + taken]
+            deal(lane.lines, lane.round_starts, lane.num_resident, lane.key, number, out)
+            done += taken
+        return anchors
+
+    def entering(self, epoch: int, position: int, count: int) -> Int64s:
+        """Return the blocks that a rank needs from a position on, in the order in which it first needs them.
+
+        First come those of the position's round, `num_resident` of them or all of a shorter lane, of which the first
+        leave first; then those that enter with each next round, one each. Positions before the end of a round draw
+        from the first `num_resident` only. Where the epoch ends, so does the answer: the next one's blocks are
+        ``entering(epoch + 1, first position of the rank there, count)``.
+
+        Args:
+            epoch: 0 or more.
+            position: of the epoch, 0 to `num_positions`; the rank that gets it is the one that is meant.
+            count: how many blocks are wanted at most.
+
+        Returns:
+            int64 [<= count], numbers of blocks, none twice.
+
+        Raises:
+            OrderError: the epoch or the position is out of bounds.
+        """
+        check_range(self, epoch, position, 0)
+        if position == self.num_positions:
+            return np.zeros(0, np.int64)
+        run = next(self.dealing.runs(epoch, position, 1))
+        lane = self._lane(epoch, run.rank)
+        current = int(np.searchsorted(lane.round_starts, run.number, side="right")) - 1
+        return lane.blocks[current : current + count].copy()
+
+    @cached_property
+    def _lane(self) -> Callable[[int, int], Lane]:
+        return lru_cache(maxsize=_MAX_LANES)(self._make_lane)
+
+    def _num_resident_of(self, num_blocks: int) -> int:
+        if num_blocks <= self.num_slots:
+            return num_blocks
+        return self.num_slots - max(2, self.num_slots // 8)
+
+    def _make_lane(self, epoch: int, rank: int) -> Lane:
+        from stepwell.kernels.rounds import key_lines, sum_rounds
+
+        sizes = self.dealing.lane_sizes(epoch)
+        begin = sum(sizes[:rank])
+        blocks, lines = self._visit(epoch, begin, begin + sizes[rank])
+        num_resident = self._num_resident_of(len(blocks))
+        round_starts = np.empty(len(blocks) - num_resident + 2, np.int64)
+        key_lines(lines, blocks, num_resident, derive_key(self.seed, epoch, "pooled anchors"))
+        sum_rounds(lines, num_resident, round_starts)
+        return Lane(blocks, lines, round_starts, num_resident, derive_key(self.seed, epoch, f"pooled rounds {rank}"))
+
+    def _visit(self, epoch: int, begin: int, end: int) -> tuple[Int64s, Int64s]:
+        """Return the blocks that hold the anchors ``[begin, end)`` of the visit, and a line of numbers for each."""
+        from stepwell.kernels.permutation import permute
+        from stepwell.kernels.rounds import BEGIN, COUNT, FIRST, LINE_COLUMNS, SIZE
+
+        num_blocks = len(self.blocks)
+        visit = permute(np.arange(num_blocks), num_blocks, derive_key(self.seed, epoch, "pooled blocks"))
+        sizes = np.diff(self.blocks.starts)[visit]
+        ends = np.cumsum(sizes)
+        held = slice(int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(ends, end)) + 1)
+        visit, sizes, starts = visit[held], sizes[held], (ends - sizes)[held]
+        lines = np.zeros((len(visit), LINE_COLUMNS), np.int64)
+        lines[:, FIRST], lines[:, SIZE] = self.blocks.starts[visit], sizes
+        lines[:, BEGIN] = np.maximum(begin - starts, 0)
+        lines[:, COUNT] = np.minimum(sizes, end - starts) - lines[:, BEGIN]
+        return visit, lines
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoundPooled, (self.blocks, self.num_slots, self.seed, self.dealing)

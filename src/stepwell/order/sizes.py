@@ -1,0 +1,42 @@
+"""Sizes of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import numpy as np
+
+from stepwell.errors import OrderError
+
+__all__ = ["parse_bytes"]
+
+_PREFIXES = ("", "k", "m", "g", "t")
+_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
+
+
+def parse_bytes(name: str, size: int | str) -> int:
+    """Return a number of bytes.
+
+    Args:
+        name: of the argument, for errors.
+        size: an int, or a number with a unit: kB, MB, GB, TB are powers of 1,000, KiB, MiB, GiB, TiB of 1,024.
+
+    Raises:
+        OrderError: it is neither, or not above 0.
+
+    Example:
+        >>> parse_bytes("bytes", "512 MiB"), parse_bytes("bytes", "1.5 GB")
+        (536870912, 1500000000)
+    """
+    if isinstance(size, str) and (found := _FORM.fullmatch(size)):
+        number, prefix, is_binary = found.groups()
+        if (prefix or not is_binary) and (whole := _multiply(number, prefix.lower(), bool(is_binary))) >= 1:
+            return whole
+    elif isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1:
+        return int(size)
+    raise OrderError(f'{name}={size!r}. Allowed is an int of at least 1, or a size such as "512 MiB" or "2 GB".')
+
+
+def _multiply(number: str, prefix: str, is_binary: bool) -> int:
+    return int(Fraction(number) * (1024 if is_binary else 1000) ** _PREFIXES.index(prefix))

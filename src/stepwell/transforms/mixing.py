@@ -1,0 +1,259 @@
+"""Mixing windows of a batch with each other: mixup of values and labels, and CutMix.
+
+Every window has a partner in its batch. Windows are put into the order of a number that each draws, and the partner of
+one is the next, that of the last the first: no window is its own partner, and each is a partner once::
+
+    drawn      0.7  0.1  0.9  0.4          order   1 3 0 2          partner of 0 1 2 3   =   2 3 1 0
+
+So who is whose partner depends on which windows are in the batch, and the weights and boxes on each window alone.
+Neither depends on threads.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.kernels.draws import Draws
+from stepwell.transforms.batch import BatchTransform, Samples, as_keys, look_up
+from stepwell.transforms.conversion import one_hot
+
+__all__ = ["CutMix", "Mixup", "SymmetricBeta", "blend", "partners"]
+
+Floats = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+TABLE_SIZE = 1 << 14
+MAX_ALPHA = 1e4
+# of float32 that a part of a batch is blended in: what stays in a core's cache
+BLEND_VALUES = 1 << 16
+
+
+class _Mixing(BatchTransform):
+    """What mixup and CutMix do alike: weights, partners and labels.
+
+    Args:
+        keys: of what is mixed, one or several.
+        alpha: the weights are of Beta(alpha, alpha).
+        labels: key of classes to their number: becomes float32 [..., num_classes], the mix of both one-hot vectors.
+        pairs: keys of labels that stay: ``<key>_partner`` is added.
+        weight: the key that gets the weights, float32 [B]: of a window itself, 1 - weight that of its partner. Default:
+            "mix_weight" where there are ``pairs``, else none.
+        same: one weight for the whole batch, that of its first window.
+        key: as of every `BatchTransform`.
+
+    Raises:
+        WindowError: an alpha out of range.
+    """
+
+    def __init__(
+        self,
+        keys: str | Iterable[str],
+        alpha: float = 1.0,
+        *,
+        labels: Mapping[str, int] | None = None,
+        pairs: str | Iterable[str] = (),
+        weight: str | None = None,
+        same: bool = False,
+        key: str | None = None,
+    ) -> None:
+        self.keys = as_keys(keys)
+        self.labels = dict(labels or {})
+        self.pairs = as_keys(pairs)
+        self.weight = weight or ("mix_weight" if self.pairs else None)
+        self.same = same
+        self.key = key
+        self._beta = SymmetricBeta(alpha)
+
+    def outputs(self, samples: Samples) -> Samples:
+        """Return samples with labels as vectors, and with the keys that are added."""
+        for key in self.keys:
+            look_up(samples, key, self)
+        for key, num_classes in self.labels.items():
+            sample = look_up(samples, key, self)
+            samples[key] = None if sample is None else ((*sample[0], num_classes), np.dtype(np.float32))
+        for key in self.pairs:
+            samples[f"{key}_partner"] = look_up(samples, key, self)
+        if self.weight is not None:
+            samples[self.weight] = ((), np.dtype(np.float32))
+        return samples
+
+    def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
+        """Return the batch mixed."""
+        partner = partners(draws.uniform())
+        weights = self._beta.quantile(draws.uniform())
+        if self.same:
+            weights = np.broadcast_to(weights[:1], weights.shape)
+        weights = self._mix(batch, partner, weights, draws)
+        for key, num_classes in self.labels.items():
+            vectors = one_hot(look_up(batch, key, self), num_classes)
+            batch[key] = blend(vectors, partner, weights)
+        for key in self.pairs:
+            batch[f"{key}_partner"] = look_up(batch, key, self)[partner]
+        if self.weight is not None:
+            batch[self.weight] = weights.astype(np.float32)
+        return batch
+
+    @abstractmethod
+    def _mix(self, batch: dict[str, Any], partner: Int64s, weights: Floats, draws: Draws) -> Floats:
+        """Mix the keys of a batch, and return the weights as they came out."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.keys!r}, alpha={self._beta.alpha})"
+
+
+class Mixup(_Mixing):
+    """Blend every window with another of its batch: ``weight * own + (1 - weight) * partner``.
+
+    Args:
+        keys: of what is blended, one or several: floats, or integers, which are rounded.
+        alpha: the weights are of Beta(alpha, alpha): 1 is uniform, less is closer to one of the two.
+        labels: key of classes to their number: becomes float32 [..., num_classes], the blend of both one-hot vectors.
+        pairs: keys of labels that stay: ``<key>_partner`` is added.
+        weight: the key that gets the weights, float32 [B]. Default: "mix_weight" where there are ``pairs``, else none.
+        same: one weight for the whole batch, that of its first window.
+        key: as of every `BatchTransform`.
+
+    Raises:
+        WindowError: an alpha out of range.
+
+    Example:
+        >>> mixup = Mixup("image", alpha=0.4, labels={"label": 10})
+        >>> mixup.outputs({"image": ((8, 8, 3), np.dtype("uint8")), "label": ((), np.dtype("int64"))})["label"]
+        ((10,), dtype('float32'))
+
+    Source:
+        H. Zhang et al., mixup: Beyond empirical risk minimization, 2018.
+    """
+
+    def _mix(self, batch: dict[str, Any], partner: Int64s, weights: Floats, draws: Draws) -> Floats:
+        for key in self.keys:
+            batch[key] = blend(look_up(batch, key, self), partner, weights)
+        return weights
+
+
+class CutMix(_Mixing):
+    """Paste a box of another image of the batch into every image; all steps of a window get the same box.
+
+    Args:
+        keys: of the images, one or several, [B, *window, H, W, C].
+        alpha: the part that a box leaves is of Beta(alpha, alpha), before it is cut at the border.
+        labels: as of `Mixup`, by the part of the image that stayed.
+        pairs: as of `Mixup`.
+        weight: as of `Mixup`: the part of the image that stayed.
+        same: one size of box for the whole batch.
+        key: as of every `BatchTransform`.
+
+    Raises:
+        WindowError: an alpha out of range, or images of different sizes.
+
+    Source:
+        S. Yun et al., CutMix: Regularization strategy to train strong classifiers with localizable features, 2019.
+    """
+
+    def outputs(self, samples: Samples) -> Samples:
+        """Return samples with labels as vectors, and with the keys that are added."""
+        known = [sample[0] for sample in (look_up(samples, key, self) for key in self.keys) if sample is not None]
+        for shape in known:
+            if len(shape) < 3 or shape[-3:-1] != known[0][-3:-1]:
+                raise WindowError(f"images of shapes {known}: they must be [..., H, W, C], and of one size.")
+        return super().outputs(samples)
+
+    def _mix(self, batch: dict[str, Any], partner: Int64s, weights: Floats, draws: Draws) -> Floats:
+        height, width = look_up(batch, self.keys[0], self).shape[-3:-1]
+        top, bottom = _cut(draws.uniform(), weights, height)
+        left, right = _cut(draws.uniform(), weights, width)
+        for key in self.keys:
+            mixed = batch[key].copy()
+            for i, j in enumerate(partner):
+                box = (..., slice(top[i], bottom[i]), slice(left[i], right[i]), slice(None))
+                mixed[i][box] = batch[key][j][box]
+            batch[key] = mixed
+        stayed: Floats = 1.0 - (bottom - top) * (right - left) / (height * width)
+        return stayed
+
+
+class SymmetricBeta:
+    """The distribution Beta(alpha, alpha), by its quantiles.
+
+    Args:
+        alpha: more than 0, at most 10,000.
+
+    Raises:
+        WindowError: an alpha out of range.
+
+    Notes:
+        A table of the lower half, the upper one mirrored. Below 1 the density has a pole at 0, which the variable x **
+        alpha does away with. Immutable and picklable.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        if not 0 < alpha <= MAX_ALPHA:
+            raise WindowError(f"alpha={alpha} is not more than 0 and at most {MAX_ALPHA:g}.")
+        self.alpha = alpha
+        if alpha < 1:
+            # logarithms: 0.5 ** (1 / alpha) is 0 for a small alpha
+            grid = np.linspace(0.0, 1.0, TABLE_SIZE)
+            x = np.concatenate([[0.0], 0.5 * np.exp(np.log(grid[1:]) / alpha)])
+            density = (1.0 - x) ** (alpha - 1.0)
+        else:
+            grid = x = np.linspace(0.0, 0.5, TABLE_SIZE)
+            # relative to the middle, where it is highest: no underflow for a large alpha
+            density = (4.0 * x * (1.0 - x)) ** (alpha - 1.0)
+        mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) * np.diff(grid) / 2)])
+        self._x, self._mass = x, mass / mass[-1] / 2
+
+    def quantile(self, fractions: Floats) -> Floats:
+        """Return the values below which fractions of the distribution lie, float64 of their shape."""
+        upper = fractions > 0.5
+        lower = np.interp(np.where(upper, 1.0 - fractions, fractions), self._mass, self._x)
+        values: Floats = np.where(upper, 1.0 - lower, lower)
+        return values
+
+
+def partners(drawn: Floats) -> Int64s:
+    """Return the partner of every window, int64 [B]: the next in the order of the numbers drawn, float64 [B].
+
+    Example:
+        >>> partners(np.array([0.7, 0.1, 0.9, 0.4])).tolist()
+        [2, 3, 1, 0]
+    """
+    order = np.argsort(drawn, kind="stable")
+    partner = np.empty(len(drawn), np.int64)
+    partner[order] = np.roll(order, -1)
+    return partner
+
+
+def blend(values: npt.NDArray[Any], partner: Int64s, weights: Floats) -> npt.NDArray[Any]:
+    """Return ``weight * own + (1 - weight) * partner`` of every window.
+
+    Args:
+        values: [B, ...] of bools, integers or floats.
+        partner: int64 [B].
+        weights: float64 [B].
+
+    Returns:
+        A new array of that dtype; integers are rounded. Computed in float32, float64 and integers of 32 bits and more
+        in float64.
+    """
+    dtype = np.result_type(values.dtype, np.float32)
+    mixed = np.empty_like(values)
+    at_once = max(1, BLEND_VALUES // max(1, values[:1].size))
+    own_part = weights.astype(dtype).reshape(-1, *[1] * (values.ndim - 1))
+    for start in range(0, len(values), at_once):
+        some = slice(start, start + at_once)
+        other = values[partner[some]].astype(dtype)
+        # the difference, so that equal values stay what they are
+        found = other + (values[some].astype(dtype) - other) * own_part[some]
+        mixed[some] = found if values.dtype.kind == "f" else np.rint(found)
+    return mixed
+
+
+def _cut(centers: Floats, weights: Floats, size: int) -> tuple[Int64s, Int64s]:
+    """Return [first, last) of boxes along an axis, around centers in [0, 1), cut at the border."""
+    middle, length = (centers * size).astype(np.int64), (size * np.sqrt(1.0 - weights)).astype(np.int64)
+    return np.maximum(middle - length // 2, 0), np.minimum(middle - length // 2 + length, size)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.loader.batch import Batch
 from stepwell.loader.builder import BatchBuilder
+from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.handover import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.plans import Ticket, draft
 from stepwell.loader.pool import BlockPool
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Source"]
 
-Source = Inline[Any, Any, tuple[Ticket, Batch]] | Pipeline[Any, Any, tuple[Ticket, Batch]]
+_Source = Inline[Any, Any, tuple[Ticket, Batch]] | Pipeline[Any, Any, tuple[Ticket, Batch]]
+Source = _Source | DeviceSource
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
 # positions that are worked out at once where there are no threads
@@ -48,6 +51,7 @@ class Engine:
 
     __slots__ = (
         "_builder",
+        "_device",
         "_group",
         "_inline_group",
         "_num_ahead",
@@ -78,11 +82,14 @@ class Engine:
         self._num_ahead = self.num_threads * settings.prefetch
         max_free = self._num_ahead * self._group + HELD_BATCHES
         self._builder = BatchBuilder(reader, settings, transform, max_free)
+        self._device = None if settings.device is None else find_device(settings.device, import_torch())
 
     def source(self, tickets: Iterator[Ticket]) -> Source:
-        """Return the batches of tickets, built in the consumer or ahead of it."""
-        if self._pooled is not None:
-            return self._pooled_source(tickets, self._pooled)
+        """Return the batches of tickets, built in the consumer or ahead of it, where the consumer wants them."""
+        source = self._plain_source(tickets) if self._pooled is None else self._pooled_source(tickets, self._pooled)
+        return source if self._device is None else DeviceSource(source, self._device, import_torch())
+
+    def _plain_source(self, tickets: Iterator[Ticket]) -> _Source:
         if self.num_threads == 0:
             return Inline(draft, self._builder.build, tickets, group=self._inline_group)
         return Pipeline(
@@ -94,7 +101,7 @@ class Engine:
             group=self._group,
         )
 
-    def _pooled_source(self, tickets: Iterator[Ticket], order: BlockOrder) -> Source:
+    def _pooled_source(self, tickets: Iterator[Ticket], order: BlockOrder) -> _Source:
         try:
             pool = self._pools.pop()
         except IndexError:

@@ -1,5 +1,8 @@
 """The registry, and the round trip of every lossless codec over any feature that it takes."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepwell.codecs import Codec, codec_names, make_codec, register_codec
 from stepwell.errors import SchemaError
-from stepwell.schema import Array
+from stepwell.schema import Array, Feature
 from stepwell.testing import features, values
 
 
@@ -32,13 +35,13 @@ def test_lossless_codecs_give_back_any_value_of_any_feature_bit_for_bit(data: st
         assert same(out, value)
 
 
-@pytest.mark.parametrize("name", ["raw", "zstd", "jpeg", "png"])
+@pytest.mark.parametrize("name", ["raw", "zstd", "lz4", "jpeg", "png", "delta"])
 def test_built_in_codecs_are_known_by_name(name: str) -> None:
     assert name in codec_names()
 
 
 def test_unknown_codec_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SchemaError, match=r"no codec 'mp3'\. There are: .*jpeg, png, raw, .*zstd"):
+    with pytest.raises(SchemaError, match=r"no codec 'mp3'\. There are: .*jpeg, lz4, .*png, raw, .*zstd"):
         make_codec(Array(2, codec="mp3"))
 
 
@@ -63,3 +66,69 @@ def test_name_of_one_users_codec_cannot_be_taken_by_another() -> None:
     assert register_codec(make("First")) is not first, "the module was reloaded"
     with pytest.raises(SchemaError, match=r"taken by .*\.First"):
         register_codec(make("Second"))
+
+
+MY_CODECS = """
+from stepwell.codecs import register_codec
+from stepwell.codecs.raw import RawCodec
+
+
+@register_codec
+class Mine(RawCodec):
+    name = "test-mine"
+"""
+
+
+def run_python(directory: Path, code: str) -> str:
+    """Run code in a fresh process whose directory has the module my_codecs; return what it printed."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_other_process_is_told_what_to_import_for_a_codec_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "my_codecs.py").write_text(MY_CODECS)
+    record = """
+import numpy, stepwell, my_codecs
+store = stepwell.create("mine.well", stepwell.Schema({"torque": stepwell.Array(2, codec="test-mine")}))
+with store.writer() as writer:
+    writer.add_episode({"torque": numpy.ones((3, 2), "float32")})
+"""
+    read = """
+import stepwell
+print(stepwell.open("mine.well")[0]["torque"].sum())
+"""
+    assert run_python(tmp_path, record) == ""
+    assert '"import my_codecs" first' in run_python(tmp_path, read)
+    assert run_python(tmp_path, "import my_codecs" + read) == "6.0\n"
+
+
+def test_record_of_a_feature_names_the_module_of_its_codec_and_keeps_it() -> None:
+    class Mine(Codec):
+        name: ClassVar[str] = "test-kept"
+
+    register_codec(Mine)  # type: ignore[type-abstract]
+    record = Array(2, codec="test-kept").to_json()
+    assert record["codec_module"] == __name__
+    assert Feature.from_json(record) == Array(2, codec="test-kept")
+    elsewhere = Feature.from_json({**record, "codec": "test-elsewhere", "codec_module": "a.b"})
+    assert elsewhere.to_json()["codec_module"] == "a.b", "a process that copies a store need not know its codecs"
+    with pytest.raises(SchemaError, match=r'"import a\.b" first'):
+        make_codec(elsewhere)
+
+
+@pytest.mark.parametrize("module", [None, 3, "os; print(1)", ""])
+def test_what_is_no_name_of_a_module_is_not_told(module: object) -> None:
+    feature = Feature.from_json({**Array(2, codec="test-nowhere").to_json(), "codec_module": module})
+    with pytest.raises(SchemaError, match="import the module that calls register_codec first"):
+        make_codec(feature)
+
+
+def test_records_of_stepwells_own_codecs_name_no_module() -> None:
+    make_codec(Array(2, codec="zstd"))
+    assert "codec_module" not in Array(2, codec="zstd").to_json()
+
+
+def test_script_is_no_module_to_import() -> None:
+    Mine = type("Mine", (Codec,), {"name": "test-script", "__module__": "__main__"})
+    register_codec(Mine)
+    assert "codec_module" not in Array(2, codec="test-script").to_json()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from stepwell.errors import SchemaError
 from stepwell.schema import Feature
+from stepwell.schema.features import note_codec_module
 
 __all__ = ["Codec", "RowEncoder", "SequentialCodec", "codec_class", "codec_names", "make_codec", "register_codec"]
 
@@ -192,6 +193,9 @@ class SequentialCodec(Codec):
 def register_codec(codec: type[Codec]) -> type[Codec]:
     """Make a codec known under its ``name``; may be used as a class decorator.
 
+    Stores remember the module of a codec that is not stepwell's own: who opens one elsewhere is told what to import.
+    Put the codec into a module that can be imported, not into the script that is run.
+
     Raises:
         SchemaError: another codec has the name.
     """
@@ -203,6 +207,8 @@ def register_codec(codec: type[Codec]) -> type[Codec]:
             f"codec name {codec.name!r} is taken by {known.__module__}.{known.__qualname__}. Choose another."
         )
     _REGISTRY[codec.name] = codec
+    if codec.name not in _BUILT_IN:
+        note_codec_module(codec.name, codec.__module__)
     return codec
 
 
@@ -232,6 +238,11 @@ def codec_class(feature: Feature) -> type[Codec]:
 
         importlib.import_module(f"stepwell.codecs.{_BUILT_IN[feature.codec]}")
     if feature.codec not in _REGISTRY:
+        if feature.codec_module is not None:
+            raise SchemaError(
+                f"no codec {feature.codec!r}. It was registered by the module {feature.codec_module!r}: "
+                f'"import {feature.codec_module}" first.'
+            )
         raise SchemaError(
             f"no codec {feature.codec!r}. There are: {', '.join(codec_names())}. "
             "If it is your own, import the module that calls register_codec first."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,11 +21,13 @@ import numpy.typing as npt
 
 from stepwell.errors import SchemaError
 
-__all__ = ["Array", "Bytes", "Feature", "Image", "Text", "Video"]
+__all__ = ["Array", "Bytes", "Feature", "Image", "Text", "Video", "note_codec_module"]
 
 Kind = Literal["array", "image", "text", "bytes"]
 KINDS: tuple[Kind, ...] = ("array", "image", "text", "bytes")
 IMAGE_CHANNELS = (1, 3, 4)
+# modules that codecs of users were registered in, by the codec's name: who opens a store elsewhere is told
+_CODEC_MODULES: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Feature:
         names: names of the elements along the last axis, e.g. ("x", "y"); metadata only.
         final: whether the feature also has a value in the final row of an episode, the one after the last step
             (an observation has, an action has not).
+        codec_module: what the process that wrote the feature had imported to know its codec; None: stepwell's own, or
+            not known. Kept with the feature, and not compared.
 
     Notes:
         An immutable value: safe to share between threads and processes, hashable, picklable.
@@ -56,6 +60,7 @@ class Feature:
     options: tuple[tuple[str, Any], ...] = ()
     names: tuple[str, ...] | None = None
     final: bool = False
+    codec_module: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -113,6 +118,9 @@ class Feature:
             "shape": list(self.shape),
             "codec": self.codec,
         }
+        module = _CODEC_MODULES.get(self.codec, self.codec_module)
+        if module is not None:
+            record["codec_module"] = module
         if self.options:
             record["options"] = dict(self.options)
         if self.names is not None:
@@ -133,6 +141,7 @@ class Feature:
                 options=_sorted_options(record.get("options", {})),
                 names=_names(record.get("names")),
                 final=bool(record.get("final", False)),
+                codec_module=_module_name(record.get("codec_module")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"not the record of a feature ({error!r}): {record!r}.") from error
@@ -144,6 +153,13 @@ class Feature:
     def __str__(self) -> str:
         size = "x".join("?" if n is None else str(n) for n in self.shape) or "scalar"
         return f"{self.codec} {size} {self.np_dtype.name if self.kind in ('array', 'image') else self.kind}"
+
+
+def note_codec_module(codec: str, module: str) -> None:
+    """Let the records of features with a codec name the module that registered it."""
+    # a script that is run has no name that another process could import
+    if module != "__main__":
+        _CODEC_MODULES[codec] = module
 
 
 def Array(
@@ -315,6 +331,12 @@ def _ints(shape: int | Iterable[int | None]) -> tuple[int | None, ...]:
         return tuple(None if size is None else operator.index(size) for size in shape)
     except TypeError as error:
         raise SchemaError(f"shape {shape!r} is not a tuple of sizes.") from error
+
+
+def _module_name(module: Any) -> str | None:
+    """Return a module's name as a record has it; anything else is no name to tell anyone."""
+    is_name = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
+    return module if is_name else None
 
 
 def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:

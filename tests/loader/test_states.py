@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stepwell.errors import StateError
 from stepwell.loader.states import LoaderState, describe_order
-from stepwell.order import mixed, random, sequential, weighted
+from stepwell.order import BoundPooled, Dealing, mixed, pooled, random, sequential, weighted
+from stepwell.windows import Blocks
 
 STATE = LoaderState(
     snapshot="abc", order="Random(seed=0)", seed=0, epoch=1, consumed=7, first_epoch=0, batch_size=3, world_size=2
@@ -53,3 +55,39 @@ def test_description_of_a_long_order_is_short_and_still_distinct() -> None:
     long = [mixed([1.0] * 999 + [last]) for last in (1.0, 2.0)]
     assert len(describe_order(long[0])) < 400
     assert describe_order(long[0]) != describe_order(long[1])
+
+
+LANED = {**SAME, "is_laned": True}
+
+
+@pytest.mark.parametrize("ranks", [(3, 1), (4, 2), (6, 1)])
+def test_ranks_with_lanes_need_their_batch_size_and_number_in_mid_epoch(ranks: tuple[int, int]) -> None:
+    batch_size, world_size = ranks
+    STATE.check(**LANED, batch_size=3, world_size=2)
+    STATE.check(**SAME, batch_size=batch_size, world_size=world_size)
+    both = f"batch_size=3 and world_size=2.*batch_size={batch_size} and world_size={world_size}.*end of an epoch"
+    with pytest.raises(StateError, match=both):
+        STATE.check(**LANED, batch_size=batch_size, world_size=world_size)
+
+
+@pytest.mark.parametrize("consumed", [0, 10])
+def test_between_epochs_lanes_may_be_cut_anew(consumed: int) -> None:
+    replace(STATE, consumed=consumed).check(**LANED, batch_size=5, world_size=7)
+
+
+def test_a_rank_alone_may_change_its_batch_size_in_mid_epoch() -> None:
+    alone = replace(STATE, world_size=1)
+    alone.check(**LANED, batch_size=5, world_size=1)
+    with pytest.raises(StateError, match="world_size=2"):
+        alone.check(**LANED, batch_size=3, world_size=2)
+
+
+def test_orders_that_depend_on_how_anchors_are_cut_are_told_apart_by_that() -> None:
+    def cut(*starts: int) -> BoundPooled:
+        blocks = Blocks(np.array(starts), np.zeros((0, 7), np.int64), np.zeros(1, np.int64), 1)
+        return BoundPooled(blocks, 8, 0, Dealing(starts[-1]))
+
+    order = pooled(1000)
+    assert describe_order(order, cut(0, 4, 9)) == describe_order(order, cut(0, 4, 9))
+    assert describe_order(order, cut(0, 4, 9)) != describe_order(order, cut(0, 5, 9)) != describe_order(order)
+    assert len(describe_order(order, cut(0, 4, 9))) < 400

@@ -214,7 +214,7 @@ class Loader:
         place, first_epoch = self._here()
         state = LoaderState(
             snapshot=self.reader.snapshot_id,
-            order=describe_order(self.order),
+            order=describe_order(self.order, self._running().order),
             seed=self.settings.seed,
             epoch=place.epoch,
             consumed=place.consumed,
@@ -232,14 +232,18 @@ class Loader:
                 ranks of several epochs get ahead of each other, their states agree at the end of an iteration only.
 
         Raises:
-            StateError: of another store, snapshot, order, seed or format; the message names both.
+            StateError: of another store, snapshot, order, seed or format; or taken in the middle of a pooled epoch by
+                several ranks, and with another batch size or number of them. The message names both.
         """
         state = LoaderState.from_json(state_dict)
         state.check(
             snapshot=self.reader.snapshot_id,
-            order=describe_order(self.order),
+            order=describe_order(self.order, self._running().order),
             seed=self.settings.seed,
             num_positions=self.num_positions,
+            batch_size=self.settings.batch_size,
+            world_size=self.settings.world_size,
+            is_laned=self._running().order.is_laned,
         )
         self._move_to(Place(state.epoch, state.consumed), state.first_epoch)
 

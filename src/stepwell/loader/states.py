@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import StateError
-from stepwell.order import Order
+from stepwell.order import BoundOrder, Order
 
 __all__ = ["LoaderState", "describe_order"]
 
@@ -29,7 +29,7 @@ class LoaderState:
         epoch: the epoch that goes on.
         consumed: positions of it that all ranks together have got.
         first_epoch: the epoch with which the iteration began, so that ``epochs=3`` still ends after three.
-        batch_size: when the state was taken; for people, not needed to go on.
+        batch_size: when the state was taken; needed to go on only in mid-epoch where ranks have lanes of their own.
         world_size: likewise.
     """
 
@@ -72,7 +72,17 @@ class LoaderState:
             )
         return state
 
-    def check(self, *, snapshot: str, order: str, seed: int, num_positions: int) -> None:
+    def check(
+        self,
+        *,
+        snapshot: str,
+        order: str,
+        seed: int,
+        num_positions: int,
+        batch_size: int = 0,
+        world_size: int = 1,
+        is_laned: bool = False,
+    ) -> None:
         """Check that a loader can go on from this state.
 
         Args:
@@ -80,6 +90,9 @@ class LoaderState:
             order: of the loader.
             seed: of the loader.
             num_positions: of the loader's epoch.
+            batch_size: of the loader.
+            world_size: of the loader.
+            is_laned: whether the order of several ranks depends on these two (`BoundOrder.is_laned`).
 
         Raises:
             StateError: it has other anchors, or visits them in another order; the message names both.
@@ -97,13 +110,35 @@ class LoaderState:
             )
         if self.consumed > num_positions:
             raise StateError(f"the state has consumed {self.consumed} positions of an epoch of {num_positions}.")
+        if is_laned and 0 < self.consumed < num_positions:
+            self._check_ranks(batch_size, world_size)
+
+    def _check_ranks(self, batch_size: int, world_size: int) -> None:
+        is_alone = self.world_size == world_size == 1
+        if not is_alone and (self.batch_size, self.world_size) != (batch_size, world_size):
+            raise StateError(
+                f"the state is of the middle of an epoch with batch_size={self.batch_size} and "
+                f"world_size={self.world_size}, this loader has batch_size={batch_size} and world_size={world_size}. "
+                "A pooled order gives each rank blocks of its own, which depend on both: make the loader with those of "
+                "the state, or take a state at the end of an epoch."
+            )
 
 
-def describe_order(order: Order) -> str:
-    """Return an order as text: equal for equal orders, different for others, and short."""
+def describe_order(order: Order, bound: BoundOrder | None = None) -> str:
+    """Return an order as text: equal for equal orders, different for others, and short.
+
+    Args:
+        order: the config.
+        bound: what it became over the loader's anchors, where that may differ for the same set of them.
+    """
     text = repr(order) if type(order).__repr__ is not object.__repr__ else type(order).__qualname__
     weights = b"".join(_arrays_of(order))
-    return _shorten(text, MAX_TEXT) + (f" with weights {zlib.crc32(weights):08x}" if weights else "")
+    digest = "" if bound is None else bound.digest
+    return (
+        _shorten(text, MAX_TEXT)
+        + (f" with weights {zlib.crc32(weights):08x}" if weights else "")
+        + (f" over {digest}" if digest else "")
+    )
 
 
 def _arrays_of(value: object) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from stepwell.errors import StoreBusyError
 from stepwell.schema import Schema
 from stepwell.store import Segment, Store
 
-__all__ = ["Chunk", "plan_chunks"]
+__all__ = ["Chunk", "compacted_error", "plan_chunks"]
 
 # chunks of which there are enough to keep many workers busy, unless they are so small that starting one costs more
 NUM_CHUNKS = 64
@@ -58,7 +58,7 @@ def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray
         chosen: int64, ascending indices of the episodes to convert.
 
     Raises:
-        StoreBusyError: one of them is in a segment that is still being recorded.
+        StoreBusyError: one of them is in a segment that is still being recorded, or the store was compacted.
     """
     table = store.episodes
     for number in np.unique(table.segment[chosen]):
@@ -67,7 +67,10 @@ def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray
                 f"segment {store.segments[number].name} of {store.path} is still being recorded. Close its writer, or "
                 "convert a checkpoint of the store."
             )
-    row_bytes = {number: _row_bytes(store.segments[number], before, after) for number in set(table.segment[chosen])}
+    try:
+        row_bytes = {number: _row_bytes(store.segments[number], before, after) for number in set(table.segment[chosen])}
+    except FileNotFoundError as error:
+        raise compacted_error(str(store.path), error) from error
     sizes = [int(table.rows[index] * row_bytes[table.segment[index]]) for index in chosen]
     limit = min(store.record.segment_bytes, max(LEAST_CHUNK_BYTES, sum(sizes) // NUM_CHUNKS))
     chunks: list[Chunk] = []
@@ -78,6 +81,11 @@ def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray
             chunks.append(_chunk(store, chosen[start : place + 1], start, len(chunks)))
             start, total = place + 1, 0
     return chunks
+
+
+def compacted_error(source: str, error: FileNotFoundError) -> StoreBusyError:
+    """Return what to say of a file of the source that was there when the conversion was planned."""
+    return StoreBusyError(f"{source} was compacted meanwhile: {error.filename} is gone. Try again.")
 
 
 def _row_bytes(segment: Segment, before: Schema, after: Schema) -> float:

@@ -11,10 +11,10 @@ from importlib import import_module
 import numpy as np
 
 from stepwell.codecs.codec import codec_class
-from stepwell.errors import StepwellError, StoreBusyError
+from stepwell.errors import StepwellError
 from stepwell.recorders.jobs import ITEM, NUM_ITEMS, Failure
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recode_column, stored_bytes
-from stepwell.recorders.recoding_chunks import Chunk
+from stepwell.recorders.recoding_chunks import Chunk, compacted_error
 from stepwell.schema import Schema
 from stepwell.store import Segment
 from stepwell.store.layout import SEGMENTS
@@ -61,8 +61,10 @@ class Recoding:
 
         try:
             return chunk.ordinal, self._write(chunk, advance)
+        except FileNotFoundError as error:
+            return _refusal(counters[ITEM], compacted_error(self.source, error))
         except StepwellError as error:
-            return Failure(counters[ITEM], f"{type(error).__name__}: {error}", "", "episode")
+            return _refusal(counters[ITEM], error)
         except Exception as error:
             return Failure.of(counters[ITEM], error, "episode")
 
@@ -86,10 +88,7 @@ class Recoding:
         return found
 
     def _open(self, name: str, places: Sequence[int]) -> Source:
-        try:
-            segment = Segment(f"{self.source}/{SEGMENTS}/{name}", self.before)
-        except FileNotFoundError as error:
-            raise StoreBusyError(f"segment {name} of {self.source} was compacted meanwhile. Try again.") from error
+        segment = Segment(f"{self.source}/{SEGMENTS}/{name}", self.before)
         kept = np.zeros(len(segment.records), bool)
         kept[list(places)] = True
         return Source(segment, kept)
@@ -98,6 +97,11 @@ class Recoding:
         """Return the segment's four digits: others for another source or other features, the same the next time."""
         told = repr((chunk.parts, list(self.after.items())))
         return f"{zlib.crc32(told.encode()) & 0xFFFF:04x}"
+
+
+def _refusal(episode: int, error: StepwellError) -> Failure:
+    """Return a failure that says what its error says: a trace would tell people nothing more."""
+    return Failure(episode, f"{type(error).__name__}: {error}", "", "episode")
 
 
 def codec_modules(*schemas: Schema) -> tuple[str, ...]:

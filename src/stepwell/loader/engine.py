@@ -14,7 +14,8 @@ from stepwell.loader.handover import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.plans import Ticket, draft
 from stepwell.loader.pool import BlockPool
-from stepwell.loader.supplies import BlockOrder, PoolSupply, Request, requests
+from stepwell.loader.supplies import PoolSupply, Request, requests
+from stepwell.order import BoundPooled
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings
@@ -71,7 +72,7 @@ class Engine:
         self.order = order.bind(reader.index)
         # plain rows that the page cache holds need no pool: the order alone keeps what is read together
         has_rows = bool(reader.row_loader.columns)
-        self._pooled = self.order if has_rows and isinstance(self.order, BlockOrder) else None
+        self._pooled = self.order if has_rows and isinstance(self.order, BoundPooled) else None
         is_pooled = self._pooled is not None
         self._pools: deque[BlockPool] = deque(maxlen=1)
         batch_bytes = reader.sample_bytes * settings.batch_size
@@ -101,13 +102,13 @@ class Engine:
             group=self._group,
         )
 
-    def _pooled_source(self, tickets: Iterator[Ticket], order: BlockOrder) -> _Source:
+    def _pooled_source(self, tickets: Iterator[Ticket], order: BoundPooled) -> _Source:
         try:
             pool = self._pools.pop()
         except IndexError:
             num_slots = min(order.num_slots, len(order.blocks))
             pool = BlockPool(order.blocks, self.reader.row_loader, num_slots)
-        supply = PoolSupply(pool, order, BLOCKS_AHEAD * self.num_threads, self._pools.append)
+        supply = PoolSupply(pool, BLOCKS_AHEAD * self.num_threads, self._pools.append)
         if self.num_threads == 0:
             drafts = requests(tickets, self._inline_group)
             return Inline(_as_they_are, self._build_held, drafts, group=1, supply=supply)

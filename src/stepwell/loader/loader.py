@@ -35,8 +35,9 @@ class Loader:
         view: the episodes (`stepwell.View`), or a store: all of its episodes.
         fields: key to `Field`, feature name or offsets; None: every feature at the anchor.
         batch_size: windows a batch (a rank).
-        order: "sequential" (default), "random", or an `Order` such as ``weighted(...)``, which has a seed of its own.
-        seed: of "random" and of the random numbers that transforms get; 0 or more.
+        order: "sequential" (default), "random", "pooled" (random from a pool of decoded steps of 512 MiB), or an `Order`
+            such as ``pooled("2 GiB")`` or ``weighted(...)``, which has a seed of its own.
+        seed: of "random" and "pooled", and of the random numbers that transforms get; 0 or more.
         epochs: how many one ``for`` runs through, default 1; None is endless. Endless epochs run into each other, so
             that every batch is full and all ranks have equally many, unless ``drop_last`` or ``pad`` ends each by
             itself; a further ``for`` goes on where the last one was left.
@@ -104,7 +105,7 @@ class Loader:
         fields: Mapping[str, Any] | None = None,
         *,
         batch_size: int = 64,
-        order: Literal["sequential", "random"] | Order = "sequential",
+        order: Literal["sequential", "random", "pooled"] | Order = "sequential",
         seed: int = 0,
         epochs: int | None = 1,
         drop_last: bool = False,

@@ -203,14 +203,16 @@ def schedule(order: BoundOrder, settings: LoaderSettings, cursor: Cursor) -> Ite
     """
     if settings.is_stream:
         offset = cursor.start.epoch * order.num_positions + cursor.start.consumed
-        stream = StreamPlan(order, settings.stream(order.num_positions, offset))
+        ranked = order.for_ranks(settings.dealing(order.num_positions, offset))
+        stream = StreamPlan(ranked, settings.stream(order.num_positions, offset))
         return (Ticket(stream, number) for number in stream.numbers)
     if cursor.last_epoch is None and settings.partition(order.num_positions).num_batches == 0:
         raise OrderError(
             f"endless epochs of no batches: {order.num_positions} positions do not fill one batch of "
             f"{settings.batch_size} on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
         )
-    plans = _epochs(order, settings, cursor.start, cursor.last_epoch)
+    ranked = order.for_ranks(settings.dealing(order.num_positions))
+    plans = _epochs(ranked, settings, cursor.start, cursor.last_epoch)
     return (Ticket(plan, number) for plan in plans for number in plan.numbers)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepwell.errors import OrderError
 from stepwell.loader.handover import Target
-from stepwell.order import Partition, Stream
+from stepwell.order import Dealing, Partition, Stream
 from stepwell.order.order import check_count, check_seed
 
 __all__ = ["LoaderSettings"]
@@ -84,6 +84,15 @@ class LoaderSettings:
     def stream(self, num_positions: int, offset: int = 0) -> Stream:
         """Return this rank's batches of endless epochs, from an offset on."""
         return Stream(num_positions, self.batch_size, self.rank, self.world_size, offset)
+
+    def dealing(self, num_positions: int, offset: int = 0) -> Dealing:
+        """Return which rank gets which positions.
+
+        Args:
+            num_positions: of an epoch.
+            offset: of the stream, where epochs run into each other; else each epoch begins with full batches.
+        """
+        return Dealing(num_positions, self.batch_size, self.rank, self.world_size, self.is_stream, offset)
 
     def num_threads(self, batch_bytes: int, is_raw: bool, is_pooled: bool = False) -> int:
         """Return the number of threads to use: what the user said, else by the work in a batch.

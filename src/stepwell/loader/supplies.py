@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepwell.loader.pipeline import Supplied, Supply
 from stepwell.loader.plans import Draft, Place, Ticket, draft
 from stepwell.loader.pool import BlockPool, Loan
+from stepwell.order import BoundPooled
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from stepwell.windows.blocks import Blocks
-
-__all__ = ["BlockOrder", "PoolSupply", "Request", "requests"]
-
-
-@runtime_checkable
-class BlockOrder(Protocol):
-    """An order that draws from few blocks at a time (`stepwell.order.pooled`).
-
-    Attributes:
-        blocks: how the anchors are cut.
-        num_slots: blocks that memory is for.
-        num_resident: blocks that are drawn from at a time, at most.
-    """
-
-    blocks: Blocks
-    num_slots: int
-    num_resident: int
-
-    def entering(self, epoch: int, position: int, count: int) -> npt.NDArray[np.int64]:
-        """Return at most ``count`` blocks, in the order in which positions from ``position`` on first need them."""
+__all__ = ["PoolSupply", "Request", "requests"]
 
 
 class Request(NamedTuple):
@@ -77,15 +55,12 @@ class PoolSupply(Supply):
 
     Args:
         pool: for this supply alone until `end`.
-        order: that the batches follow.
         num_ahead: blocks to load ahead at a time.
         on_end: is given the pool back.
     """
 
-    def __init__(
-        self, pool: BlockPool, order: BlockOrder, num_ahead: int, on_end: Callable[[BlockPool], object]
-    ) -> None:
-        self._pool, self._order = pool, order
+    def __init__(self, pool: BlockPool, num_ahead: int, on_end: Callable[[BlockPool], object]) -> None:
+        self._pool = pool
         self._num_ahead = num_ahead
         self._on_end = on_end
 
@@ -93,8 +68,8 @@ class PoolSupply(Supply):
         """Take the blocks of the requests of a job; see `Supply.supply`."""
         found: Sequence[Request] = tickets
         anchors = np.concatenate([request.draft.anchors for request in found])
-        needed = tuple(np.unique(self._order.blocks.block_of(anchors)).tolist())
-        before = self._pool.take(needed, self._upcoming(found[-1].following), is_forced=is_oldest)
+        needed = tuple(np.unique(self._pool.blocks.block_of(anchors)).tolist())
+        before = self._pool.take(needed, self._upcoming(found[-1]), is_forced=is_oldest)
         if before is None:
             return None
         lent = [
@@ -111,9 +86,10 @@ class PoolSupply(Supply):
         self._pool.settle()
         self._on_end(self._pool)
 
-    def _upcoming(self, following: Place | None) -> list[int]:
-        if following is None:
+    def _upcoming(self, request: Request) -> list[int]:
+        """Return the blocks that will be needed after a request, soonest first."""
+        order, place = request.draft.ticket.plan.order, request.following
+        if place is None or not isinstance(order, BoundPooled):
             return []
-        count = self._order.num_resident + self._num_ahead
-        blocks: list[int] = self._order.entering(following.epoch, following.consumed, count).tolist()
+        blocks: list[int] = order.entering(*place, order.num_resident + self._num_ahead).tolist()
         return blocks

@@ -1,6 +1,7 @@
 """Segments, writers, episodes, statistics, recovery: what lies on the disk."""
 
 from stepwell.store.concatenation import concatenate
+from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.ids import split_id, step_id
@@ -11,6 +12,7 @@ from stepwell.store.writer import Writer
 
 __all__ = [
     "EPISODE_DTYPE",
+    "EncodedRows",
     "Episode",
     "EpisodeTable",
     "Segment",

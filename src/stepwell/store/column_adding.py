@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,13 @@ from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory
 from stepwell.store.linking import link_file
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.recovery import recover_store
+from stepwell.store.run_writing import RunWriter
 from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, statistics_json, write_statistics
@@ -181,14 +183,17 @@ def _stage_segment(addition: _Addition, number: int, staging: str) -> None:
     os.mkdir(staged)
     column = make_column(staged, addition.name, addition.feature, segment.num_rows)
     try:
-        _fill(column, addition, number)
+        with _column_writer(addition.name, column) as write:
+            _fill(column, write, addition, number)
     finally:
         column.close()
     _describe(staged, segment, Schema({addition.name: addition.feature}))
     keep_for_undo(staging, str(segment.path), (STATISTICS, SEGMENT_JSON))
 
 
-def _fill(column: RawColumn | EncodedColumn, addition: _Addition, number: int) -> None:
+def _fill(
+    column: RawColumn | EncodedColumn, write: Callable[[int, int, Any], None], addition: _Addition, number: int
+) -> None:
     """Write the column of one segment: values of the episodes that are shown, zeros for the others."""
     table = addition.store.episodes
     shown = np.flatnonzero(table.segment == number)
@@ -202,18 +207,37 @@ def _fill(column: RawColumn | EncodedColumn, addition: _Addition, number: int) -
             continue
         else:
             values = [_blank(addition.feature)] * int(record["length"])
-        _write_column(column, int(record["start"]), int(record["rows"]), values)
+        write(int(record["start"]), int(record["rows"]), values)
         if index is not None and addition.progress is not None:
             addition.progress(index + 1, len(table))
 
 
-def _write_column(column: RawColumn | EncodedColumn, start: int, rows: int, values: Any) -> None:
+@contextmanager
+def _column_writer(name: str, column: RawColumn | EncodedColumn) -> Iterator[Callable[[int, int, Any], None]]:
+    """Yield the function that stores an episode: its first row, how many it has, and the values of the first ones."""
     if isinstance(column, RawColumn):
-        column.write_rows(start, values)
-        return
-    blobs = [column.codec.encode(value) for value in values]
-    for row, blob in enumerate(blobs + [b""] * (rows - len(blobs))):
+        yield lambda start, rows, values: column.write_rows(start, values)
+    elif column.codec.is_sequential:
+        with closing(RunWriter(name, column)) as runs:
+            yield lambda start, rows, values: _write_runs(runs, start, rows, values)
+    else:
+        yield lambda start, rows, values: _write_encoded(column, start, rows, values)
+
+
+def _write_encoded(column: EncodedColumn, start: int, rows: int, values: Any) -> None:
+    blobs = values if isinstance(values, EncodedRows) else [column.codec.encode(value) for value in values]
+    for row, blob in enumerate([*blobs, *[b""] * (rows - len(blobs))]):
         column.write(start + row, blob)
+
+
+def _write_runs(runs: RunWriter, start: int, rows: int, values: Any) -> None:
+    if isinstance(values, EncodedRows):
+        runs.put_encoded(start, values)
+    else:
+        for row, value in enumerate(values):
+            runs.put(start + row, value)
+        runs.end()
+    runs.put_encoded(start + len(values), [b""] * (rows - len(values)))
 
 
 def _blank(feature: Feature) -> Any:

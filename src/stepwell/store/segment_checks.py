@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import Codec, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
@@ -28,6 +28,7 @@ from stepwell.store.manifests import open_json
 from stepwell.store.mapping import map_file
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.progress import Progress
+from stepwell.store.runs import RunReader
 from stepwell.store.sealing import file_checksum
 from stepwell.store.statistics import STATISTICS, load_statistics
 
@@ -248,16 +249,43 @@ def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     codec = make_codec(feature)
     offsets = map_file(str(path / f"{name}.npy"))[header_size(OFFSET, ()) :].view(OFFSET)
     blobs = map_file(str(path / f"{name}.bin"))
-    problems: list[str] = []
+    if isinstance(codec, SequentialCodec):
+        problems = list(_run_problems(RunReader(codec, offsets, blobs, len(offsets) - 1), feature, records))
+    else:
+        problems = list(_row_problems(codec, offsets, blobs, feature, records))
+    if problems:
+        what = "runs" if codec.is_sequential else "rows"
+        raise CorruptSegmentError(f"{len(problems)} {what} cannot be decoded, the first is {problems[0]} {RESTORE}")
+
+
+def _row_problems(
+    codec: Codec, offsets: npt.NDArray[Any], blobs: npt.NDArray[np.uint8], feature: Feature, records: npt.NDArray[Any]
+) -> Iterator[str]:
     for record in records:
         rows = record["rows"] if feature.final else record["length"]
         for row in range(int(record["start"]), int(record["start"] + rows)):
             try:
                 codec.decode(blobs[int(offsets[row]) : int(offsets[row + 1])])
             except Exception as error:  # a user's own codec may raise anything
-                problems.append(f"row {row}: {error}")
-    if problems:
-        raise CorruptSegmentError(f"{len(problems)} rows cannot be decoded, the first is {problems[0]} {RESTORE}")
+                yield f"row {row}: {error}"
+
+
+def _run_problems(reader: RunReader, feature: Feature, records: npt.NDArray[Any]) -> Iterator[str]:
+    """Yield a problem a run that cannot be decoded, and one an episode that does not begin with a run."""
+    for episode, record in enumerate(records):
+        start, count = int(record["start"]), int(record["rows"] if feature.final else record["length"])
+        row, stop = start, start + count
+        if count and not reader.is_sync(start, start + 1)[0]:
+            yield f"row {start}, which begins episode {episode} of the segment and no run."
+            row += 1 + int(np.argmax(np.append(reader.is_sync(start + 1, stop), True)))
+        while row < stop:
+            end = min(stop, reader.bounds(row)[1])
+            try:
+                for _ in reader.values(range(row, end)):
+                    pass
+            except Exception as error:  # a user's own codec may raise anything
+                yield f"that of episode {episode} of the segment, steps {row - start} to {end - 1 - start}: {error}"
+            row = end
 
 
 def _check_open_episodes(path: Path, num_episodes: int, num_rows: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from stepwell.errors import StepError
 from stepwell.schema import Schema
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, disk_error, make_column, write_all
+from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
@@ -30,6 +32,7 @@ from stepwell.store.layout import (
     reserve_ordinals,
 )
 from stepwell.store.progress import Progress
+from stepwell.store.sequential_columns import QUEUE_BYTES, SequentialColumns
 
 __all__ = ["SegmentWriter", "encode_metadata"]
 
@@ -38,6 +41,7 @@ STEP_BYTES = 64 << 20
 FIRST_EPISODES = 64
 
 _LIVE: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
+_LEFT: list[SequentialColumns] = []
 
 
 class SegmentWriter:
@@ -50,12 +54,14 @@ class SegmentWriter:
         ordinal: one that was reserved before, or None for the next.
         tag: the segment's tag, or None for a random one.
         confirm: called under the store's lock before anything is made; raises when there shall be no such segment.
+        queue_bytes: values that may wait for slow codecs.
 
     Raises:
         DiskFullError: no space for the first rows.
 
     Notes:
-        One thread at a time. After a fork only the parent may go on.
+        One thread at a time. After a fork only the parent may go on. A row is committed when it is stored in every
+        column; those of slow codecs are stored by threads, which commit, too.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class SegmentWriter:
         ordinal: int | None = None,
         tag: str | None = None,
         confirm: Callable[[], None] | None = None,
+        queue_bytes: int = QUEUE_BYTES,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -77,6 +84,7 @@ class SegmentWriter:
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
         self.capacity = _first_capacity(self._fixed_bytes)
         self._metadata_end = 0
+        self._queue_bytes = queue_bytes
         try:
             with locked_store(store) as lock:
                 if confirm is not None:
@@ -107,6 +115,7 @@ class SegmentWriter:
             undo.pop_all()
         for column in (*self.columns.values(), self._episodes):
             column.moved(directory, self.path)
+        self._sequential = SequentialColumns.of(self.columns, self.schema, self._progress, self._queue_bytes)
         self._rebind()
 
     def _rebind(self) -> None:
@@ -114,29 +123,41 @@ class SegmentWriter:
         self._raw: list[tuple[int, Any]] = []
         self._encoded: list[tuple[int, EncodedColumn]] = []
         for place, column in enumerate(self.columns.values()):
-            if isinstance(column, EncodedColumn):
-                self._encoded.append((place, column))
-            else:
+            if isinstance(column, RawColumn):
                 self._raw.append((place, column.rows))
+            elif not column.codec.is_sequential:
+                self._encoded.append((place, column))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the committed rows on the disk."""
-        return self.row * self._fixed_bytes + sum(column.num_bytes(self.row) for _, column in self._encoded)
+        encoded = (column for column in self.columns.values() if isinstance(column, EncodedColumn))
+        return self.row * self._fixed_bytes + sum(column.num_bytes(self.row) for column in encoded)
 
     @property
     def has_open_episode(self) -> bool:
         """Whether steps were written since the last end of an episode."""
         return self.row > self.episode_start
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether steps that were appended are lost: nothing can be done but `cut_to_committed`, and to close it."""
+        return self._sequential is not None and self._sequential.is_failed
+
     def append(self, values: Sequence[Any]) -> int:
-        """Store and commit one step of accepted values, in the schema's order; returns its id."""
+        """Store and commit one step of accepted values, in the schema's order; returns its id.
+
+        Where a codec is slow, or keeps rows back, the step is committed later.
+        """
         row = self.row
         if row >= self.capacity:
             self._grow(row + 1)
         self._store(row, values)
         self.row = row + 1
-        self._progress.commit_rows(row + 1)
+        if self._sequential is not None:
+            self._sequential.commit(row + 1)
+        else:
+            self._progress.commit_rows(row + 1)
         if self.sync == "step":
             self.flush()
         return (self.ordinal << 32) | row
@@ -146,6 +167,9 @@ class SegmentWriter:
             rows[row] = values[place]
         for place, column in self._encoded:
             column.write(row, column.codec.encode(values[place]))
+        # last: what an encoder took cannot be taken back
+        if self._sequential is not None:
+            self._sequential.put(row, values)
 
     def append_rows(self, columns: Sequence[Any], count: int) -> int:
         """Store and commit ``count`` steps of accepted columns, in the schema's order; returns the first one's id."""
@@ -157,10 +181,16 @@ class SegmentWriter:
                 column.write_rows(row, values)
         for place, column in self._encoded:
             encode, values = column.codec.encode, columns[place]
+            is_encoded = isinstance(values, EncodedRows)
             for i in range(count):
-                column.write(row + i, encode(values[i]))
+                column.write(row + i, values[i] if is_encoded else encode(values[i]))
+        if self._sequential is not None:
+            self._sequential.put_rows(row, columns, count)
         self.row = row + count
-        self._progress.commit_rows(self.row)
+        if self._sequential is not None:
+            self._sequential.commit(self.row)
+        else:
+            self._progress.commit_rows(self.row)
         if self.sync == "step":
             self.flush()
         return step_id(self.ordinal, row)
@@ -194,6 +224,8 @@ class SegmentWriter:
         if final is not None:
             self._store_final(final)
             end += 1
+        if self._sequential is not None:
+            self._sequential.end_run(self.row, final)
         if self.num_episodes >= len(self._episodes.rows):
             self._episodes.grow(2 * len(self._episodes.rows))
         write_all(self._metadata, metadata, self._metadata_end, f"{self.path}/{METADATA}")
@@ -216,6 +248,8 @@ class SegmentWriter:
         if self.sync != "none":
             self._sync_columns()
         self._progress.commit_episode(self.num_episodes, end)
+        if self._sequential is not None:
+            self._sequential.commit(end)
         return self.num_episodes - 1
 
     def _store_final(self, final: Mapping[str, Any]) -> None:
@@ -223,10 +257,10 @@ class SegmentWriter:
         if row >= self.capacity:
             self._grow(row + 1)
         for name, column in self.columns.items():
-            if isinstance(column, EncodedColumn):
-                column.write(row, column.codec.encode(final[name]) if name in final else b"")
-            else:
+            if isinstance(column, RawColumn):
                 column.rows[row] = final[name] if name in final else np.zeros((), column.dtype)
+            elif not column.codec.is_sequential:
+                column.write(row, _encoded_final(column, final[name]) if name in final else b"")
 
     def _grow(self, rows: int) -> None:
         if rows > MAX_ROWS - 1:
@@ -238,8 +272,20 @@ class SegmentWriter:
         self.capacity = capacity
         self._rebind()
 
+    def cut_to_committed(self) -> None:
+        """Take back the steps of the open episode that were not committed; no more can follow in this segment."""
+        self._close_encoders()
+        self._sequential = None
+        self.row = max(self.episode_start, self._progress.rows)
+
+    def settle(self) -> None:
+        """Wait until every step that was appended is committed."""
+        if self._sequential is not None:
+            self._sequential.settle()
+
     def flush(self) -> None:
-        """Wait until all committed rows are on the disk, whatever ``sync`` says."""
+        """Wait until all steps that were appended are committed and on the disk, whatever ``sync`` says."""
+        self.settle()
         self._sync_columns()
         descriptor = os.open(f"{self.path}/{PROGRESS}", os.O_RDWR | os.O_CLOEXEC)
         os.fsync(descriptor)
@@ -256,15 +302,33 @@ class SegmentWriter:
 
         A child that is forked until then gives up its copy of the lock, too.
         """
+        self._close_encoders()
         for column in self.columns.values():
             column.close()
         self._episodes.close()
         os.close(self._metadata)
         return self._progress
 
+    def finish_at_exit(self) -> None:
+        """Commit what was appended, if that can be, and end the threads."""
+        with suppress(Exception):
+            self.settle()
+        self._close_encoders()
+
+    def _close_encoders(self) -> None:
+        if self._sequential is not None:
+            self._sequential.close()
+
     def leave_after_fork(self) -> None:
         """Give up the parent's lock and blobs in a forked child."""
         self._progress.close()
+        # an encoder that is freed here would wait for threads that only the parent has
+        if self._sequential is not None:
+            _LEFT.append(self._sequential)
+
+
+def _encoded_final(column: EncodedColumn, value: Any) -> bytes:
+    return value[0] if isinstance(value, EncodedRows) else column.codec.encode(value)
 
 
 def _first_capacity(row_bytes: int) -> int:
@@ -298,6 +362,14 @@ def _plain(value: Any) -> Any:
 def _leave_all() -> None:
     for writer in list(_LIVE):
         writer.leave_after_fork()
+    _LIVE.clear()
 
 
+def _finish_all() -> None:
+    """Commit what waits in queues when the process ends, and end their threads before the interpreter does."""
+    for writer in list(_LIVE):
+        writer.finish_at_exit()
+
+
+atexit.register(_finish_all)
 os.register_at_fork(after_in_child=_leave_all)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, par
 from stepwell.store.mapping import map_descriptor
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.progress import Progress
+
+if TYPE_CHECKING:
+    from stepwell.codecs import SequentialCodec
 
 __all__ = ["Segment"]
 
@@ -163,7 +166,7 @@ class Segment:
         return f"<Segment {self.name} {state} {len(self.records)} episodes {self.num_rows:,} rows>"
 
     def _decode_rows(self, name: str, feature: Feature, start: int, stop: int) -> Any:
-        from stepwell.codecs import make_codec
+        from stepwell.codecs import SequentialCodec, make_codec
 
         codec = make_codec(feature)
         offsets = self.offsets_map(name)[start : stop + 1].astype(np.int64)
@@ -172,10 +175,15 @@ class Segment:
             bool(np.any(np.diff(offsets) < 0)) or int(offsets[-1]) > len(blobs) or int(offsets[0]) < 0
         ):
             raise self._damaged(f"{name}.npy", f"the offsets of rows {start} to {stop} do not fit {name}.bin")
-        rows = [blobs[offsets[i] : offsets[i + 1]] for i in range(stop - start)]
         out: Any = (
-            [None] * len(rows) if feature.is_ragged else np.empty((len(rows), *feature.fixed_shape), feature.np_dtype)
+            [None] * (stop - start)
+            if feature.is_ragged
+            else np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
         )
+        if isinstance(codec, SequentialCodec):
+            self._decode_runs(name, codec, range(start, stop), out)
+            return out
+        rows = [blobs[offsets[i] : offsets[i + 1]] for i in range(stop - start)]
         for i, blob in enumerate(rows):
             try:
                 if feature.is_ragged:
@@ -185,6 +193,15 @@ class Segment:
             except DecodeError as error:
                 raise DecodeError(f"{name} of segment {self.name}, row {start + i}: {error}") from error
         return out
+
+    def _decode_runs(self, name: str, codec: SequentialCodec, rows: range, out: npt.NDArray[Any]) -> None:
+        from stepwell.store.runs import RunReader
+
+        reader = RunReader(codec, self.offsets_map(name), self.blob_map(name), self.num_rows)
+        try:
+            reader.decode(rows, [out[i, ...] for i in range(len(rows))])
+        except DecodeError as error:
+            raise DecodeError(f"{name} of segment {self.name}, {error}") from error
 
     def _follow(self) -> None:
         """Read the commit record of an open segment; finds out when it was sealed meanwhile."""

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
 from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
+from stepwell.store.runs import RunReader
 from stepwell.store.segments import Segment
 
 __all__ = [
@@ -219,6 +220,9 @@ def _feature_statistics(
 
 def _decode(segment: Segment, name: str, feature: Feature, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
     codec, offsets, blobs = make_codec(feature), segment.offsets_map(name), segment.blob_map(name)
+    if isinstance(codec, SequentialCodec):
+        yield from RunReader(codec, offsets, blobs, segment.num_rows).values(rows)
+        return
     out = None if feature.is_ragged else np.empty(feature.fixed_shape, feature.np_dtype)
     for row in rows:
         blob = blobs[int(offsets[row]) : int(offsets[row + 1])]

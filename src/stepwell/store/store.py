@@ -32,6 +32,7 @@ from stepwell.store.layout import (
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import StoreRecord, read_record
 from stepwell.store.segments import Segment
+from stepwell.store.sequential_columns import QUEUE_BYTES
 from stepwell.store.writer import Sync, Writer
 
 if TYPE_CHECKING:
@@ -274,11 +275,20 @@ class Store:
 
     # writing
 
-    def writer(self, *, sync: Sync | None = None, ordinal: int | None = None, tag: str | None = None) -> Writer:
+    def writer(
+        self,
+        *,
+        sync: Sync | None = None,
+        queue_bytes: int = QUEUE_BYTES,
+        ordinal: int | None = None,
+        tag: str | None = None,
+    ) -> Writer:
         """Return a writer that records episodes into segments of its own.
 
         Args:
             sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
+            queue_bytes: values that may wait to be encoded where a codec is slow (video): when there are so many,
+                `Writer.append` waits. Default 256 MiB; two steps always may.
             ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed
                 order.
             tag: the segment's four hexadecimal digits; default random.
@@ -290,7 +300,16 @@ class Store:
         sync = self._record.sync if sync is None else sync
         if sync not in ("none", "episode", "step"):
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
-        return Writer(self, sync=sync, segment_bytes=self._record.segment_bytes, ordinal=ordinal, tag=tag)
+        if queue_bytes < 0:
+            raise StepwellError(f"queue_bytes={queue_bytes} is not a size. Give 0 or more.")
+        return Writer(
+            self,
+            sync=sync,
+            segment_bytes=self._record.segment_bytes,
+            queue_bytes=queue_bytes,
+            ordinal=ordinal,
+            tag=tag,
+        )
 
     def reserve_ordinals(self, count: int) -> int:
         """Take ``count`` segment ordinals that follow each other and were never given before; returns the first."""

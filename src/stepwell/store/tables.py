@@ -4,6 +4,7 @@
 
     <Store pusht.well  206 episodes  25,650 steps  10 fps  412 MB (7.3x)>
       observation.image    jpeg   96x96x3  uint8    268 MB  (2.6x)
+      observation.front    video  96x96x3  uint8    39.4 MB  (18.0x)  1.54 kB a step
       observation.state    raw    (2,)     float32  205 kB
       action               raw    (2,)     float32  205 kB
       episode lengths      min 49  median 118  max 246   ▂▅▇▆▃▁
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import codec_class
+from stepwell.errors import StepwellError
 from stepwell.schema import Feature
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class FeatureRow:
     Args:
         stored_bytes: on disk, over all segments, offsets and headers included.
         raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
+        step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video); else
+            None.
     """
 
     name: str
@@ -48,6 +53,7 @@ class FeatureRow:
     dtype: str
     stored_bytes: int
     raw_bytes: int | None
+    step_bytes: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -103,7 +109,7 @@ class StoreTable:
     def rows(self) -> list[tuple[str, ...]]:
         """Return the features' cells: name, codec, shape, dtype, size, ratio."""
         return [
-            (row.name, row.codec, row.shape, row.dtype, human_bytes(row.stored_bytes), _ratio(row.ratio))
+            (row.name, row.codec, row.shape, row.dtype, human_bytes(row.stored_bytes), _ratio(row))
             for row in self.features
         ]
 
@@ -218,7 +224,18 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     elif feature.codec == "raw":
         raw = stored
     dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
-    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw)
+    step_bytes = stored / num_rows if num_rows and _is_sequential(feature) else None
+    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes)
+
+
+def _is_sequential(feature: Feature) -> bool:
+    if feature.is_raw:
+        return False
+    try:
+        return codec_class(feature).is_sequential
+    except StepwellError:
+        # a codec that this process does not have
+        return False
 
 
 def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:
@@ -254,5 +271,8 @@ def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(np.histogram(lengths, bins=num_bins)[0].tolist())
 
 
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"({ratio:.1f}x)"
+def _ratio(row: FeatureRow) -> str:
+    parts = [] if row.ratio is None else [f"({row.ratio:.1f}x)"]
+    if row.step_bytes is not None:
+        parts.append(f"{human_bytes(round(row.step_bytes))} a step")
+    return "  ".join(parts)

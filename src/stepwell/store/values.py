@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.errors import StepError
 from stepwell.schema import Feature, Schema
+from stepwell.store.encoded_rows import HasRows, accept_encoded
 
 __all__ = ["accept_column", "acceptor", "missing_features_error"]
 
@@ -36,7 +37,9 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
 
 
 def accept_column(name: str, feature: Feature, values: Any) -> Any:
-    """Return a whole column: an array [n, *shape] of a fixed-size feature, a list of values of a ragged one."""
+    """Return a whole column: an array [n, *shape], a list of values of a ragged feature, or `EncodedRows`."""
+    if isinstance(values, HasRows):
+        return accept_encoded(name, feature, values)
     dtype = feature.np_dtype
     if type(values) is np.ndarray and values.dtype == dtype and values.shape[1:] == feature.shape and values.ndim:
         return np.ascontiguousarray(values)

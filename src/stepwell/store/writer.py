@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stepwell.errors import StepError, WriterClosedError
+from stepwell.errors import EncodeError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
+from stepwell.store.encoded_rows import EncodedRows, HasRows
 from stepwell.store.sealing import seal_segment
 from stepwell.store.segment_writer import SegmentWriter, encode_metadata
 from stepwell.store.values import accept_column, acceptor, missing_features_error
@@ -52,11 +54,19 @@ class Writer:
     """
 
     def __init__(
-        self, store: Store, *, sync: Sync, segment_bytes: int, ordinal: int | None = None, tag: str | None = None
+        self,
+        store: Store,
+        *,
+        sync: Sync,
+        segment_bytes: int,
+        queue_bytes: int,
+        ordinal: int | None = None,
+        tag: str | None = None,
     ) -> None:
         self._store = store
         self._sync: Sync = sync
         self._segment_bytes = segment_bytes if ordinal is None else None
+        self._queue_bytes = queue_bytes
         self._ordinal, self._tag = ordinal, tag
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
@@ -100,6 +110,9 @@ class Writer:
         except TypeError:
             _check_mapping(step)
             raise
+        except (EncodeError, OSError):
+            self._leave_if_failed(segment)
+            raise
         return self._append_nested(step)
 
     def append_batch(self, columns: Mapping[str, Any]) -> int:
@@ -118,11 +131,13 @@ class Writer:
         segment = self._segment
         plain = self._plain_columns(columns)
         if segment is not None and plain is not None and self._pid == os.getpid():
-            return segment.append_rows(plain, len(plain[0]))
+            with self._left_if_failed(segment):
+                return segment.append_rows(plain, len(plain[0]))
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
         accepted, count = self._accept_columns(columns, finals=False)
-        return segment.append_rows(accepted, count)
+        with self._left_if_failed(segment):
+            return segment.append_rows(accepted, count)
 
     def end_episode(
         self,
@@ -153,9 +168,11 @@ class Writer:
         if segment is None or not segment.has_open_episode:
             raise StepError("there are no steps since the last end_episode. Append at least one.")
         finals = None if final is None else self._accept_final(dict(flatten(final)))
-        place = segment.end_episode(
-            metadata=encode_metadata(metadata), final=finals, terminated=bool(terminated), truncated=bool(truncated)
-        )
+        line = encode_metadata(metadata)
+        with self._left_if_failed(segment):
+            place = segment.end_episode(
+                metadata=line, final=finals, terminated=bool(terminated), truncated=bool(truncated)
+            )
         self._roll(segment)
         return place
 
@@ -195,15 +212,18 @@ class Writer:
         if count == 0:
             raise StepError("an episode needs at least one step, got columns of 0 steps.")
         names = list(segment.schema)
-        finals = {name: values[count] for name, values in zip(names, accepted, strict=True) if len(values) > count}
+        finals = {
+            name: _final_of(values, count) for name, values in zip(names, accepted, strict=True) if len(values) > count
+        }
         if final is not None:
             if finals:
                 raise StepError("the final row was given twice: by columns of T + 1, and by final.")
             finals = self._accept_final(dict(flatten(final)))
-        segment.append_rows([values[:count] for values in accepted], count)
-        place = segment.end_episode(
-            metadata=line, final=finals or None, terminated=bool(terminated), truncated=bool(truncated)
-        )
+        with self._left_if_failed(segment):
+            segment.append_rows([values[:count] for values in accepted], count)
+            place = segment.end_episode(
+                metadata=line, final=finals or None, terminated=bool(terminated), truncated=bool(truncated)
+            )
         self._roll(segment)
         return place
 
@@ -215,13 +235,15 @@ class Writer:
         self._check_usable()
         segment = self._segment
         if segment is not None and segment.has_open_episode:
-            segment.end_episode(metadata=encode_metadata({}), discarded=True)
+            with self._left_if_failed(segment):
+                segment.end_episode(metadata=encode_metadata({}), discarded=True)
 
     def flush(self) -> None:
         """Wait until all that was appended is on the disk, whatever ``sync`` says."""
         self._check_usable()
         if self._segment is not None:
-            self._segment.flush()
+            with self._left_if_failed(self._segment):
+                self._segment.flush()
 
     def close(self) -> None:
         """Seal the segment and refresh the store that made this writer. May be called twice.
@@ -239,11 +261,13 @@ class Writer:
         segment, self._segment = self._segment, None
         if segment is not None:
             try:
-                if segment.has_open_episode:
-                    segment.end_episode(metadata=encode_metadata({}), interrupted=True)
+                _interrupt(segment)
             except BaseException:
-                # let go of the lock, or nobody could recover the segment while this process lives
-                segment.close().close()
+                if segment.is_failed:
+                    self._leave(segment)
+                else:
+                    # let go of the lock, or nobody could recover the segment while this process lives
+                    segment.close().close()
                 raise
             self._seal(segment)
         self._join_sealing()
@@ -290,14 +314,21 @@ class Writer:
                 ordinal=self._ordinal,
                 tag=self._tag,
                 confirm=lambda: self._store.check_schema(schema),
+                queue_bytes=self._queue_bytes,
             )
         return self._segment
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
         bad = [name for name, values in columns.items() if not _is_column(values)]
+        encoded = [name for name, values in columns.items() if isinstance(values, HasRows)]
         if bad:
             raise StepError(
                 f"feature {', '.join(map(repr, bad))} is not a column. Give an array [n, ...] or a list of n values."
+            )
+        if self._store.schema is None and encoded:
+            raise StepError(
+                f"feature {', '.join(map(repr, encoded))}: a schema cannot be inferred from rows that are encoded. "
+                "Give one to create()."
             )
         if self._store.schema is None and any(len(values) == 0 for values in columns.values()):
             raise StepError("the schema cannot be inferred from columns of 0 steps. Give a schema to create().")
@@ -412,6 +443,32 @@ class Writer:
         finally:
             progress.close()
 
+    def _leave_if_failed(self, segment: SegmentWriter) -> None:
+        """Close the writer when steps that it had taken are lost; what was committed is kept and sealed."""
+        if segment.is_failed and not self._is_closed:
+            self._is_closed, self._segment = True, None
+            self._leave(segment)
+
+    @contextmanager
+    def _left_if_failed(self, segment: SegmentWriter) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._leave_if_failed(segment)
+            raise
+
+    def _leave(self, segment: SegmentWriter) -> None:
+        """Seal what a segment has committed; there is an error on its way already, so none is raised."""
+        segment.cut_to_committed()
+        try:
+            _interrupt(segment)
+        except OSError:
+            segment.close().close()
+        else:
+            self._seal(segment)
+        self._join_sealing()
+        self._store.refresh()
+
     def _join_sealing(self) -> None:
         while self._sealing:
             self._sealing.pop(0).join()
@@ -431,6 +488,15 @@ class Writer:
             raise WriterClosedError("the writer is closed. Call store.writer() for a new one.")
 
 
+def _interrupt(segment: SegmentWriter) -> None:
+    if segment.has_open_episode:
+        segment.end_episode(metadata=encode_metadata({}), interrupted=True)
+
+
+def _final_of(values: Any, count: int) -> Any:
+    return values[count:] if isinstance(values, EncodedRows) else values[count]
+
+
 def _check_mapping(given: Any) -> None:
     if not isinstance(given, Mapping):
         raise StepError(f"got a {type(given).__name__}. Give a mapping of feature names to values, or keywords.")
@@ -438,4 +504,6 @@ def _check_mapping(given: Any) -> None:
 
 def _is_column(values: Any) -> bool:
     # an array of no dimensions has a __len__ that raises
+    if isinstance(values, HasRows):
+        return True
     return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0

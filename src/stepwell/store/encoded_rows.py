@@ -1,0 +1,118 @@
+"""Rows that are encoded already: a column of JPEG files or video packets is stored as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, overload, runtime_checkable
+
+import numpy as np
+
+from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.errors import DecodeError, StepError
+from stepwell.schema import Feature
+
+__all__ = ["EncodedRows", "HasRows", "accept_encoded"]
+
+
+@runtime_checkable
+class HasRows(Protocol):
+    """What gives the encoded rows of an episode: `EncodedRows`, a video file."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+
+    def rows(self, feature: Feature) -> Iterable[bytes]:
+        """Return the rows as the feature's codec has them, first to last."""
+
+
+class EncodedRows(Sequence[bytes]):
+    r"""A column of rows that are encoded already, to be stored without being decoded.
+
+    Args:
+        blobs: a bytes object for each row, as the feature's codec makes them: for "jpeg" a JPEG file, for "png" a PNG
+            file. Of a sequential codec (video, delta) the first one must begin a run.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/a.well", {"note": stepwell.Text()})
+        >>> with store.writer() as writer:
+        ...     episode = writer.add_episode({"note": EncodedRows([b"left", b"right"])})
+        >>> store[0]["note"]
+        ['left', 'right']
+
+    Notes:
+        An immutable value. Writers decode the first row, to see that it is one of the feature, and take the others on
+        trust: ``verify(deep=True)`` looks at all of them.
+    """
+
+    __slots__ = ("_blobs",)
+
+    def __init__(self, blobs: Iterable[bytes]) -> None:
+        self._blobs = tuple(blobs)
+        for row, blob in enumerate(self._blobs):
+            if not isinstance(blob, bytes):
+                raise StepError(f"row {row} is a {type(blob).__name__}. Give bytes, an encoded row each.")
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+        return len(self._blobs)
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Return the rows, whatever the feature."""
+        return iter(self._blobs)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> EncodedRows: ...
+    def __getitem__(self, index: int | slice) -> bytes | EncodedRows:
+        return EncodedRows(self._blobs[index]) if isinstance(index, slice) else self._blobs[index]
+
+    def __repr__(self) -> str:
+        return f"<EncodedRows {len(self)} rows, {sum(map(len, self._blobs)):,} bytes>"
+
+
+def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
+    """Return the rows that somebody gives for a feature.
+
+    Raises:
+        StepError: the feature is raw, the number of rows is not what was told, or the first is no row of the feature.
+    """
+    if feature.is_raw:
+        raise StepError(
+            f"feature {name!r}: got encoded rows ({given!r}), the store has {feature}, which is not encoded. "
+            "Give an array, or make the feature one of their codec."
+        )
+    try:
+        found = EncodedRows(given.rows(feature))
+    except StepError as error:
+        raise StepError(f"feature {name!r}: {error}") from error
+    if len(found) != given.num_rows:
+        raise StepError(f"feature {name!r}: {given!r} told of {given.num_rows} rows and gave {len(found)}.")
+    if len(found):
+        _check_first(name, feature, found[0])
+    return found
+
+
+def _check_first(name: str, feature: Feature, blob: bytes) -> None:
+    codec, row = make_codec(feature), np.frombuffer(blob, np.uint8)
+    try:
+        if isinstance(codec, SequentialCodec):
+            position, mask = codec.sync_mark
+            if len(row) <= position or not row[position] & mask:
+                raise DecodeError("it needs rows before it; the first of an episode begins a run.")
+        _decode(codec, feature, row)
+    except DecodeError as error:
+        raise StepError(f"feature {name!r}: the first of the encoded rows is no row of {feature}: {error}") from error
+
+
+def _decode(codec: Any, feature: Feature, row: Any) -> None:
+    if feature.is_ragged:
+        codec.decode(row)
+    else:
+        codec.decode_into(row, np.empty(feature.fixed_shape, feature.np_dtype))

@@ -1,0 +1,159 @@
+"""Colours of images, changed in place: brightness, contrast, saturation, hue, solarising.
+
+Values are bytes, rounded after every change, or floats of [0, 1]; ``bound`` says which (255 or 1). Each image has
+amounts of its own. Images of one channel are grey, those of three RGB; further channels are left as they are.
+
+Notes:
+    Without the GIL; any number of threads, each its own images.
+
+Source:
+    The changes are those of torchvision (blends with black, with the mean grey, with the pixel's grey; hue by HSV),
+    which truncates where this rounds. Grey is that of ITU-R BT.601.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["BRIGHTNESS", "CONTRAST", "HUE", "NONE", "SATURATION", "change_colors", "make_gray"]
+
+NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE = 0, 1, 2, 3, 4
+
+RED, GREEN, BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _clipped(value: Any, bound: Any, half: Any) -> Any:
+    """Return a value that may be stored; ``half`` is 0.5 where storing truncates."""
+    return min(max(value, ZERO), bound) + half
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _gray(red: Any, green: Any, blue: Any) -> Any:
+    return np.float32(red) * RED + np.float32(green) * GREEN + np.float32(blue) * BLUE
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _mean_gray(image: Any, channels: Any) -> Any:
+    total = 0.0
+    if channels < 3:
+        for k in range(0, image.size, channels):
+            total += image[np.uintp(k)]
+        return np.float32(total * channels / image.size)
+    for k in range(0, image.size, channels):
+        place = np.uintp(k)
+        total += _gray(image[place], image[place + np.uintp(1)], image[place + np.uintp(2)])
+    return np.float32(total * channels / image.size)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_with(image: Any, channels: Any, amount: Any, other: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
+    """Make ``amount * value + (1 - amount) * other`` of each value of the colours."""
+    rest = (ONE - amount) * other
+    if channels in (1, 3):
+        for k in range(np.uintp(image.size)):
+            image[k] = _clipped(np.float32(image[k]) * amount + rest, bound, half)
+        return
+    for k in range(0, image.size, channels):
+        for c in range(min(channels, 3)):
+            place = np.uintp(k + c)
+            image[place] = _clipped(np.float32(image[place]) * amount + rest, bound, half)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _saturate(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> None:
+    one, two, step = np.uintp(1), np.uintp(2), np.uintp(channels)
+    for k in range(np.uintp(image.size // channels)):
+        place = k * step
+        red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
+        rest = (ONE - amount) * _gray(red, green, blue)
+        image[place] = _clipped(red * amount + rest, bound, half)
+        image[place + one] = _clipped(green * amount + rest, bound, half)
+        image[place + two] = _clipped(blue * amount + rest, bound, half)
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
+    """Return the channel that is ``shift`` sixths of the circle on from a hue, in sixths."""
+    place = hue + shift
+    place -= np.float32(6) if place >= np.float32(6) else ZERO
+    return most - chroma * max(min(place, np.float32(4) - place, ONE), ZERO)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _turn_hue(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> None:
+    """Turn hues by a part of the circle, -0.5 to 0.5."""
+    one, two, step = np.uintp(1), np.uintp(2), np.uintp(channels)
+    # never below zero, so that one subtraction brings every hue back into the circle
+    turn = np.float32(6) * (amount if amount >= ZERO else amount + ONE)
+    for k in range(np.uintp(image.size // channels)):
+        place = k * step
+        red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
+        most, least = max(red, green, blue), min(red, green, blue)
+        chroma = most - least
+        part = ONE / (chroma if chroma > ZERO else ONE)
+        of_red = (green - blue) * part + (np.float32(6) if green < blue else ZERO)
+        of_green = (blue - red) * part + np.float32(2)
+        of_blue = (red - green) * part + np.float32(4)
+        hue = (of_red if most == red else (of_green if most == green else of_blue)) + turn
+        hue -= np.float32(6) if hue >= np.float32(6) else ZERO
+        image[place] = _clipped(_of_hue(hue, np.float32(5), most, chroma), bound, half)
+        image[place + one] = _clipped(_of_hue(hue, np.float32(3), most, chroma), bound, half)
+        image[place + two] = _clipped(_of_hue(hue, np.float32(1), most, chroma), bound, half)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: Any) -> None:
+    """Change the colours of images in place, several changes after each other while an image is in the cache.
+
+    Args:
+        images: uint8 or float32 [m, values], C-contiguous, of interleaved pixels; written.
+        channels: of a pixel. Saturation and hue leave pixels of fewer than three as they are.
+        kinds: int64 [m, n], for each image NONE, BRIGHTNESS, CONTRAST, SATURATION or HUE, in the order to do them in.
+        amounts: float32 [m, n]: factors, and for HUE the part of the circle, -0.5 to 0.5.
+        bound: float32, the largest value: 255 for bytes, 1 for floats.
+    """
+    half = np.float32(0.5) if images.itemsize == 1 else ZERO
+    for i in range(images.shape[0]):
+        image = images[i]
+        for n in range(kinds.shape[1]):
+            kind, amount = kinds[i, n], amounts[i, n]
+            if kind == BRIGHTNESS:
+                _blend_with(image, channels, amount, ZERO, bound, half)
+            elif kind == CONTRAST:
+                _blend_with(image, channels, amount, _mean_gray(image, channels), bound, half)
+            elif kind == SATURATION and channels >= 3:
+                _saturate(image, channels, amount, bound, half)
+            elif kind == HUE and channels >= 3:
+                _turn_hue(image, channels, amount, bound, half)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def make_gray(images: Any, channels: Any, chosen: Any, out: Any) -> None:
+    """Write the grey of images of three or more channels.
+
+    Args:
+        images: uint8 or float32 [m, values], C-contiguous.
+        channels: of a pixel.
+        chosen: bool [m]: which images; the others are left out, and ``out`` is not written there.
+        out: [m, pixels * channels of out], of the same dtype; may be ``images``. Its first channel becomes grey, where
+            it has three its first three.
+    """
+    half = np.float32(0.5) if images.itemsize == 1 else ZERO
+    pixels = images.shape[1] // channels
+    step = np.uintp(out.shape[1] // pixels)
+    for i in range(images.shape[0]):
+        if not chosen[i]:
+            continue
+        image, target = images[i], out[i]
+        for k in range(np.uintp(pixels)):
+            place = k * np.uintp(channels)
+            gray = _gray(image[place], image[place + np.uintp(1)], image[place + np.uintp(2)]) + half
+            target[k * step] = gray
+            if step >= np.uintp(3):
+                target[k * step + np.uintp(1)] = gray
+                target[k * step + np.uintp(2)] = gray

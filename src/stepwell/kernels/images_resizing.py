@@ -1,0 +1,314 @@
+"""Resizing images, or boxes of them, by a separable filter: linear, antialiased linear, area, nearest.
+
+An axis is described by its **taps**: output i is the sum of ``weights[i, k] * input[starts[i] + k]``. Bytes are
+weighed in whole numbers: 14 bits a weight, 8 bits after the point between the two passes, rounded at the end::
+
+    box of the image --columns, row by row, vectorised--> one row of uint16 --rows, pixel by pixel--> one row of bytes
+
+Notes:
+    Nothing outside of a box is read: a crop that is resized is the same as the part that is resized. Weights of an
+    output sum to one exactly, so that a plain image stays plain. Without the GIL; any number of threads.
+
+Source:
+    Linear and area are those of OpenCV (half-pixel centres); the antialiased one is a triangle as wide as the scale, as
+    in Pillow and in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL, bytes_at
+
+__all__ = ["ANTIALIAS", "AREA", "LINEAR", "NEAREST", "resize_bytes", "resize_floats"]
+
+LINEAR, ANTIALIAS, AREA, NEAREST = 0, 1, 2, 3
+
+WEIGHT_BITS = 14
+ONE = 1 << WEIGHT_BITS
+# bits after the point that a value keeps between the passes: 8 + 8 bits fill a uint16
+ROW_BITS = 8
+ROW_SHIFT = WEIGHT_BITS - ROW_BITS
+OUT_SHIFT = WEIGHT_BITS + ROW_BITS
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def num_taps(kind: Any, length: Any, number: Any) -> Any:
+    """Return how many inputs an output of an axis takes in at most."""
+    scale = length / number
+    if kind == NEAREST:
+        return 1
+    if scale <= 1.0 or kind == LINEAR:
+        return min(2, length)
+    return min(math.ceil(scale) + 1 if kind == AREA else 2 * math.ceil(scale) + 1, length)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
+    """Set the weights of output i, not yet of sum one; return its first input."""
+    center = (i + 0.5) * scale
+    if kind == NEAREST:
+        weights[0] = 1.0
+        return min(int(center), length - 1)
+    if scale <= 1.0 or kind == LINEAR:
+        place = min(max(center - 0.5, 0.0), length - 1.0)
+        start = min(int(place), max(length - 2, 0))
+        weights[0] = 1.0 - (place - start)
+        weights[weights.size - 1] = 1.0 if weights.size == 1 else place - start
+        return start
+    if kind == AREA:
+        start, stop = int(i * scale), min((i + 1) * scale, float(length))
+        for k in range(weights.size):
+            weights[k] = max(min(start + k + 1.0, stop) - max(float(start + k), i * scale), 0.0)
+        return start
+    start = max(int(center - scale + 0.5), 0)
+    stop = min(int(center + scale + 0.5), length)
+    for k in range(stop - start):
+        weights[k] = max(1.0 - abs(start + k + 0.5 - center) / scale, 0.0)
+    return start
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) -> None:
+    """Describe an axis of ``length`` inputs and ``number`` outputs.
+
+    Args:
+        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        length: at least 1.
+        number: at least 1.
+        starts: int64 [number], written.
+        weights: float64 [number, num_taps], written.
+    """
+    weights[:] = 0.0
+    for i in range(number):
+        start = _set_taps(kind, length, length / number, i, weights[i])
+        total = weights[i].sum()
+        # at the end, taps without weight come first, so that none is read after it
+        late = max(start + weights.shape[1] - length, 0)
+        starts[i] = start - late
+        for k in range(weights.shape[1] - 1, -1, -1):
+            weights[i, k] = weights[i, k - late] / total if k >= late else 0.0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _whole_weights(weights: Any, out: Any) -> None:
+    """Round weights to whole numbers of sum ONE; the largest of an output takes what is left over."""
+    for i in range(weights.shape[0]):
+        total, largest = 0, 0
+        for k in range(weights.shape[1]):
+            out[i, k] = int(weights[i, k] * ONE + 0.5)
+            total += out[i, k]
+            if out[i, k] > out[i, largest]:
+                largest = k
+        out[i, largest] += ONE - total
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _taps_of(kind: Any, length: Any, number: Any, starts: Any) -> Any:
+    """Set the starts of an axis; return its weights, int32 [number, taps]."""
+    exact = np.empty((number, num_taps(kind, length, number)))
+    axis_taps(kind, length, number, starts, exact)
+    weights = np.empty(exact.shape, np.int32)
+    _whole_weights(exact, weights)
+    return weights
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _weighed(one: Any, a: Any, two: Any, b: Any, half: Any) -> Any:
+    """Return one * a + two * b + half in 32 bits: numba makes 64 of a sum of two int32, which halves the speed."""
+    return np.int32(np.int32(np.int32(np.int32(one) * a) + np.int32(np.int32(two) * b)) + half)
+
+
+# The inner functions get whole arrays and where to begin: a slice costs numba as much as a dozen pixels.
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_rows(first: Any, line: Any, weights: Any, y: Any, size: Any, sums: Any, row: Any) -> None:  # noqa: PLR0917
+    """Make one row of uint16 of ``size`` bytes each of rows that lie ``line`` apart."""
+    half, shift = np.int32(1 << (ROW_SHIFT - 1)), np.int32(ROW_SHIFT)
+    if weights.shape[1] == 2:
+        one, two = bytes_at(first, size), bytes_at(first + line, size)
+        for x in range(np.uintp(size)):
+            row[x] = np.uint16(_weighed(one[x], weights[y, 0], two[x], weights[y, 1], half) >> shift)
+        return
+    for x in range(np.uintp(size)):
+        sums[x] = half
+    for k in range(weights.shape[1]):
+        weight = weights[y, k]
+        if weight:
+            source = bytes_at(first + k * line, size)
+            for x in range(np.uintp(size)):
+                sums[x] = np.int32(sums[x] + np.int32(np.int32(source[x]) * weight))
+    for x in range(np.uintp(size)):
+        row[x] = np.uint16(sums[x] >> shift)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_pixels(row: Any, channels: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
+    """Make a row of ``starts.size`` pixels, in ``out`` from ``at`` on, of a row of pixels."""
+    half, places = np.int64(1 << (shift - 1)), np.int64(shift)
+    step = np.uintp(channels)
+    for x in range(np.uintp(starts.size)):
+        place, to = np.uintp(starts[x]) * step, np.uintp(at) + x * step
+        for c in range(step):
+            total = half
+            for k in range(np.uintp(weights.shape[1])):
+                total += row[place + k * step + c] * weights[x, k]
+            out[to + c] = total >> places
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_colors(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
+    """As `_blend_pixels`, of three channels."""
+    half, places = np.int64(1 << (shift - 1)), np.int64(shift)
+    one, two, three = np.uintp(1), np.uintp(2), np.uintp(3)
+    to = np.uintp(at)
+    for x in range(np.uintp(starts.size)):
+        place = np.uintp(starts[x]) * three
+        red, green, blue = half, half, half
+        for k in range(np.uintp(weights.shape[1])):
+            weight = weights[x, k]
+            red += row[place] * weight
+            green += row[place + one] * weight
+            blue += row[place + two] * weight
+            place += three
+        out[to], out[to + one], out[to + two] = red >> places, green >> places, blue >> places
+        to += three
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_color_pairs(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
+    """As `_blend_pixels`, of three channels and two taps."""
+    half, places = np.int32(1 << (shift - 1)), np.int32(shift)
+    one, two, three = np.uintp(1), np.uintp(2), np.uintp(3)
+    to = np.uintp(at)
+    for x in range(np.uintp(starts.size)):
+        place = np.uintp(starts[x]) * three
+        after = place + three
+        a, b = weights[x, 0], weights[x, 1]
+        out[to] = _weighed(row[place], a, row[after], b, half) >> places
+        out[to + one] = _weighed(row[place + one], a, row[after + one], b, half) >> places
+        out[to + two] = _weighed(row[place + two], a, row[after + two], b, half) >> places
+        to += three
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _blend_across(row: Any, channels: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
+    if channels != 3:
+        _blend_pixels(row, channels, starts, weights, shift, out, at)
+    elif weights.shape[1] == 2:
+        _blend_color_pairs(row, starts, weights, shift, out, at)
+    else:
+        _blend_colors(row, starts, weights, shift, out, at)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _mix_rows(rows: Any, start: Any, after: Any, weights: Any, y: Any, out: Any) -> None:  # noqa: PLR0917
+    """Make one row of bytes of two rows of uint16."""
+    half, shift = np.int32(1 << (OUT_SHIFT - 1)), np.int32(OUT_SHIFT)
+    one, two = np.uintp(start), np.uintp(after)
+    a, b = weights[y, 0], np.int32(weights[y, 1] if weights.shape[1] > 1 else 0)
+    for x in range(np.uintp(out.size)):
+        out[x] = np.uint8(_weighed(rows[one + x], a, rows[two + x], b, half) >> shift)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _down_first(  # noqa: PLR0917
+    first: Any, line: Any, size: Any, channels: Any, tops: Any, down: Any, lefts: Any, across: Any, out: Any
+) -> None:
+    """Resize a box whose first byte is at address ``first``: the wide rows vectorised, then their pixels."""
+    sums, row = np.empty(size, np.int32), np.empty(size, np.uint16)
+    out_size = lefts.size * channels
+    for y in range(tops.size):
+        _blend_rows(first + tops[y] * line, line, down, y, size, sums, row)
+        _blend_across(row, channels, lefts, across, OUT_SHIFT, bytes_at(out + y * out_size, out_size), 0)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _across_first(  # noqa: PLR0917
+    first: Any, line: Any, size: Any, channels: Any, tops: Any, down: Any, lefts: Any, across: Any, out: Any
+) -> None:
+    """Resize a box that becomes higher: its few rows once, then the many that are mixed of two of them."""
+    num_inputs, out_size = max(tops[0], tops[-1]) + down.shape[1], lefts.size * channels
+    rows = np.empty(num_inputs * out_size, np.uint16)
+    for y in range(num_inputs):
+        _blend_across(bytes_at(first + y * line, size), channels, lefts, across, ROW_SHIFT, rows, y * out_size)
+    to_next = (down.shape[1] - 1) * out_size
+    for y in range(tops.size):
+        start = tops[y] * out_size
+        _mix_rows(rows, start, start + to_next, down, y, bytes_at(out + y * out_size, out_size))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def resize_bytes(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> None:  # noqa: PLR0917
+    """Cut boxes out of uint8 images, and resize them.
+
+    Args:
+        addresses: int64 [m], of the images.
+        shape: (height, width, channels) of each.
+        boxes: int64 [m, 4], top, left, height, width; inside of the image.
+        flips: uint8 [m], done to what comes out.
+        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        out: uint8 [m, h, w, channels], C-contiguous; written.
+    """
+    number, rows, columns, channels = out.shape
+    line = shape[1] * channels
+    tops, lefts = np.empty(rows, np.int64), np.empty(columns, np.int64)
+    last_height, last_width = -1, -1
+    down, across = np.empty((rows, 2), np.int32), np.empty((columns, 2), np.int32)
+    for i in range(number):
+        top, left, height, width = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
+        if height != last_height:
+            down = _taps_of(kind, height, rows, tops)
+        if width != last_width:
+            across = _taps_of(kind, width, columns, lefts)
+        last_height, last_width = height, width
+        ys, by_row, xs, by_column = tops, down, lefts, across
+        if flips[i] & VERTICAL:
+            ys, by_row = tops[::-1].copy(), down[::-1].copy()
+        if flips[i] & HORIZONTAL:
+            xs, by_column = lefts[::-1].copy(), across[::-1].copy()
+        first = addresses[i] + top * line + left * channels
+        target = out.ctypes.data + i * rows * columns * channels
+        if height < rows:
+            _across_first(first, line, width * channels, channels, ys, by_row, xs, by_column, target)
+        else:
+            _down_first(first, line, width * channels, channels, ys, by_row, xs, by_column, target)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def resize_floats(images: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> None:
+    """Cut boxes out of float32 images, and resize them.
+
+    Args:
+        images: float32 [m, height, width, channels].
+        boxes: int64 [m, 4], top, left, height, width; inside of the image.
+        flips: uint8 [m], done to what comes out.
+        kind: LINEAR, ANTIALIAS, AREA or NEAREST.
+        out: float32 [m, h, w, channels]; written.
+    """
+    number, rows, columns, channels = out.shape
+    tops, lefts = np.empty(rows, np.int64), np.empty(columns, np.int64)
+    for i in range(number):
+        top, left, height, width = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
+        down = np.empty((rows, num_taps(kind, height, rows)))
+        axis_taps(kind, height, rows, tops, down)
+        across = np.empty((columns, num_taps(kind, width, columns)))
+        axis_taps(kind, width, columns, lefts, across)
+        row = np.empty((width, channels))
+        for y in range(rows):
+            row[:] = 0.0
+            for k in range(down.shape[1]):
+                row += images[i, top + tops[y] + k, left : left + width] * down[y, k]
+            to_y = rows - 1 - y if flips[i] & VERTICAL else y
+            for x in range(columns):
+                to_x = columns - 1 - x if flips[i] & HORIZONTAL else x
+                for c in range(channels):
+                    total = 0.0
+                    for k in range(across.shape[1]):
+                        total += row[lefts[x] + k, c] * across[x, k]
+                    out[i, to_y, to_x, c] = total

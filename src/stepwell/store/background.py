@@ -88,6 +88,9 @@ class BackgroundRows:
         Raises:
             BaseException: what was raised in the background.
         """
+        # the garbage collector may end a forgotten writer in this very thread
+        if threading.current_thread() is self._thread:
+            return
         with self._changed:
             while self._queue and self.error is None:
                 self._changed.wait()

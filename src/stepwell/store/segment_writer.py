@@ -309,8 +309,8 @@ class SegmentWriter:
         os.close(self._metadata)
         return self._progress
 
-    def finish_at_exit(self) -> None:
-        """Commit what was appended, if that can be, and end the threads."""
+    def finish(self) -> None:
+        """Commit what was appended, if that can be, and end the threads: for a writer that nobody closed."""
         with suppress(Exception):
             self.settle()
         self._close_encoders()
@@ -368,7 +368,7 @@ def _leave_all() -> None:
 def _finish_all() -> None:
     """Commit what waits in queues when the process ends, and end their threads before the interpreter does."""
     for writer in list(_LIVE):
-        writer.finish_at_exit()
+        writer.finish()
 
 
 atexit.register(_finish_all)

@@ -291,6 +291,7 @@ class Writer:
         # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go
         segment = getattr(self, "_segment", None)
         if segment is not None and self._pid == os.getpid():
+            segment.finish()
             segment.close().close()
 
     def __repr__(self) -> str:

@@ -35,8 +35,8 @@ class Loader:
         view: the episodes (`stepwell.View`), or a store: all of its episodes.
         fields: key to `Field`, feature name or offsets; None: every feature at the anchor.
         batch_size: windows a batch (a rank).
-        order: "sequential" (default), "random", "pooled" (random from a pool of decoded steps of 512 MiB), or an `Order`
-            such as ``pooled("2 GiB")`` or ``weighted(...)``, which has a seed of its own.
+        order: "sequential" (default), "random", "pooled" (random from a pool of decoded steps, 512 MiB of them), or an
+            `Order` such as ``pooled("2 GiB")`` or ``weighted(...)``, which has a seed of its own.
         seed: of "random" and "pooled", and of the random numbers that transforms get; 0 or more.
         epochs: how many one ``for`` runs through, default 1; None is endless. Endless epochs run into each other, so
             that every batch is full and all ranks have equally many, unless ``drop_last`` or ``pad`` ends each by
@@ -93,6 +93,9 @@ class Loader:
         under another number of threads, ranks, or another batch size (then at the exact next anchor).
 
         Batches share no memory with each other; memory is recycled once nobody holds an array, slice or tensor of it.
+        A pooled order's memory is the loader's, at most the bytes of the order unless one batch needs more; it is kept
+        from one ``for`` to the next, so that what fits is decoded once for all epochs. A second ``for`` while one is
+        under way has a pool of its own.
 
         One consumer thread. No worker processes. May be pickled (spawn) when its transforms may: the copy is where this
         one is. After a fork, parent and child each iterate their own; an iterator made before the fork works in the

@@ -4,6 +4,7 @@ Which blocks run::
 
     ```python                 runs; one namespace a page, in an empty directory a page
     <!-- needs: torch -->     on the line before a block: left out where torch is not installed
+    <!-- file: NAME.py -->    on the line before a block: it is written to a file, which later blocks import
     <!-- run -->              on the line before a ```sh block: runs, too; other shell blocks are only shown
     ```output                 after a block that runs: exactly what it prints, ``...`` stands for anything
 """
@@ -46,6 +47,7 @@ class Block:
     code: str
     needs: tuple[str, ...]
     output: str | None
+    file: str | None = None
 
 
 def fences(text: str) -> list[re.Match[str]]:
@@ -64,11 +66,15 @@ def blocks(page: Path) -> Iterator[Block]:
         if after is not None and after["kind"] == "output" and not text[fence.end() : after.start()].strip():
             shown = after["code"]
         needs = tuple(mark.removeprefix("needs:").replace(",", " ").split()) if mark.startswith("needs:") else ()
-        yield Block(text.count("\n", 0, fence.start("code")) + 1, fence["kind"], fence["code"], needs, shown)
+        file = mark.removeprefix("file:").strip() if mark.startswith("file:") else None
+        yield Block(text.count("\n", 0, fence.start("code")) + 1, fence["kind"], fence["code"], needs, shown, file)
 
 
 def run_block(block: Block, page: Path, namespace: dict[str, object]) -> str:
     """Run a block and return what it printed."""
+    if block.file is not None:
+        Path(block.file).write_text(block.code, encoding="utf-8")
+        return ""
     if block.kind == "python":
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -89,10 +95,13 @@ def matches(printed: str, shown: str) -> bool:
 
 
 @pytest.fixture
-def _own_codecs_forgotten() -> Iterator[None]:
-    """Forget the codecs that a page registers; stepwell's own stay, since their modules are imported once."""
+def _own_codecs_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the codecs and modules of a page; stepwell's own stay, since their modules are imported once."""
     before = set(codec._REGISTRY) | set(codec._BUILT_IN)
+    monkeypatch.syspath_prepend(tmp_path)
     yield
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
     for name in codec._REGISTRY.keys() - before:
         del codec._REGISTRY[name]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.codecs import Codec, codec_names, make_codec, register_codec
-from stepwell.errors import SchemaError
-from stepwell.schema import Array, Feature
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.schema import Array, Feature, Image
 from stepwell.testing import features, values
 
 
@@ -132,3 +132,28 @@ def test_script_is_no_module_to_import() -> None:
     Mine = type("Mine", (Codec,), {"name": "test-script", "__module__": "__main__"})
     register_codec(Mine)
     assert "codec_module" not in Array(2, codec="test-script").to_json()
+
+
+def test_codec_need_not_say_how_a_row_comes_into_a_batch() -> None:
+    class Doubled(Codec):
+        name: ClassVar[str] = "test-doubled"
+
+        def encode(self, value: Any) -> bytes:
+            return bytes(np.repeat(value, 2))
+
+        def decode(self, blob: np.ndarray) -> np.ndarray:
+            return blob[::2].copy()
+
+    register_codec(Doubled)
+    codec, out = make_codec(Array(3, "uint8", codec="test-doubled")), np.zeros(3, np.uint8)
+    codec.decode_into(np.frombuffer(codec.encode(np.array([1, 2, 3], np.uint8)), np.uint8), out)
+    assert out.tolist() == [1, 2, 3]
+    with pytest.raises(DecodeError, match=r"shape \(1,\), where the feature has \(3,\)"):
+        codec.decode_into(np.zeros(2, np.uint8), out)
+
+
+def test_crop_is_cut_from_the_whole_where_a_codec_knows_no_better() -> None:
+    feature = Image((7, 9), codec="zstd")
+    codec, image = make_codec(feature), np.arange(63, dtype=np.uint8).reshape(7, 9)
+    part = codec.decode_crop(np.frombuffer(codec.encode(image), np.uint8), (2, 3, 4, 5), (2, 2))
+    np.testing.assert_array_equal(part, image[2:6, 3:8])

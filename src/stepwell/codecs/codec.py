@@ -1,8 +1,8 @@
 """The interface of a codec, and the registry that finds one by name.
 
 A codec turns one step of one feature into bytes and back. It sees one row at a time and keeps nothing between rows, so
-random access costs one row. To add one: subclass `Codec`, implement its three methods, call `register_codec`. Where a
-row needs the rows before it (video), it is a `SequentialCodec`.
+random access costs one row. To add one: subclass `Codec`, implement `encode` and `decode`, call `register_codec`. Where
+a row needs the rows before it (video), it is a `SequentialCodec`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import SchemaError
+from stepwell.codecs.options import check_option_names
+from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 from stepwell.schema.features import note_codec_module
 
@@ -43,14 +44,21 @@ class Codec(ABC):
         SchemaError: the codec cannot store such a feature, or an option is out of range.
         MissingDependencyError: the library it stands on is not installed.
 
+    Attributes:
+        name: what a feature's ``codec`` says.
+        option_names: the options that it has, others are refused; None: the codec looks at them itself.
+
     Notes:
         One instance is used by many threads at once: keep no state that a call changes. Instances are not pickled.
     """
 
     name: ClassVar[str]
+    option_names: ClassVar[tuple[str, ...] | None] = None
     is_sequential: ClassVar[bool] = False
 
     def __init__(self, feature: Feature) -> None:
+        if self.option_names is not None:
+            check_option_names(feature, *self.option_names)
         self.feature = feature
 
     @abstractmethod
@@ -72,9 +80,8 @@ class Codec(ABC):
             DecodeError: the bytes are not a row of this codec.
         """
 
-    @abstractmethod
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
-        """Decode one row of a feature of fixed shape into the batch's own memory.
+        """Decode one row of a feature of fixed shape into the batch's own memory; override it where that saves work.
 
         Args:
             blob: as for `decode`.
@@ -84,6 +91,10 @@ class Codec(ABC):
         Raises:
             DecodeError: the bytes are not a row of this codec, or have another shape.
         """
+        row = self.decode(blob)
+        if row.shape != out.shape:
+            raise DecodeError(f"a row of shape {row.shape}, where the feature has {out.shape}.")
+        out[...] = row
 
     def decode_crop(
         self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]

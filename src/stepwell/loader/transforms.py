@@ -6,7 +6,7 @@
     Field(transform=lambda values, rng: ...)                      any function of it
     Loader(transform=[Mixup("image"), lambda batch: ...])         of the whole batch, after those of the fields
 
-What is random is asked for by purpose: ``key:crop``, ``field image transform 0``, ``transform 0 of the loader``.
+What is random is asked for by purpose: ``key crop``, ``field image transform 0``, ``transform 0 of the loader``.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _check_whole(transforms: Iterable[Callable[..., Any]], samples: Samples | No
 
 
 def _purpose(transform: Any, own: str) -> str:
-    return own if transform.key is None else f"key:{transform.key}"
+    return own if transform.key is None else f"key {transform.key}"
 
 
 def _plain(function: Callable[..., Any], purpose: str) -> Callable[[Any, BatchKey], Any]:

@@ -9,8 +9,8 @@ import pytest
 
 from stepwell.cli.main import main, make_parser
 
-VERBS = ("demo", "info", "ls", "show", "verify", "bench", "env")
-READING = ("info", "ls", "show", "verify", "bench", "env")
+VERBS = ("demo", "info", "ls", "show", "verify", "convert", "bench", "env")
+READING = ("info", "ls", "show", "verify", "convert", "bench", "env")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -44,6 +44,15 @@ def test_every_verb_that_reads_takes_json(verb: str, capsys: pytest.CaptureFixtu
         ["bench", "x.well", "--seconds", "soon"],
         ["ls", "x.well", "--last", "0"],
         ["demo", "--image", "gif"],
+        ["convert", "a.well", "b.well"],
+        ["convert", "a.well", "--codec", "image=jpeg"],
+        ["convert", "a.well", "b.well", "--codec", "image"],
+        ["convert", "a.well", "b.well", "--codec", "image="],
+        ["convert", "a.well", "b.well", "--codec", "image=jpeg", "--option", "quality=9"],
+        ["convert", "a.well", "b.well", "--codec", "image=jpeg", "--option", "image.quality"],
+        ["convert", "a.well", "b.well", "--codec", "image=jpeg", "--episodes", "3"],
+        ["convert", "a.well", "b.well", "--codec", "image=jpeg", "--episodes", "a:b"],
+        ["convert", "a.well", "b.well", "--codec", "image=jpeg", "--workers", "-1"],
     ],
 )
 def test_a_wrong_command_line_exits_with_two_and_says_why(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +94,7 @@ def test_info_as_json_has_the_same_numbers(toy_path: Path, capsys: pytest.Captur
     assert main(["info", str(toy_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["num_episodes"], record["num_steps"]) == (3, 18)
+    assert [row["shape"] for row in record["features"]] == [[24, 32, 3], [2], [None]]
 
 
 def test_ls_prints_a_line_an_episode(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,3 +48,27 @@ def test_a_faded_tile_is_paler(tmp_path: Path) -> None:
         row = np.asarray(sheet)[sheet.height // 2 + 30]
     assert row[100].max() < 20
     assert row[100 + 192].min() > 120
+
+
+@pytest.mark.parametrize(
+    ("shapes", "size"),
+    [
+        ([(96, 96)], (184, 184)),
+        ([(96, 128), (96, 128)], (184, 138)),
+        ([(640, 480)], (138, 184)),
+        ([(480, 640), (640, 480)], (184, 184)),
+        # a label needs some room
+        ([(100, 10)], (120, 184)),
+        ([(1, 1000)], (184, 1)),
+    ],
+)
+def test_tiles_have_the_shape_of_their_images(tmp_path: Path, shapes: list[tuple[int, int]], size) -> None:
+    red = [np.tile(np.uint8([200, 0, 0]), (*shape, 1)) for shape in shapes]
+    write_sheet(tmp_path / "x.png", [Row([Tile(image, "label") for image in red])], title="t")
+    with images.open(tmp_path / "x.png") as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    columns = len(shapes) * (size[0] + 8) - 8
+    assert pixels.shape[:2] == (20 + 64 + size[1] + 20 + 8 + 20, max(480, columns + 40))
+    drawn = np.argwhere((pixels[..., 0] > 150) & (pixels[..., 1] < 60))
+    if size[1] > 2:
+        assert drawn[:, 0].max() - drawn[:, 0].min() >= size[1] - 4

@@ -8,6 +8,7 @@ import pytest
 
 from stepwell.cli.main import main
 from stepwell.cli.showing import describe_value, value_to_json
+from stepwell.store import Segment
 
 
 def test_show_prints_an_episode(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,43 @@ def test_a_step_outside_the_episode_says_what_is_allowed(
 ) -> None:
     assert main(["show", str(toy_path), where]) == 1
     assert allowed in capsys.readouterr().err
+
+
+def test_show_as_json_says_what_an_episode_holds(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(toy_path), "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["features"] == {
+        "observation.image": {"dtype": "uint8", "shape": [7, 24, 32, 3]},
+        "action": {"dtype": "float32", "shape": [6, 2]},
+        "task": {"rows": 6},
+    }
+
+
+def test_a_step_and_a_sheet_read_only_the_rows_they_show(
+    toy_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL.Image")
+    reads = []
+    read = Segment.read_rows
+    monkeypatch.setattr(
+        Segment,
+        "read_rows",
+        lambda self, name, start, stop: reads.append(stop - start) or read(self, name, start, stop),
+    )
+    assert main(["show", str(toy_path), "2:6"]) == 0
+    assert reads == [1, 1, 1]
+    reads.clear()
+    assert main(["show", str(toy_path), "2", "--out", str(tmp_path / "x.png"), "--tiles", "4"]) == 0
+    assert reads == [1, 1, 1, 1]
+
+
+def test_an_episode_that_is_too_large_is_shown_without_reading_it(
+    toy_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stepwell.cli.showing.MAX_READ_BYTES", 10_000)
+    assert main(["show", str(toy_path), "1"]) == 0
+    out = capsys.readouterr().out
+    assert "observation.image  uint8 7x24x32x3, too large to sum up" in out
+    assert "[10., 11.]" in out
 
 
 def test_an_unknown_episode_is_an_error(toy_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
+from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepwellError
 from stepwell.recorders.recoding import convert
 from stepwell.schema import Feature
@@ -30,7 +34,7 @@ def run_convert(arguments: argparse.Namespace) -> int:
 
 
 def _features(
-    store: Store, codecs: Sequence[tuple[str, str]], options: Sequence[tuple[str, str, Any]]
+    store: Store, codecs: Sequence[tuple[str, str]], options: Sequence[tuple[str, str, str]]
 ) -> dict[str, Feature]:
     """Return the features as they shall be.
 
@@ -50,9 +54,31 @@ def _features(
             f"an option of {', '.join(map(repr, sorted(lost)))}, which is not converted. Give its codec, too: "
             f"--codec {min(lost)}=CODEC."
         )
-    changed = {}
-    for name, codec in codecs:
-        chosen = tuple(sorted((option, value) for of, option, value in options if of == name))
-        old = store.schema[name]
-        changed[name] = Feature(old.kind, old.dtype, old.shape, codec, chosen)
-    return changed
+    schema = store.schema
+    return {
+        name: _feature(schema[name], codec, {option: text for of, option, text in options if of == name})
+        for name, codec in codecs
+    }
+
+
+def _feature(old: Feature, codec: str, options: Mapping[str, str]) -> Feature:
+    """Return a feature with another codec; of what an option's text may mean, the codec takes what it can."""
+    readings = product(*(_readings(text) for text in options.values()))
+    candidates = [
+        replace(old, codec=codec, options=tuple(sorted(zip(options, each, strict=True)))) for each in readings
+    ]
+    for feature in candidates:
+        with suppress(SchemaError):
+            make_codec(feature)
+            return feature
+    # convert refuses it, and says why
+    return candidates[0]
+
+
+def _readings(text: str) -> list[Any]:
+    """Return what a text may mean: a number or a truth value, or itself (subsampling is "420")."""
+    found: list[Any] = [text]
+    for kind in (float, int):
+        with suppress(ValueError):
+            found.insert(0, kind(text))
+    return [{"true": True, "false": False}[text]] if text in ("true", "false") else found

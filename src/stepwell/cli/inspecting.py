@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stepwell.schema import Feature
 from stepwell.store import Store, open
 from stepwell.store.tables import make_table
 
@@ -19,7 +20,15 @@ def run_info(arguments: argparse.Namespace) -> int:
     """Print a store's table."""
     with open(arguments.path, mode="r") as store:
         table = make_table(store)
-    print(json.dumps(table.to_json(), indent=2) if arguments.json else table)
+        schema: Mapping[str, Feature] = store.schema or {}
+    if not arguments.json:
+        print(table)
+        return 0
+    record = table.to_json()
+    for row in record["features"]:
+        # as numbers, null for what varies: the table's text is for people
+        row["shape"] = list(schema[row["name"]].shape)
+    print(json.dumps(record, indent=2))
     return 0
 
 

@@ -127,17 +127,12 @@ def _name_and_codec(text: str) -> tuple[str, str]:
     return name, codec
 
 
-def _option_of_name(text: str) -> tuple[str, str, str | int | float | bool]:
+def _option_of_feature(text: str) -> tuple[str, str, str]:
     place, equals, value = text.partition("=")
     name, _, option = place.rpartition(".")
     if not name or not option or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not FEATURE.OPTION=VALUE, e.g. front.quality=90")
-    for kind in (int, float):
-        try:
-            return name, option, kind(value)
-        except ValueError:
-            continue
-    return name, option, {"true": True, "false": False}.get(value, value)
+    return name, option, value
 
 
 def _range(text: str) -> slice:
@@ -282,7 +277,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--option",
         action="append",
         default=[],
-        type=_option_of_name,
+        type=_option_of_feature,
         metavar="FEATURE.OPTION=VALUE",
         help="an option of the new codec; may be repeated",
     )

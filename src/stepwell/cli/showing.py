@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from stepwell.cli.inspecting import metadata_text
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
+from stepwell.schema import Feature
 from stepwell.store import Episode, Store, open
 from stepwell.store.tables import counted
 
@@ -22,6 +24,7 @@ SHEET_COLUMNS = 6
 MAX_SHOWN = 16
 MAX_JSON_ELEMENTS = 1024
 MAX_TEXT = 200
+MAX_READ_BYTES = 1 << 30
 
 
 def run_show(arguments: argparse.Namespace) -> int:
@@ -33,9 +36,9 @@ def run_show(arguments: argparse.Namespace) -> int:
             write_episode_sheet(store, episode, arguments.out, arguments.feature, arguments.tiles)
             print(arguments.out)
         elif step is None:
-            _print_episode(episode, arguments.json)
+            _print_episode(store, episode, arguments.json)
         else:
-            _print_step(episode, step, arguments.json)
+            _print_step(store, episode, step, arguments.json)
     return 0
 
 
@@ -49,15 +52,16 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
     Raises:
         FeatureNotFoundError: the store has no images, or the feature is none.
     """
-    images = [name for name, known in (store.schema or {}).items() if known.kind == "image"]
+    schema: Mapping[str, Feature] = store.schema or {}
+    images = [name for name, known in schema.items() if known.kind == "image"]
     name = feature or next(iter(images), "")
     if name not in images:
         which = f"no image feature {name!r}" if name else "no image feature to draw"
         raise FeatureNotFoundError(f"{which}. There are: {', '.join(images) or 'none'}.")
-    frames = episode[name]
-    steps = np.unique(np.linspace(0, len(frames) - 1, max(1, num_tiles)).round().astype(int))
+    num_rows = _num_rows(episode, schema[name])
+    steps = np.unique(np.linspace(0, num_rows - 1, max(1, num_tiles)).round().astype(int))
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
-    tiles = [Tile(displayable(frames[step]), label) for step, label in zip(steps, labels, strict=True)]
+    tiles = [Tile(displayable(_row(store, episode, name, s)), label) for s, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
     title = f"{store.path.name}   episode {episode.index}   {counted(episode.length, 'step')}"
     write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata_text(episode.metadata)}")
@@ -99,8 +103,19 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_episode(episode: Episode, as_json: bool) -> None:
-    features = {name: episode[name] for name in episode.keys()}  # noqa: SIM118 - an episode is no mapping to iterate
+def _num_rows(episode: Episode, feature: Feature) -> int:
+    return episode.length + (1 if feature.final and episode.has_final else 0)
+
+
+def _row(store: Store, episode: Episode, name: str, step: int) -> Any:
+    """Return one row of an episode, without decoding those that it does not need."""
+    table = store.episodes
+    row = int(table.start[episode.index]) + step
+    return store.segments[int(table.segment[episode.index])].read_rows(name, row, row + 1)[0]
+
+
+def _print_episode(store: Store, episode: Episode, as_json: bool) -> None:
+    schema: Mapping[str, Feature] = store.schema or {}
     record = {
         "episode_index": episode.index,
         "length": episode.length,
@@ -110,29 +125,26 @@ def _print_episode(episode: Episode, as_json: bool) -> None:
         "metadata": episode.metadata,
     }
     if as_json:
-        print(
-            json.dumps(
-                {**record, "features": {name: _column_shape(column) for name, column in features.items()}}, indent=2
-            )
-        )
+        shapes = {name: _column_shape(_num_rows(episode, feature), feature) for name, feature in schema.items()}
+        print(json.dumps({**record, "features": shapes}, indent=2))
         return
     ended = [name for name in ("terminated", "truncated", "interrupted") if record[name]]
     print(f"episode {episode.index}  {counted(episode.length, 'step')}  {' and '.join(ended) or 'no ending recorded'}")
     for key, value in episode.metadata.items():
         print(f"  {key} = {json.dumps(value)}")
-    width = max(map(len, features))
-    for name, column in features.items():
-        print(f"  {name:<{width}}  {_describe_column(column)}")
+    width = max(map(len, schema))
+    for name, feature in schema.items():
+        print(f"  {name:<{width}}  {_describe_feature(episode, name, feature)}")
 
 
-def _print_step(episode: Episode, step: int, as_json: bool) -> None:
+def _print_step(store: Store, episode: Episode, step: int, as_json: bool) -> None:
     position = step + episode.length if step < 0 else step
     if not 0 <= position < episode.length:
         raise EpisodeNotFoundError(
             f"no step {step} in episode {episode.index}, which has {episode.length}. "
             f"Allowed: {-episode.length} to {episode.length - 1}."
         )
-    values = {name: episode[name][position] for name in episode.keys()}  # noqa: SIM118 - as above
+    values = {name: _row(store, episode, name, position) for name in store.schema or ()}
     if as_json:
         record = {name: value_to_json(value) for name, value in values.items()}
         print(json.dumps({"episode_index": episode.index, "step_index": position, "values": record}, indent=2))
@@ -143,12 +155,18 @@ def _print_step(episode: Episode, step: int, as_json: bool) -> None:
         print(f"  {name:<{width}}  " + describe_value(value).replace("\n", "\n" + " " * (width + 4)))
 
 
-def _column_shape(column: Any) -> Any:
-    return (
-        {"dtype": str(column.dtype), "shape": list(column.shape)}
-        if isinstance(column, np.ndarray)
-        else {"rows": len(column)}
-    )
+def _column_shape(num_rows: int, feature: Feature) -> Any:
+    if feature.is_ragged:
+        return {"rows": num_rows}
+    return {"dtype": str(feature.np_dtype), "shape": [num_rows, *feature.fixed_shape]}
+
+
+def _describe_feature(episode: Episode, name: str, feature: Feature) -> str:
+    num_rows = _num_rows(episode, feature)
+    if feature.is_ragged or num_rows * feature.row_bytes <= MAX_READ_BYTES:
+        return _describe_column(episode[name])
+    shape = "x".join(map(str, (num_rows, *feature.fixed_shape)))
+    return f"{feature.np_dtype} {shape}, too large to sum up; a step of it is shown by EPISODE:STEP"
 
 
 def _describe_column(column: Any) -> str:

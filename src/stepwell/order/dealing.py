@@ -70,7 +70,8 @@ class Dealing:
     def runs(self, epoch: int, start: int, count: int) -> Iterator[Run]:
         """Yield the runs that the positions ``[start, start + count)`` of an epoch consist of, in order."""
         if self.world_size == 1:
-            yield Run(0, start, count)
+            if count:
+                yield Run(0, start, count)
             return
         end = start + count
         while start < end:

@@ -1,0 +1,294 @@
+"""Blocks hold all that the windows of their anchors reach, within the target, and are cut at sync rows."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell import Array, Field, Schema, Store, View
+from stepwell.codecs import make_codec
+from stepwell.errors import LoaderError
+from stepwell.testing.codecs import RunningCodec
+from stepwell.windows import Blocks, WindowReader
+from stepwell.windows.blocks import cut_blocks, piece_bytes
+from stepwell.windows.reach import FIRST_ANCHOR, HI_FINAL, HI_STEP, LAST_ROW, LO, SEGMENT, Reach, reaches
+from stepwell.windows.reach import FIRST_ROW as PIECE_ROW
+from stepwell.windows.rows import window_rows
+from stepwell.windows.sync_rows import SyncRows
+
+Int64s = npt.NDArray[np.int64]
+
+
+def reader_of(stores: Any, fields: dict[str, Any]) -> WindowReader:
+    return WindowReader(stores if isinstance(stores, View) else View(stores), fields)
+
+
+def reaches_of(reader: WindowReader) -> tuple[Reach, ...]:
+    return reaches(reader.fields.values())
+
+
+def check(reader: WindowReader, blocks: Blocks, max_bytes: int) -> None:
+    """Compare blocks with the index, anchor by anchor."""
+    index = reader.index
+    anchors = np.arange(index.num_anchors)
+    held = reaches_of(reader)
+    # a partition of the anchors into blocks, and of each block into pieces
+    assert blocks.starts[0] == 0
+    assert blocks.starts[-1] == len(anchors)
+    assert (np.diff(blocks.starts) > 0).all()
+    assert blocks.piece_starts[0] == 0
+    assert blocks.piece_starts[-1] == len(blocks.pieces)
+    assert np.array_equal(blocks.pieces[blocks.piece_starts[:-1], FIRST_ANCHOR], blocks.starts[:-1])
+    assert np.array_equal(blocks.block_of(anchors), np.repeat(np.arange(len(blocks)), np.diff(blocks.starts)))
+    check_pieces(reader, blocks, anchors)
+    sizes = [int(piece_bytes(held, blocks.pieces[blocks.pieces_of(m)]).sum()) for m in range(len(blocks))]
+    assert blocks.max_bytes == max(sizes, default=0)
+    check_sizes(blocks, sizes, held, max_bytes, reader.view.num_episodes)
+
+
+def check_pieces(reader: WindowReader, blocks: Blocks, anchors: Int64s) -> None:
+    places = reader.index.places(anchors)
+    numbers = blocks.piece_of(anchors)
+    assert np.array_equal(
+        np.repeat(np.arange(len(blocks)), np.diff(blocks.piece_starts))[numbers], blocks.block_of(anchors)
+    )
+    for number in range(len(blocks.pieces)):
+        piece, mine = blocks.pieces[number], places[:, numbers == number]
+        # rows that follow each other, in one segment
+        assert set(mine[1]) == {piece[SEGMENT]}
+        assert np.array_equal(mine[2], np.arange(piece[PIECE_ROW], piece[LAST_ROW] + 1))
+        assert (piece[LO], piece[HI_STEP], piece[HI_FINAL]) == (mine[3, 0], mine[4, -1], mine[5, -1])
+    first_rows = {reach.name: reach.rows(blocks.pieces) for reach in reaches_of(reader)}
+    for field in reader.fields.values():
+        for source in field.sources:
+            if source.name in first_rows:
+                rows, _ = window_rows(field, source.is_final, places)
+                first, stop = (bound[numbers][:, None] for bound in first_rows[source.name])
+                assert ((first <= rows) & (rows < stop)).all()
+
+
+def check_sizes(blocks: Blocks, sizes: Sequence[int], held: Sequence[Reach], max_bytes: int, num_episodes: int) -> None:
+    counts = np.diff(blocks.starts)
+    beyond = sum((max(reach.last, 0) - min(reach.first, 0)) * reach.row_bytes for reach in held)
+    row_bytes = sum(reach.row_bytes for reach in held)
+    most = max(1, -(-beyond // max(row_bytes, 1)))
+    slack = beyond + most * row_bytes + 64 * len(held)
+    assert all(
+        size <= max_bytes or (size <= slack and count <= most) for size, count in zip(sizes, counts, strict=True)
+    )
+    # two that follow each other would not have fitted into one, but for what is rounded up for each episode
+    assert all(a + b + 64 * len(held) * num_episodes > max_bytes for a, b in pairwise(sizes))
+
+
+FIELDS = [
+    {"observation": "observation"},
+    {"observation": range(-1, 3), "action": range(4)},
+    {"observation": Field("observation", range(-2, 2), pad="drop"), "image": [-3, 0]},
+    {"later": Field("observation", [3, 5]), "action": Field("action", [-2], pad="zero")},
+    {"image": Field("image", [0, 1], pad="drop"), "words": "words"},
+    {"words": "words", "step": "step_index"},
+]
+
+
+@pytest.fixture(scope="module")
+def view(make_store: Callable[..., Store]) -> View:
+    names = ("observation", "action", "image", "words")
+    finals = [False, True, False, False, True, True, False]
+    first = make_store([5, 30, 9, 6, 1, 2, 17], names, finals=finals, per_segment=3)
+    second = make_store([12, 7, 7], names, first=7)
+    first.delete_episodes([2])
+    first.refresh()
+    return View([first, second])
+
+
+@settings(deadline=None, max_examples=60)
+@given(number=st.integers(0, len(FIELDS) - 1), max_bytes=st.integers(1, 6000), data=st.data())
+@example(number=1, max_bytes=1, data=None)
+@example(number=3, max_bytes=10**9, data=None)
+def test_blocks_hold_what_windows_reach_in_any_view(view: View, number: int, max_bytes: int, data: Any) -> None:
+    chosen = view
+    if data is not None and data.draw(st.booleans()):
+        some = data.draw(st.lists(st.integers(0, view.num_episodes - 1), unique=True, min_size=1))
+        lengths = view.column("length")[some]
+        chosen = view.select(some) if lengths.max() > 4 else view
+    reader = reader_of(chosen, FIELDS[number])
+    check(reader, reader.index.blocks(max_bytes), max_bytes)
+
+
+def test_an_index_cuts_the_same_target_once(view: View) -> None:
+    index = reader_of(view, FIELDS[1]).index
+    assert index.blocks(500) is index.blocks(500)
+    assert len(index.blocks(500)) > len(index.blocks(1000))
+
+
+def test_steps_that_follow_each_other_are_one_piece_and_final_rows_part_them(make_store: Callable[..., Store]) -> None:
+    together = reader_of(make_store([4, 5, 6]), {"action": "action"}).index.blocks(10**6)
+    assert (len(together), len(together.pieces)) == (1, 1)
+    apart = reader_of(make_store([4, 5, 6], finals=True), {"action": "action"}).index.blocks(10**6)
+    assert (len(apart), len(apart.pieces)) == (1, 3)
+    segments = reader_of(make_store([4, 5, 6], per_segment=1), {"action": "action"}).index.blocks(10**6)
+    assert (len(segments), len(segments.pieces)) == (1, 3)
+
+
+def test_long_episodes_are_cut_into_equal_parts(make_store: Callable[..., Store]) -> None:
+    # 12 bytes a row, and up to 63 to the next multiple of 64: at most 21 rows in 320
+    blocks = reader_of(make_store([100]), {"observation": "observation"}).index.blocks(320)
+    assert np.diff(blocks.starts).tolist() == [20] * 5
+
+
+def test_windows_longer_than_the_target_load_no_row_more_than_about_twice(make_store: Callable[..., Store]) -> None:
+    reader = reader_of(make_store([400]), {"observation": range(-20, 20)})
+    blocks = reader.index.blocks(100)
+    (reach,) = reaches_of(reader)
+    first, stop = reach.rows(blocks.pieces)
+    assert (stop - first).sum() <= 2 * 400 + 40
+
+
+def test_a_view_without_episodes_or_anchors_has_no_blocks(make_store: Callable[..., Store]) -> None:
+    store = make_store([4, 5])
+    blocks = reader_of(View(store).select([]), {"action": "action"}).index.blocks(100)
+    assert (len(blocks), len(blocks.pieces), blocks.max_bytes) == (0, 0, 0)
+    assert blocks.starts.tolist() == blocks.piece_starts.tolist() == [0]
+
+
+def test_an_episode_under_way_is_held_as_far_as_it_is_committed(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "live.well", Schema({"x": Array(4)}))
+    fields = {"x": range(-1, 2)}
+    with store.writer() as writer:
+        for _ in range(9):
+            writer.append(x=np.zeros(4, np.float32))
+        writer.end_episode()
+        for _ in range(11):
+            writer.append(x=np.zeros(4, np.float32))
+        writer.flush()
+        store.refresh()
+        reader = reader_of(store, fields)
+        assert reader.index.num_anchors == 9 + 10
+        for max_bytes in (1, 100, 300, 10**6):
+            check(reader, reader.index.blocks(max_bytes), max_bytes)
+
+
+def test_blocks_of_a_billion_anchors_take_memory_for_blocks_only() -> None:
+    anchor_starts = np.array([0, 10**9], np.int64)
+    records = np.array([[0, 0, 0, 10**9, 10**9]], np.int64)
+    reach = Reach("x", 0, 3, False, 8, False, False, (1,), np.dtype(np.int64), None)
+    blocks = cut_blocks(anchor_starts, records, [reach], 10**8)
+    assert 80 <= len(blocks) <= 81
+    assert blocks.max_bytes <= 10**8
+
+
+SYNC_FEATURE = Array(8, "int16", codec="running", run=5)
+
+
+class FakeSegment:
+    """A segment of encoded rows, as `Segment` hands them out."""
+
+    def __init__(self, lengths: Sequence[int], feature: stepwell.Feature = SYNC_FEATURE) -> None:
+        codec = make_codec(feature)
+        assert isinstance(codec, RunningCodec)
+        encoder = codec.encoder()
+        rows: list[bytes] = []
+        for length in lengths:
+            for step in range(length):
+                rows += encoder.put(np.full(8, step, np.int16))
+            rows += encoder.end()
+        self.name = "00000000-fake"
+        self.is_removed = False
+        self._offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.uint64)
+        self._blob = np.frombuffer(b"".join(rows), np.uint8)
+        self.is_sync = np.array([row[0] & 1 for row in rows], np.bool_)
+
+    def offsets_map(self, name: str) -> npt.NDArray[np.uint64]:
+        if self.is_removed:
+            raise FileNotFoundError(name)
+        return self._offsets
+
+    def blob_map(self, name: str) -> npt.NDArray[np.uint8]:
+        return self._blob
+
+
+class FakePart:
+    def __init__(self, segment: FakeSegment, feature: stepwell.Feature = SYNC_FEATURE) -> None:
+        self.segments = [segment]
+        self.store = FakeStore(Schema({"x": feature}))
+
+
+class FakeStore:
+    path = "fake.well"
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+
+def sync_cut(
+    lengths: Sequence[int], first: int, last: int, max_bytes: int, run: int = 5
+) -> tuple[Blocks, FakeSegment, tuple[Int64s, Int64s]]:
+    """Cut episodes of a sequential column, 16 bytes a row; return also the rows that each piece reaches."""
+    feature = Array(8, "int16", codec="running", run=run)
+    segment = FakeSegment(lengths, feature)
+    reach = Reach("x", first, last, False, 16, True, True, (8,), np.dtype(np.int16), None)
+    starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    zeros = np.zeros(len(lengths), np.int64)
+    records = np.stack([zeros, starts[:-1], starts[:-1], starts[1:], starts[1:]], axis=1)
+    rows = SyncRows("x", [FakePart(segment, feature)])  # type: ignore[list-item]
+    blocks = cut_blocks(starts, records, [reach], max_bytes, rows)
+    return blocks, segment, reach.rows(blocks.pieces)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=5),
+    offsets=st.tuples(st.integers(-6, 3), st.integers(0, 6)),
+    max_bytes=st.integers(1, 1200),
+    run=st.integers(1, 12),
+)
+def test_every_block_begins_to_reach_at_a_sync_row(
+    lengths: list[int], offsets: tuple[int, int], max_bytes: int, run: int
+) -> None:
+    first, last = offsets[0], max(offsets)
+    blocks, segment, (first_rows, stop_rows) = sync_cut(lengths, first, last, max_bytes, run)
+    begins = first_rows[blocks.piece_starts[:-1]]
+    assert segment.is_sync[begins].all()
+    assert blocks.starts[-1] == sum(lengths)
+    # no more than the target, or what windows reach beyond a run or beyond themselves
+    beyond = max(last, 0) - min(first, 0)
+    most = max(max_bytes, 16 * (max(run, beyond, 1) + run + beyond) + 64)
+    assert blocks.max_bytes <= most
+    assert (stop_rows > first_rows).all()
+
+
+def test_a_cut_goes_back_to_the_nearest_sync_row() -> None:
+    # 16 bytes a row, room for 12 rows: 13 anchors would not fit; sync rows are the multiples of 5
+    blocks, _, _ = sync_cut([30], 0, 0, 16 * 12 + 63)
+    assert blocks.starts.tolist() == [0, 10, 20, 30]
+    # windows that reach 2 back: the first row reached is a sync row
+    blocks, _, (first_rows, _) = sync_cut([30], -2, 0, 16 * 14 + 63)
+    assert (blocks.starts - 2)[1:-1].tolist() == first_rows[1:].tolist()
+    assert set(first_rows % 5) == {0}
+
+
+def test_a_run_longer_than_the_target_is_not_cut() -> None:
+    blocks, _, _ = sync_cut([60], 0, 0, 16 * 4, run=20)
+    assert blocks.starts.tolist() == [0, 20, 40, 60]
+    assert blocks.max_bytes == 320
+
+
+def test_a_store_that_has_the_column_in_another_codec_is_cut_anywhere() -> None:
+    rows = SyncRows("x", [FakePart(FakeSegment([9]), Array(8, "int16")), FakePart(FakeSegment([9]))])  # type: ignore[list-item]
+    assert rows.around(0, 7, 0, 9) == (7, 8)
+    assert rows.around(1, 7, 0, 9) == (5, 9)
+    assert rows.around(1, 3, 0, 9) == (0, 5)
+
+
+def test_a_segment_that_is_gone_is_named_with_what_to_do() -> None:
+    segment = FakeSegment([9])
+    segment.is_removed = True
+    with pytest.raises(LoaderError, match=r"fake\.well: segment 00000000-fake was removed since\. Refresh"):
+        SyncRows("x", [FakePart(segment)]).around(0, 3, 0, 9)  # type: ignore[list-item]

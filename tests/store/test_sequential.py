@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.errors import CorruptSegmentError, DecodeError, DiskFullError, EncodeError, WriterClosedError
+import stepwell.testing.codecs  # noqa: F401 - registers the codecs
+from stepwell.errors import DiskFullError, EncodeError, WriterClosedError
 from stepwell.schema import Array, Feature
 from stepwell.store import Store, concatenate, create, open
 from stepwell.store.columns import EncodedColumn
-from stepwell.testing import RunningCodec, tiny_store
 
 SHAPE = (2, 3)
 KINDS: dict[str, Feature] = {
@@ -411,110 +411,3 @@ def test_a_sequential_column_can_be_added(tmp_path: Path, kind: str) -> None:
         writer.add_episode({"t": np.arange(6), "front": values(5, 6), "back": values(5, 6)}, number=5)
     store.compact()
     assert np.array_equal(store[5]["front"], values(5, 6))
-
-
-def test_statistics_are_those_of_a_raw_column(tmp_path: Path) -> None:
-    store = create(tmp_path / "a.well", {"front": KINDS["late"], "raw": Array(SHAPE, "int32")})
-    with store.writer() as writer:
-        for number in range(4):
-            writer.add_episode({"front": values(number, 11), "raw": values(number, 11)})
-    found = store.statistics()
-    for field in ("count", "min", "max", "mean", "std"):
-        assert np.array_equal(getattr(found["front"], field), getattr(found["raw"], field))
-
-
-def damage(store: Store, row: int) -> None:
-    """Make a row of the store's only segment one that cannot be decoded."""
-    (segment,) = store.segments
-    begin = int(segment.offsets_map("front")[row])
-    path = segment.path / "front.bin"
-    data = bytearray(path.read_bytes())
-    data[begin] ^= 0x40
-    path.write_bytes(data)
-
-
-def test_a_damaged_run_is_one_finding_that_names_its_rows(tmp_path: Path) -> None:
-    store = create(tmp_path / "a.well", {"front": KINDS["plain"]})
-    with store.writer() as writer:
-        for number in range(3):
-            writer.add_episode({"front": values(number, 10)})
-    damage(store, 16)
-    (segment,) = store.segments
-    with pytest.raises(DecodeError, match=f"front of segment {segment.name}, rows 14 to 17: row 2"):
-        store[1]["front"]
-    assert np.array_equal(store[2]["front"], values(2, 10))
-    (found,) = store.verify().findings
-    assert "crc32" in found.problem
-    (segment.path / "segment.json").unlink()
-    found_deep = {finding.file: finding.problem for finding in store.verify(deep=True).findings}
-    told = found_deep[f"segments/{segment.name}/front.bin"]
-    assert "1 runs cannot be decoded" in told
-    assert "episode 1 of the segment, steps 4 to 7" in told
-    assert "row 2 of a run" in told
-
-
-def test_an_episode_that_begins_no_run_is_found(tmp_path: Path) -> None:
-    store = create(tmp_path / "a.well", {"front": KINDS["plain"]})
-    with store.writer() as writer:
-        for number in range(2):
-            writer.add_episode({"front": values(number, 6)})
-    (segment,) = store.segments
-    begin = int(segment.offsets_map("front")[6])
-    path = segment.path / "front.bin"
-    data = bytearray(path.read_bytes())
-    data[begin] ^= 1
-    path.write_bytes(data)
-    (segment.path / "segment.json").unlink()
-    problems = [finding.problem for finding in store.verify(deep=True).findings if finding.file.endswith("front.bin")]
-    assert len(problems) == 1
-    assert "row 6, which begins episode 1 of the segment and no run" in problems[0]
-    data[0] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DecodeError, match="row 0: no row at or before it begins a run"):
-        store[0]["front"]
-
-
-def test_a_run_is_decoded_once_for_all_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = create(tmp_path / "a.well", {"front": KINDS["plain"]})
-    with store.writer() as writer:
-        writer.add_episode({"front": values(0, 10)})
-    calls = []
-    decode_run = RunningCodec.decode_run
-
-    def counted(self: Any, blobs: Any, wanted: Any, outs: Any, size: Any = None) -> None:
-        calls.append((len(blobs), list(wanted)))
-        decode_run(self, blobs, wanted, outs, size)
-
-    monkeypatch.setattr(RunningCodec, "decode_run", counted)
-    assert np.array_equal(store.segments[0].read_rows("front", 2, 9), values(0, 10)[2:9])
-    assert calls == [(4, [2, 3]), (4, [0, 1, 2, 3]), (2, [0])]
-
-
-def test_offsets_that_lead_astray_are_an_error_and_no_crash(tmp_path: Path) -> None:
-    store = create(tmp_path / "a.well", {"front": KINDS["plain"]})
-    with store.writer() as writer:
-        writer.add_episode({"front": values(0, 10)})
-    (segment,) = store.segments
-    path = segment.path / "front.npy"
-    intact = path.read_bytes()
-    errors = 0
-    for row in range(1, 11):
-        data = bytearray(intact)
-        begin = len(intact) - 8 * (11 - row)
-        data[begin : begin + 8] = (2**63 + row).to_bytes(8, "little")
-        path.write_bytes(data)
-        try:
-            found = store[0]["front"]
-        except (CorruptSegmentError, DecodeError):
-            errors += 1
-        else:
-            assert np.array_equal(found, values(0, 10))
-    assert errors >= 9
-
-
-def test_info_tells_what_a_step_takes(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path / "a.well", schema={"front": Array((40, 40), "int32", codec="running")})
-    row = store.info().features[0]
-    assert row.step_bytes is not None
-    assert 6401 < row.step_bytes < 6500
-    assert str(store.info()).splitlines()[1].endswith("(1.0x)  6.42 kB a step")

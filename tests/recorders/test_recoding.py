@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.codecs.codec import codec_names
+from stepwell.codecs.codec import codec_names, register_codec
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
@@ -23,8 +23,10 @@ from stepwell.errors import (
     StoreExistsError,
     WorkerError,
 )
+from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.recoding import convert
 from stepwell.testing import tiny_store
+from stepwell.testing.codecs import RunningCodec
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
@@ -105,8 +107,6 @@ def blobs_of(store, name):
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations((*LOSSLESS, "jpeg"), 2)))
 def test_a_feature_is_converted_between_any_two_codecs(tmp_path, before, after):
-    if "delta" in (before, after):
-        pytest.importorskip("stepwell.codecs.delta")
     store = record(tmp_path / "a.well", before)
     report = convert(store, tmp_path / "b.well", {"camera": after}, workers=1)
     new = stepwell.open(tmp_path / "b.well")
@@ -266,6 +266,46 @@ def test_long_episodes_are_read_in_batches(tmp_path, monkeypatch):
     monkeypatch.undo()
     convert(store, tmp_path / "c.well", {"camera": "jpeg"}, workers=1)
     assert files_of(stepwell.open(tmp_path / "b.well")) == files_of(stepwell.open(tmp_path / "c.well"))
+
+
+@pytest.mark.parametrize("lag", [0, 3, 50])
+@pytest.mark.parametrize("run", [1, 4, 1000])
+@pytest.mark.parametrize("batch_rows", [3, 1000])
+def test_rows_that_need_rows_before_them_come_back_and_are_compared(tmp_path, monkeypatch, lag, run, batch_rows):
+    monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", batch_rows * math.prod(SHAPE))
+    monkeypatch.setattr("stepwell.recorders.row_sinks.BATCH_BYTES", batch_rows * math.prod(SHAPE))
+    store = record(tmp_path / "a.well", segment_bytes=256 << 20, lengths=(5, 1, 21))
+    running = stepwell.Image(SHAPE, codec="running", run=run, lag=lag)
+    report = convert(store, tmp_path / "b.well", {"camera": running}, workers=1)
+    assert content(stepwell.open(tmp_path / "b.well")) == content(store)
+    assert report.features["camera"].distortion == Distortion(5 + 1 + 1 + 21 + 1)
+    convert(tmp_path / "b.well", tmp_path / "c.well", {"camera": "raw"}, workers=1)
+    assert content(stepwell.open(tmp_path / "c.well")) == content(store)
+
+
+class LossyCodec(RunningCodec):
+    """Loses the lowest bit of every row after the first of a run."""
+
+    name = "lossy-running"
+
+    def decode_run(self, blobs, wanted, outs, size=None):
+        super().decode_run(blobs, wanted, outs, size)
+        for place, out in zip(wanted, outs, strict=True):
+            if place:
+                np.bitwise_xor(out, 1, out=out)
+
+
+register_codec(LossyCodec)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_what_a_run_loses_is_told_of_the_right_steps(tmp_path, lag):
+    store = record(tmp_path / "a.well", lengths=(1, 4, 1), segment_bytes=256 << 20)
+    lossy = stepwell.Image(SHAPE, codec="lossy-running", run=3, lag=lag)
+    found = convert(store, tmp_path / "b.well", {"camera": lossy}, workers=1).features["camera"]
+    # of eight rows four are not the first of a run: two final ones, and steps 1 and 2 of episode 1
+    assert found.psnr_db == pytest.approx(10 * np.log10(255**2 / (4 / 8)))
+    assert found.worst_at == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import SequentialCodec, codec_class
+from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import DecodeError
 from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
 from stepwell.schema import Feature
 from stepwell.store import Segment
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.runs import RunReader
 
 __all__ = ["EpisodeRows", "RecodedColumn", "recode_column", "stored_bytes"]
 
@@ -141,12 +142,10 @@ def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> It
 
 def _sync_rows(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> npt.NDArray[np.intp]:
     """Return the rows of an episode at which a run begins; none where rows do not need each other."""
-    codec = codec_class(feature)
-    if not issubclass(codec, SequentialCodec):
+    codec = make_codec(feature)
+    if not isinstance(codec, SequentialCodec):
         return np.empty(0, np.intp)
-    position, mask = codec.sync_mark
-    blobs = episode.segment.blob_map(name)
-    starts = episode.segment.offsets_map(name)[episode.start : episode.start + stop].astype(np.int64) + position
-    # what is damaged is found when it is read
-    found: npt.NDArray[np.intp] = np.flatnonzero(blobs[np.minimum(starts, len(blobs) - 1)] & mask)
+    segment = episode.segment
+    runs = RunReader(codec, segment.offsets_map(name), segment.blob_map(name), segment.num_rows)
+    found: npt.NDArray[np.intp] = np.flatnonzero(runs.is_sync(episode.start, episode.start + stop))
     return found

@@ -147,6 +147,7 @@ class SequentialCodec(Codec):
 
     Attributes:
         is_slow: whether a writer encodes in a thread of its own, so that who appends does not wait.
+        resizes: whether `decode_run` resizes images; else it is never asked to, and who reads does it.
         sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``.
 
     Notes:
@@ -155,6 +156,7 @@ class SequentialCodec(Codec):
 
     is_sequential: ClassVar[bool] = True
     is_slow: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
     sync_mark: tuple[int, int]
 
     @abstractmethod
@@ -176,7 +178,7 @@ class SequentialCodec(Codec):
             wanted: ascending places of rows in ``blobs``.
             outs: for each wanted row a C-contiguous array of the feature's dtype and shape (its first two sizes those
                 of ``size``); written.
-            size: height and width to resize images to; None: as they are.
+            size: height and width to resize images to, where the codec `resizes`; None: as they are.
 
         Raises:
             DecodeError: the bytes are not rows of this codec; outs that come later are not written.

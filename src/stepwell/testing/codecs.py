@@ -140,6 +140,7 @@ class RunningCodec(SequentialCodec):
 
     name: ClassVar[str] = "running"
     option_names: ClassVar[tuple[str, ...]] = ("run", "lag", "at")
+    resizes: ClassVar[bool] = True
     sync_mark = (0, 1)
 
     def __init__(self, feature: Feature) -> None:

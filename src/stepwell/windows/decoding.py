@@ -132,7 +132,7 @@ class ColumnDecoder:
             return
         made: dict[Any, npt.NDArray[Any]] = {}
         resized = self._read_runs(cells, out, made, decoder.resizes_to) if decoder.resizes_to else set()
-        whole = self._whole_rows(cells, done) if not decoder.resizes_to else {}
+        whole = self._whole_rows(cells, done, is_resized=decoder.resizes_to is not None)
         for i, (key, segment, blob) in enumerate(self._blobs(cells)):
             if key < 0:
                 out[i] = np.zeros((), out.dtype)
@@ -188,6 +188,8 @@ class ColumnDecoder:
             codec = self.codec_of(segment)
             if not isinstance(codec, SequentialCodec) or self.is_raw_in(segment):
                 continue
+            if size is not None and not codec.resizes:
+                continue
             members = [i for i in wanted if cells.segments[i] == segment]
             # spans are checked before a kernel walks along them
             self._spans(cells.table, cells.segments[members], cells.rows[members])
@@ -202,9 +204,10 @@ class ColumnDecoder:
             own.update(members)
         return own
 
-    def _whole_rows(self, cells: Cells, done: Rows) -> Rows:
-        """Return the rows that only a sequential codec can decode, decoded."""
-        if not any(codec.is_sequential for codec in self._codecs):
+    def _whole_rows(self, cells: Cells, done: Rows, is_resized: bool) -> Rows:
+        """Return the rows that only a sequential codec can decode, decoded, unless each was resized as it was."""
+        runs = [codec for codec in self._codecs if isinstance(codec, SequentialCodec)]
+        if all(is_resized and codec.resizes for codec in runs):
             return {}
         feature = self._column.features[0]
         scratch = np.empty((len(cells.rows), *feature.fixed_shape), feature.np_dtype)

@@ -177,7 +177,7 @@ class RowLoader:
         first: int,
         out: npt.NDArray[Any],
     ) -> None:
-        size = None if column.decoder is None else column.decoder.resizes_to
+        size = column.decoder.resizes_to if column.decoder is not None and codec.resizes else None
         is_direct = column.decoder is None or size is not None
         feature = self._maps.feature_of(column.name, segment)
         made = out if is_direct else np.empty((len(out), *feature.fixed_shape), feature.np_dtype)

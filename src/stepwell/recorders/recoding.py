@@ -79,9 +79,9 @@ def convert(
         (inf, 'zstd')
 
     Notes:
-        Memory is bounded: two batches of rows of 32 MiB a worker, and one run of a sequential codec. Damage of the
-        source that no codec sees is copied: verify it first. In a script, more than one worker needs an
-        ``if __name__ == "__main__":`` guard.
+        Memory is bounded: a worker holds a few batches of decoded rows of 32 MiB. Damage of the source that no codec
+        sees is copied: verify it first. In a script, more than one worker needs an ``if __name__ == "__main__":``
+        guard.
     """
     began = time.perf_counter()
     if workers is not None and workers < 0:

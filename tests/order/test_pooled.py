@@ -1,6 +1,6 @@
 import pickle
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,9 @@ class FakeIndex:
     """An index whose anchors are cut into given blocks, whatever is asked."""
 
     cut: Blocks
+    # bytes of a block up to which so many bytes are loaded more than once
+    small_bytes: int = 0
+    more_bytes: int = 0
     asked: int = 0
 
     @property
@@ -57,7 +60,7 @@ class FakeIndex:
 
     def blocks(self, max_bytes: int) -> Blocks:
         self.asked = max_bytes
-        return self.cut
+        return replace(self.cut, num_bytes=10_000 + self.more_bytes * (max_bytes <= self.small_bytes))
 
 
 LANES = st.fixed_dictionaries(
@@ -218,11 +221,19 @@ def test_entering_ends_with_the_epoch_and_refuses_what_lies_beyond() -> None:
 
 def test_binding_asks_for_blocks_of_a_share_of_the_pool() -> None:
     index = FakeIndex(blocks_of([3] * 1000, max_bytes=90))
-    bound = pooled(6400, seed=4).bind(index)
+    bound = pooled(6400, seed=4, blocks=64).bind(index)
     assert index.asked == 100
     assert (bound.num_slots, bound.num_resident, bound.seed) == (71, 63, 4)
-    pooled(6400, blocks=32).bind(index)
-    assert index.asked == 200
+
+
+@pytest.mark.parametrize(
+    ("small_bytes", "more_bytes", "expected"),
+    [(0, 0, 25), (99, 500, 25), (25, 501, 50), (50, 501, 100), (100, 501, 100)],
+)
+def test_a_pool_has_as_many_blocks_as_load_few_rows_twice(small_bytes: int, more_bytes: int, expected: int) -> None:
+    index = FakeIndex(blocks_of([3] * 1000, max_bytes=90), small_bytes, more_bytes)
+    pooled(6400).bind(index)
+    assert index.asked == expected
 
 
 def test_a_pool_for_less_than_four_blocks_is_refused_with_what_it_needs() -> None:
@@ -248,7 +259,7 @@ def test_nothing_to_visit_is_an_epoch_of_nothing() -> None:
 
 def test_the_config_prints_compares_and_pickles_with_its_bytes_as_a_number() -> None:
     order = pooled("512 MiB", seed=3)
-    assert repr(order) == "Pooled(bytes=536870912, seed=3, blocks=64)"
+    assert repr(order) == "Pooled(bytes=536870912, seed=3, blocks=None)"
     assert order == Pooled(512 << 20, 3) == pickle.loads(pickle.dumps(order)) == make_order(pooled(512 << 20, seed=3))
     assert hash(order) == hash(Pooled(512 << 20, 3))
     assert order != pooled("512 MB", seed=3)

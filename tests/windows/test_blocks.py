@@ -49,7 +49,7 @@ def check(reader: WindowReader, blocks: Blocks, max_bytes: int) -> None:
     assert np.array_equal(blocks.block_of(anchors), np.repeat(np.arange(len(blocks)), np.diff(blocks.starts)))
     check_pieces(reader, blocks, anchors)
     sizes = [int(piece_bytes(held, blocks.pieces[blocks.pieces_of(m)]).sum()) for m in range(len(blocks))]
-    assert blocks.max_bytes == max(sizes, default=0)
+    assert (blocks.max_bytes, blocks.num_bytes) == (max(sizes, default=0), sum(sizes))
     check_sizes(blocks, sizes, held, max_bytes, reader.view.num_episodes)
 
 
@@ -135,6 +135,15 @@ def test_steps_that_follow_each_other_are_one_piece_and_final_rows_part_them(mak
     assert (len(apart), len(apart.pieces)) == (1, 3)
     segments = reader_of(make_store([4, 5, 6], per_segment=1), {"action": "action"}).index.blocks(10**6)
     assert (len(segments), len(segments.pieces)) == (1, 3)
+
+
+def test_rows_that_go_on_in_another_segment_are_another_piece(make_store: Callable[..., Store]) -> None:
+    # rows 0..3 of the first segment, and 4..9 of the second
+    view = View(make_store([4, 5, 4, 6], per_segment=2)).select([0, 3])
+    reader = reader_of(view, {"action": "action"})
+    blocks = reader.index.blocks(10**6)
+    assert blocks.pieces[:, [SEGMENT, PIECE_ROW, LAST_ROW]].tolist() == [[0, 0, 3], [1, 4, 9]]
+    check(reader, blocks, 10**6)
 
 
 def test_long_episodes_are_cut_into_equal_parts(make_store: Callable[..., Store]) -> None:

@@ -58,6 +58,11 @@ Int64s = npt.NDArray[np.int64]
 
 # two to draw from, and two on their way
 _LEAST_SLOTS = 4
+# how many blocks a pool has room for where nobody says: the most that make rows between blocks cost no more than this.
+# Measured (benchmarks/bench_mixing.py): 64 mix as a shuffle buffer of the same size does, 256 nearly as `random` does
+_USUAL_BLOCKS = (256, 128, 64)
+_MOST_LOADED = 1.05
+_EVERYTHING = 1 << 60
 # an iteration has one lane under way, or two where it goes from one epoch to the next
 _MAX_LANES = 8
 
@@ -68,7 +73,7 @@ class Pooled(Order):
 
     bytes: int
     seed: int = 0
-    blocks: int = 64
+    blocks: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes("bytes", self.bytes))
@@ -81,7 +86,7 @@ class Pooled(Order):
         Raises:
             OrderError: the pool is too small for a few blocks; says what it needs.
         """
-        blocks = index.blocks(max(1, self.bytes // self.blocks))
+        blocks = self._cut(index)
         num_slots = self.bytes // blocks.max_bytes if blocks.max_bytes else len(blocks)
         if num_slots < min(_LEAST_SLOTS, len(blocks)):
             needed = _LEAST_SLOTS * blocks.max_bytes
@@ -91,8 +96,18 @@ class Pooled(Order):
             )
         return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
 
+    def _cut(self, index: AnchorIndex) -> Blocks:
+        *many, few = _USUAL_BLOCKS if self.blocks is None else (self.blocks,)
+        if many:
+            most_bytes = _MOST_LOADED * index.blocks(_EVERYTHING).num_bytes
+            for number in many:
+                blocks = index.blocks(max(1, self.bytes // number))
+                if blocks.num_bytes <= most_bytes:
+                    return blocks
+        return index.blocks(max(1, self.bytes // few))
 
-def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int = 64) -> Pooled:
+
+def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = None) -> Pooled:
     """Return the order that draws at random from a pool of decoded steps, and visits every anchor once an epoch.
 
     What a loader decodes for one window it keeps for the others that show the same steps: each is decoded about once
@@ -103,15 +118,16 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int = 64) -> 
     Args:
         bytes: memory for decoded steps: an int, or "512 MiB", "2 GB" (GB is 10**9, GiB 2**30).
         seed: an int, 0 or more.
-        blocks: how many blocks the pool has room for, at least 4; more of them mix better, and steps that lie between
-            two blocks are decoded for both.
+        blocks: how many blocks the pool has room for, at least 4: more of them mix better, but are read from the disk
+            in smaller spans, and steps that lie between two of them are decoded for both. Default: 256, or 128 or 64
+            where that would decode more than 5 % of the steps twice.
 
     Raises:
         OrderError: a number is out of range; at bind: the windows need a larger pool.
 
     Example:
         >>> pooled("64 MiB", seed=3)
-        Pooled(bytes=67108864, seed=3, blocks=64)
+        Pooled(bytes=67108864, seed=3, blocks=None)
 
     Notes:
         A function of (seed, epoch, position) and of how the anchors are cut into blocks, that is of the fields, too;

@@ -57,6 +57,7 @@ class Blocks:
             LO of the first anchor's episode, HI_STEP and HI_FINAL of the last anchor's; see `stepwell.windows.reach`.
         piece_starts: int64 [M + 1], block m has the pieces ``[piece_starts[m], piece_starts[m + 1])``.
         max_bytes: memory that the largest block takes.
+        num_bytes: memory that all of them take together; a row that is in two blocks counts in both.
 
     Notes:
         Immutable, safe to share between threads. Some numbers a piece; there are at most as many pieces as episodes
@@ -67,6 +68,7 @@ class Blocks:
     pieces: Int64s
     piece_starts: Int64s
     max_bytes: int
+    num_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -225,4 +227,4 @@ def _joined(parts: Int64s, cutter: _Cutter) -> Blocks:
     piece_starts = np.searchsorted(first, bounds).astype(np.int64)
     starts = np.append(parts[:, FIRST_ANCHOR], cutter.anchor_starts[-1])[bounds]
     held = np.concatenate(([0], np.cumsum(piece_bytes(cutter.reaches, pieces))))[piece_starts]
-    return Blocks(starts, pieces, piece_starts, int(np.diff(held).max(initial=0)))
+    return Blocks(starts, pieces, piece_starts, int(np.diff(held).max(initial=0)), int(held[-1]))

@@ -102,8 +102,9 @@ def test_blending_leaves_equal_values_as_they_are() -> None:
     assert (blend(numbers, np.array([1, 2, 3, 0]), draws(4).uniform()) == numbers).all()
 
 
-def test_large_batches_blend_part_by_part_as_small_ones() -> None:
-    values = np.random.default_rng(0).integers(0, 256, (9, 60_000)).astype(np.uint8)
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_large_batches_blend_part_by_part_as_small_ones(dtype: str) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (9, 60_000)).astype(dtype)
     weights, partner = draws(9).uniform(), partners(draws(9).uniform())
     expected = values * weights[:, None] + values[partner] * (1 - weights[:, None])
     assert np.abs(blend(values, partner, weights) - expected).max() <= 0.5 + 1e-3
@@ -130,3 +131,9 @@ def test_a_loader_mixes_alike_for_any_number_of_threads(tmp_path) -> None:
         ]
 
     assert all(np.array_equal(a, b) for a, b in zip(batches(0), batches(2), strict=True))
+
+
+def test_no_windows_are_no_windows() -> None:
+    empty = {key: values[:0] for key, values in make_batch().items()}
+    found = Mixup(("image", "state"), labels={"label": 5})(empty, draws(0))
+    assert (found["image"].shape, found["label"].shape) == ((0, 2, 8, 10, 3), (0, 5))

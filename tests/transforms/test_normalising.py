@@ -157,3 +157,7 @@ def test_a_loader_normalises_by_the_stores_own_statistics(tmp_path) -> None:
     field = stepwell.Field("action", [-1, 0], transform=Normalize.of(store, "action", mode="min_max"))
     values = np.concatenate([batch["action"] for batch in stepwell.Loader(store, {"action": field})])
     assert (values.min(), values.max()) == (-1, 1)
+
+
+def test_no_windows_are_no_windows() -> None:
+    assert Normalize([1.0, 2.0], [1.0, 1.0])(np.zeros((0, 4, 2), np.uint8)).shape == (0, 4, 2)

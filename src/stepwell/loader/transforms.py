@@ -68,6 +68,8 @@ class BatchKey:
         keys = [derive_key(self.seed, epoch, purpose) for epoch, _ in self.parts]
         positions = [np.asarray(part, np.int64) for _, part in self.parts]
         missing = self.num_rows - sum(map(len, positions))
+        if len(keys) == 1 and not missing:
+            return Draws.of(keys[0], positions[0])
         if missing:
             keys.append(keys[-1])
             positions.append(np.repeat(positions[-1][-1:], missing))

@@ -11,6 +11,7 @@ Neither depends on threads.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -240,6 +241,8 @@ def blend(values: npt.NDArray[Any], partner: Int64s, weights: Floats) -> npt.NDA
         A new array of that dtype; integers are rounded. Computed in float32, float64 and integers of 32 bits and more
         in float64.
     """
+    if values.dtype == np.uint8:
+        return _blend_bytes(values, partner, weights)
     dtype = np.result_type(values.dtype, np.float32)
     mixed = np.empty_like(values)
     at_once = max(1, BLEND_VALUES // max(1, values[:1].size))
@@ -251,6 +254,15 @@ def blend(values: npt.NDArray[Any], partner: Int64s, weights: Floats) -> npt.NDA
         found = other + (values[some].astype(dtype) - other) * own_part[some]
         mixed[some] = found if values.dtype.kind == "f" else np.rint(found)
     return mixed
+
+
+def _blend_bytes(values: npt.NDArray[np.uint8], partner: Int64s, weights: Floats) -> npt.NDArray[np.uint8]:
+    from stepwell.kernels.blending import blend_bytes
+
+    rows = np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:]))
+    mixed = np.empty_like(rows)
+    blend_bytes(rows, partner, weights.astype(np.float32), mixed)
+    return mixed.reshape(values.shape)
 
 
 def _cut(centers: Floats, weights: Floats, size: int) -> tuple[Int64s, Int64s]:

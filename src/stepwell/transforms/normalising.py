@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -29,6 +30,8 @@ Mode = Literal["mean_std", "min_max", "quantile"]
 MODES = ("mean_std", "min_max", "quantile")
 # a spread of this part of the centre is what rounding makes of a constant
 ROUNDING = 1e-12
+# numpy's loops over a few channels cost more than what they do: channels are repeated until there are this many
+BLOCK_VALUES = 1024
 
 
 class HasStatistics(Protocol):
@@ -95,9 +98,14 @@ class _Scaling(Transform):
         Returns:
             A new float32 array. Integers of 32 bits and more and float64 are scaled in float64, others in float32.
         """
+        if values.size == 0:
+            return values.astype(np.float32)
         dtype = np.result_type(values.dtype, np.float32)
-        scaled = self._scale(values.astype(dtype), self.center.astype(dtype), self.spread.astype(dtype))
-        return scaled.astype(np.float32, copy=False)
+        block = _block(values.shape, self.center.ndim)
+        copies = block // self.center.size
+        center, spread = (np.tile(each.ravel().astype(dtype), copies) for each in (self.center, self.spread))
+        scaled = self._scale(values.astype(dtype, order="C").reshape(-1, block), center, spread)
+        return scaled.reshape(values.shape).astype(np.float32, copy=False)
 
     @abstractmethod
     def _scale(self, values: npt.NDArray[Any], center: npt.NDArray[Any], spread: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -249,3 +257,13 @@ class Unnormalize(_Scaling):
         values *= spread
         values += center
         return values
+
+
+def _block(shape: Shape, num_axes: int) -> int:
+    """Return the values of the last axes together: of ``num_axes``, and of more until there are many."""
+    block = math.prod(shape[len(shape) - num_axes :])
+    for size in reversed(shape[: len(shape) - num_axes]):
+        if block >= BLOCK_VALUES:
+            break
+        block *= size
+    return block

@@ -25,6 +25,7 @@ from stepwell.errors import (
 )
 from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.recoding import convert
+from stepwell.schema import Video
 from stepwell.testing import tiny_store
 from stepwell.testing.codecs import RunningCodec
 
@@ -268,7 +269,69 @@ def test_long_episodes_are_read_in_batches(tmp_path, monkeypatch):
     assert files_of(stepwell.open(tmp_path / "b.well")) == files_of(stepwell.open(tmp_path / "c.well"))
 
 
-@pytest.mark.parametrize("lag", [0, 3, 50])
+@pytest.mark.parametrize("gop", [1, 3, 50])
+@pytest.mark.parametrize("final", ["raw", "jpeg", "delta"])
+def test_images_become_video_and_video_becomes_images(tmp_path, gop, final):
+    pytest.importorskip("av")
+    store = record(tmp_path / "a.well", segment_bytes=256 << 20)
+    video = Video(SHAPE, crf=10, gop=gop)
+    report = convert(store, tmp_path / "b.well", {"camera": video}, workers=1)
+    videos = stepwell.open(tmp_path / "b.well")
+    assert content(videos, without=["camera"]) == content(store, without=["camera"])
+    assert report.features["camera"].distortion.num_rows == sum(LENGTHS) + 2
+    assert report.features["camera"].psnr_db == pytest.approx(psnr_of(store, videos), abs=0.01)
+    assert report.features["camera"].psnr_db > 30
+    report = convert(videos, tmp_path / "c.well", {"camera": final}, workers=1)
+    images = stepwell.open(tmp_path / "c.well")
+    assert images.schema["camera"].codec == final
+    if final == "jpeg":
+        assert report.features["camera"].psnr_db == pytest.approx(psnr_of(videos, images), abs=0.01)
+    else:
+        assert content(images) == content(videos)
+
+
+def psnr_of(store, other):
+    """PSNR over all images of two stores."""
+    pairs = zip(store, other, strict=True)
+    errors = [np.square(np.subtract(a["camera"], b["camera"], dtype=float)).reshape(-1) for a, b in pairs]
+    return 10 * np.log10(255**2 / np.concatenate(errors).mean())
+
+
+def test_video_is_the_same_for_every_number_of_workers(tmp_path):
+    pytest.importorskip("av")
+    store = record(tmp_path / "a.well", lengths=(12, 9, 10))
+    for workers in (1, 3):
+        convert(store, tmp_path / f"{workers}.well", {"camera": "video"}, workers=workers)
+    assert files_of(stepwell.open(tmp_path / "1.well")) == files_of(stepwell.open(tmp_path / "3.well"))
+
+
+def test_video_that_is_not_named_is_copied_as_it_is_encoded(tmp_path):
+    pytest.importorskip("av")
+    store = record(tmp_path / "a.well", "video", gop=4, lengths=(6, 1, 9, 5))
+    store.delete_episodes([1])
+    convert(store, tmp_path / "b.well", {"action": "zstd"}, workers=1)
+    new = stepwell.open(tmp_path / "b.well")
+    assert content(new) == content(store)
+    assert new.verify(deep=True).is_ok
+
+
+def test_damaged_video_is_named_by_its_steps(tmp_path):
+    pytest.importorskip("av")
+    store = record(tmp_path / "a.well", "video", gop=4, lengths=(6, 9))
+    segment = store.segments[1]
+    offsets = segment.offsets_map("camera").astype(int)
+    file = segment.path / "camera.bin"
+    data = bytearray(file.read_bytes())
+    data[offsets[5] : offsets[6]] = bytes(offsets[6] - offsets[5])
+    file.write_bytes(data)
+    with pytest.raises(
+        WorkerError, match=r"episode 1 could not be written: DecodeError: feature 'camera', steps 0 to 8"
+    ):
+        convert(store, tmp_path / "b.well", {"camera": "jpeg"}, workers=1)
+    assert not (tmp_path / "b.well").exists()
+
+
+@pytest.mark.parametrize("lag", [0, 3])
 @pytest.mark.parametrize("run", [1, 4, 1000])
 @pytest.mark.parametrize("batch_rows", [3, 1000])
 def test_rows_that_need_rows_before_them_come_back_and_are_compared(tmp_path, monkeypatch, lag, run, batch_rows):

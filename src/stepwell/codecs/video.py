@@ -11,8 +11,10 @@ import numpy.typing as npt
 from stepwell.codecs.codec import SequentialCodec, register_codec
 from stepwell.codecs.options import check_option_names
 from stepwell.codecs.video_decoding import close_decoder, open_decoder
-from stepwell.codecs.video_encoding import EncoderSettings, VideoEncoder
+from stepwell.codecs.video_encoding import VideoEncoder
 from stepwell.codecs.video_rows import FLAGS_PLACE, SYNC_FLAG, VideoRow, parse_row
+from stepwell.codecs.video_settings import EncoderSettings
+from stepwell.codecs.video_streams import StreamId, stream_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
@@ -58,6 +60,7 @@ class VideoCodec(SequentialCodec):
 
     name: ClassVar[str] = "video"
     is_slow: ClassVar[bool] = True
+    resizes: ClassVar[bool] = True
     sync_mark = (FLAGS_PLACE, SYNC_FLAG)
 
     def __init__(self, feature: Feature) -> None:
@@ -69,6 +72,8 @@ class VideoCodec(SequentialCodec):
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         self._settings = EncoderSettings.of(feature)
+        # of the last run: most begin with the same bytes. Replaced as a whole: threads see one or another.
+        self._known = StreamId(""), b""
 
     def encoder(self) -> VideoEncoder:
         """Return the encoder of a new column; see `SequentialCodec.encoder`.
@@ -93,10 +98,11 @@ class VideoCodec(SequentialCodec):
         places: dict[int, list[int]] = {row.picture: [] for row in rows}
         for place, row in enumerate(wanted):
             places[rows[row].picture].append(place)
-        key = rows[0].kind, self.feature.fixed_shape, size
+        stream, head = self._stream_of(rows[0])
+        key = stream, self.feature.fixed_shape, size
         decoder = open_decoder(*key)
         try:
-            for number, frame in decoder.pictures(packet for row in rows for packet in row.packets):
+            for number, frame in decoder.pictures((packet for row in rows for packet in row.packets), head):
                 shown = places.pop(number, [])
                 for place in shown[:1]:
                     decoder.write(frame, outs[place])
@@ -109,10 +115,18 @@ class VideoCodec(SequentialCodec):
             raise
         raise DecodeError(f"video run of {len(rows)} rows: no picture {min(places)} came out of its packets.")
 
+    def _stream_of(self, row: VideoRow) -> tuple[StreamId, bytes]:
+        """Return the stream of a run, and how its first packet begins."""
+        stream, head = self._known
+        packet = row.packets[0]
+        if not head or stream.kind != row.kind or packet[: len(head)] != head:
+            stream, head = self._known = stream_of(row.kind, bytes(packet))
+        return stream, head
+
 
 def _check_is_run(rows: list[VideoRow]) -> None:
     """Refuse what is no run from its sync row on."""
-    if not rows[0].is_sync:
+    if not rows[0].is_sync or not rows[0].packets:
         raise DecodeError("video row: does not begin a run; it can be decoded only with the rows before it.")
     num_packets = 0
     for place, row in enumerate(rows):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.video_streams import START_CODE, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError
 
 __all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "close_decoder", "coded_size", "open_decoder"]
 
 MAX_OPEN_DECODERS = 8
 MIN_CODED_SIDE = 16
-# a stream may pad its pictures to whole blocks of up to 64 pixels, and to more than one of them
-PADDING = 128
+SLICE_START_BYTES = len(START_CODE) + 1
+# decoders pad pictures to whole blocks and leave a margin that motion may point to
+PADDING = 256
 _LIBRARIES = {"av1": "libdav1d"}
-_PLANE_BYTES = {"gray": 1, "rgb24": 3}
 
 
 def coded_size(height: int, width: int) -> tuple[int, int]:
@@ -34,10 +37,10 @@ def coded_size(height: int, width: int) -> tuple[int, int]:
 
 
 class PictureDecoder:
-    """One open decoder of a kind of stream, for pictures of one size.
+    """One open decoder of one stream.
 
     Args:
-        kind: of the stream, see `video_rows`.
+        stream: what is decoded.
         shape: of the feature: (height, width), (height, width, 1) or (height, width, 3).
         size: height and width to resize to; None: as they are.
 
@@ -48,23 +51,27 @@ class PictureDecoder:
         For one thread at a time. Decoding, conversion and resizing release the GIL and start no threads.
     """
 
-    def __init__(self, kind: str, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
+    def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
         try:
             import av
             from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
-        library = _LIBRARIES.get(kind, kind)
+        library = _LIBRARIES.get(stream.kind, stream.kind)
         try:
             self._context: Any = av.CodecContext.create(library, "r")
         except av.codec.codec.UnknownCodecError as error:
-            raise DecodeError(f"this PyAV has no decoder {library!r}, which {kind} video needs.") from error
+            raise DecodeError(f"this PyAV has no decoder {library!r}, which {stream.kind} video needs.") from error
         height, width = shape[:2]
         self._context.thread_count = 1
-        # explode: damage is an error, not a picture made up from its neighbours. strict: where a stream does not say
-        # by how much its pictures are reordered, wait for as many as its level allows; else late ones are dropped.
-        limit = (height + PADDING) * (width + PADDING)
-        self._context.options = {"err_detect": "explode", "strict": "strict", "max_pixels": str(limit)}
+        # explode: damage is an error, not a picture made up from its neighbours; but an open GOP may speak of pictures
+        # before it. strict: where a stream does not say by how much its pictures are reordered, wait for as many as
+        # its level allows; else late ones are dropped.
+        self._context.options = {
+            "err_detect": "explode" if stream.is_closed else "crccheck",
+            "strict": "strict",
+            "max_pixels": str((height + PADDING) * (width + PADDING)),
+        }
         self._new_packet: Any = av.Packet
         self._frame_of: Any = av.VideoFrame.from_numpy_buffer
         self._error: type[Exception] = av.error.FFmpegError
@@ -72,35 +79,43 @@ class PictureDecoder:
         self._resize_flags = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
         self._full_range = ColorRange.JPEG
         self._shape, self._size = (height, width), size
+        self._coded_size = coded_size(height, width)
+        self._is_closed, self._head = stream.is_closed, b""
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
+        self._channels = (3,) if shape[2:] == (3,) else ()
 
-    def pictures(self, packets: Iterable[memoryview]) -> Iterator[tuple[int, Any]]:
+    def pictures(self, packets: Iterable[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
         """Yield (number, frame) of the pictures of a run, in the order in which they are shown.
 
         Args:
             packets: from the run's first on; picture n is made by the n-th. Taken as pictures are asked for.
+            head: how the first begins, see `stream_of`.
 
         Raises:
             DecodeError: a packet is damaged.
         """
         self._context.flush_buffers()
-        for number, data in enumerate(packets):
-            # its own memory: decoders read a few bytes past the end
-            packet = self._new_packet(len(data))
-            packet.update(data)
-            packet.pts = number
-            yield from self._decode(packet, f"packet {number}")
-        yield from self._decode(None, "the last packets")
+        # the parameter sets are known; to take them in again costs a tenth of a small picture
+        known = len(head) - SLICE_START_BYTES if head and head == self._head else 0
+        for number, data in enumerate(chain(packets, (None,))):
+            try:
+                packet = None if data is None else self._packet(data[known:] if number == 0 else data, number)
+                frames = self._context.decode(packet)
+            except self._error as error:
+                raise DecodeError(f"video: packet {number} of the run cannot be decoded ({error}).") from error
+            for frame in frames:
+                if frame.is_corrupt:
+                    raise DecodeError(f"video: picture {frame.pts} of the run is damaged.")
+                yield frame.pts, frame
+            if number == 0 and self._is_closed:
+                self._head = head
 
-    def _decode(self, packet: Any, what: str) -> Iterator[tuple[int, Any]]:
-        try:
-            frames = self._context.decode(packet)
-        except self._error as error:
-            raise DecodeError(f"video: {what} of the run cannot be decoded ({error}).") from error
-        for frame in frames:
-            if frame.is_corrupt:
-                raise DecodeError(f"video: picture {frame.pts} of the run is damaged.")
-            yield frame.pts, frame
+    def _packet(self, data: memoryview, number: int) -> Any:
+        """Return a packet with memory of its own: decoders read a few bytes past the end."""
+        packet = self._new_packet(len(data))
+        packet.update(data)
+        packet.pts = number
+        return packet
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
         """Convert a frame to the feature's colours and size.
@@ -113,19 +128,25 @@ class PictureDecoder:
             DecodeError: the picture has not the feature's size.
         """
         actual = frame.height, frame.width
-        if actual not in (self._shape, coded_size(*self._shape)):
+        if actual not in (self._shape, self._coded_size):
             raise DecodeError(
                 f"video: a picture of {actual[0]}x{actual[1]}, where the feature is {self._shape[0]}x{self._shape[1]}."
             )
         if self._size is not None and actual != self._shape:
             frame = self._cut(self._converted(frame))
-        pixels = _pixels_of(self._converted(frame, self._size), self._format)
-        out.reshape(*out.shape[:2], -1)[...] = pixels[: out.shape[0], : out.shape[1]]
+        plane = self._converted(frame, self._size).planes[0]
+        if plane.buffer_size == out.nbytes:
+            out.reshape(-1)[...] = np.frombuffer(plane, np.uint8)
+        else:
+            lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
+            out.reshape(len(out), -1)[...] = lines[: len(out), : out.nbytes // len(out)]
 
     def _cut(self, frame: Any) -> Any:
         """Return a converted frame without what it was padded by."""
-        pixels = np.ascontiguousarray(_pixels_of(frame, self._format)[: self._shape[0], : self._shape[1]])
-        cut = self._frame_of(pixels if self._format == "rgb24" else pixels[:, :, 0], self._format)
+        plane, (height, width) = frame.planes[0], self._shape
+        lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
+        pixels = lines[:height, : width * math.prod(self._channels)].reshape(height, width, *self._channels)
+        cut = self._frame_of(np.ascontiguousarray(pixels), self._format)
         cut.color_range = self._full_range
         return cut
 
@@ -149,35 +170,34 @@ class _OpenDecoders(threading.local):
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.decoders: OrderedDict[tuple[Any, ...], PictureDecoder] = OrderedDict()
+        self.decoders: OrderedDict[tuple[StreamId, tuple[int, ...], tuple[int, int] | None], PictureDecoder] = (
+            OrderedDict()
+        )
 
 
 _OPEN = _OpenDecoders()
 
 
-def open_decoder(kind: str, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
+def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
     """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread.
 
     Raises:
         DecodeError: this build of ffmpeg has no decoder for the stream.
     """
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
-        _OPEN.__init__()  # type: ignore[misc]
-    key = kind, shape, size
-    decoder = _OPEN.decoders.pop(key, None) or PictureDecoder(*key)
-    _OPEN.decoders[key] = decoder
+        _OPEN.pid = os.getpid()
+        _OPEN.decoders.clear()
+    key = stream, shape, size
+    decoder = _OPEN.decoders.get(key)
+    if decoder is not None:
+        _OPEN.decoders.move_to_end(key)
+        return decoder
+    decoder = _OPEN.decoders[key] = PictureDecoder(*key)
     if len(_OPEN.decoders) > MAX_OPEN_DECODERS:
         _OPEN.decoders.popitem(last=False)
     return decoder
 
 
-def close_decoder(kind: str, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
+def close_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
     """Forget this thread's decoder: one that failed may be in any state."""
-    _OPEN.decoders.pop((kind, shape, size), None)
-
-
-def _pixels_of(frame: Any, pixel_format: str) -> npt.NDArray[np.uint8]:
-    """Return a frame's only plane as an array, [height, width, bytes of a pixel]; a view."""
-    plane, num_bytes = frame.planes[0], _PLANE_BYTES[pixel_format]
-    lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-    return lines[: frame.height, : frame.width * num_bytes].reshape(frame.height, frame.width, num_bytes)
+    _OPEN.decoders.pop((stream, shape, size), None)

@@ -1,10 +1,10 @@
-"""Encoders: what each is told so that rows can be read at random, and the encoder of one column."""
+"""The encoder of one column."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -12,146 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder
-from stepwell.codecs.options import choice_option, int_option
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.codecs.video_rows import pack_row
+from stepwell.codecs.video_settings import ENCODERS, MAX_GOP, EncoderSettings, built_in_encoders
 from stepwell.errors import MissingDependencyError, SchemaError
-from stepwell.schema import Feature
 
-__all__ = ["ENCODERS", "EncoderSettings", "VideoEncoder"]
+__all__ = ["VideoEncoder"]
 
-DEFAULT_ENCODER = "h264"
-DEFAULT_GOP = 2
-MAX_GOP = 10_000
 # only so that there is one: rows have no times, and no rate is aimed at
 FRAMES_PER_SECOND = 30
 INTRA_PICTURE = 1
 SVT_LOG_FATAL = "0"
-X26_PRESETS = (
-    "ultrafast",
-    "superfast",
-    "veryfast",
-    "faster",
-    "fast",
-    "medium",
-    "slow",
-    "slower",
-    "veryslow",
-    "placebo",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderKind:
-    """What there is to know about an encoder.
-
-    Args:
-        library: its name in ffmpeg.
-        crf: the default quality; the most that is allowed.
-        presets: that are allowed, and the default one.
-        pixel_formats: of colour pictures.
-        grey_format: of grey pictures.
-        options: which make it deterministic, silent, without delay, and cut runs where it is told to.
-    """
-
-    library: str
-    crf: int
-    most_crf: int
-    presets: tuple[str, ...]
-    preset: str
-    pixel_formats: tuple[str, ...]
-    grey_format: str
-    options: dict[str, str]
-
-
-ENCODERS = {
-    "h264": EncoderKind(
-        "libx264",
-        23,
-        51,
-        X26_PRESETS,
-        "veryfast",
-        ("yuv420p", "yuv444p"),
-        "gray",
-        {
-            "tune": "fastdecode,zerolatency",
-            "forced-idr": "1",
-            "x264-params": "scenecut=0:bframes=0:threads=1:open-gop=0",
-        },
-    ),
-    "hevc": EncoderKind(
-        "libx265",
-        26,
-        51,
-        X26_PRESETS,
-        "superfast",
-        ("yuv420p", "yuv444p"),
-        "gray",
-        {
-            "tune": "zerolatency",
-            "forced-idr": "1",
-            "x265-params": "log-level=none:info=0:scenecut=0:bframes=0:open-gop=0:repeat-headers=1:"
-            "pools=none:frame-threads=1:wpp=0",
-        },
-    ),
-    "av1": EncoderKind(
-        "libsvtav1",
-        30,
-        63,
-        tuple(map(str, range(14))),
-        "10",
-        ("yuv420p",),
-        "yuv420p",
-        {"svtav1-params": "pred-struct=1:lp=1:scd=0"},
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderSettings:
-    """The options of a feature, checked.
-
-    Args:
-        name: of the encoder, a key of `ENCODERS`; also the kind of its stream.
-        gop: rows from one sync row to the next.
-        crf: constant rate factor: 0 is best, the higher the smaller.
-        preset: how hard the encoder tries.
-        pixel_format: in which pictures are encoded.
-        shape: of the feature.
-    """
-
-    name: str
-    gop: int
-    crf: int
-    preset: str
-    pixel_format: str
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, feature: Feature) -> EncoderSettings:
-        """Return a feature's settings.
-
-        Raises:
-            SchemaError: an option that is not allowed.
-        """
-        name = feature.option("encoder", DEFAULT_ENCODER)
-        if name not in ENCODERS:
-            raise SchemaError(
-                f"option 'encoder' of codec 'video' is {name!r}. Allowed: {', '.join(map(repr, ENCODERS))}; "
-                f"this PyAV can encode: {', '.join(map(repr, _built_in_encoders())) or 'none of them'}."
-            )
-        kind = ENCODERS[name]
-        is_grey = feature.fixed_shape[2:] != (3,)
-        formats = (kind.grey_format,) if is_grey else kind.pixel_formats
-        preset = feature.option("preset", kind.preset)
-        return cls(
-            name,
-            int_option(feature, "gop", DEFAULT_GOP, least=1, most=MAX_GOP),
-            int_option(feature, "crf", kind.crf, least=0, most=kind.most_crf),
-            str(preset) if preset in map(int, filter(str.isdigit, kind.presets)) else _preset(feature, kind),
-            choice_option(feature, "pixel_format", formats[0], formats),
-            feature.fixed_shape,
-        )
 
 
 class VideoEncoder(RowEncoder):
@@ -175,7 +46,7 @@ class VideoEncoder(RowEncoder):
         self._reformatter: Any = None
         self._error: type[Exception] = Exception
         self._num_put = 0  # since the encoder was opened
-        self._num_got = 0
+        self._is_sync: deque[bool] = deque()  # of the rows that were put and have not come out
         self._place = 0  # of the next row to put, from the last sync row
         self._picture = -1  # the last one that came out, in its run
         self._open()
@@ -187,17 +58,17 @@ class VideoEncoder(RowEncoder):
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         settings, kind = self._settings, ENCODERS[self._settings.name]
-        if settings.name not in _built_in_encoders():
+        if settings.name not in built_in_encoders():
             raise SchemaError(
                 f"this PyAV has no {kind.library}, which encodes {settings.name!r}. "
-                f"It can encode: {', '.join(map(repr, _built_in_encoders())) or 'nothing that is allowed'}."
+                f"It can encode: {', '.join(map(repr, built_in_encoders())) or 'nothing that is allowed'}."
             )
         os.environ.setdefault("SVT_LOG", SVT_LOG_FATAL)
         context: Any = av.CodecContext.create(kind.library, "w")
         context.height, context.width = coded_size(*settings.shape[:2])
         context.pix_fmt = settings.pixel_format
         context.time_base, context.framerate = Fraction(1, FRAMES_PER_SECOND), FRAMES_PER_SECOND
-        context.thread_count, context.gop_size = 1, settings.gop
+        context.thread_count, context.gop_size = 1, MAX_GOP  # runs begin where `put` says
         _set_colours(context, is_grey=settings.shape[2:] != (3,))
         context.options = {"preset": settings.preset, "crf": str(settings.crf), **kind.options}
         try:
@@ -205,7 +76,7 @@ class VideoEncoder(RowEncoder):
         except av.error.FFmpegError as error:
             raise SchemaError(f"{kind.library} refuses {settings}: {error}.") from error
         self._context, self._reformatter, self._error = context, VideoReformatter(), av.error.FFmpegError
-        self._num_put = self._num_got = 0
+        self._num_put = 0
 
     def put(self, value: Any) -> list[bytes]:
         """Take the next picture; see `RowEncoder.put`."""
@@ -216,6 +87,7 @@ class VideoEncoder(RowEncoder):
         is_sync = self._place == 0
         if is_sync:
             frame.pict_type = INTRA_PICTURE
+        self._is_sync.append(is_sync)
         packets = self._context.encode(frame)
         self._num_put += 1
         self._place = (self._place + 1) % self._settings.gop
@@ -224,7 +96,7 @@ class VideoEncoder(RowEncoder):
     def end(self) -> list[bytes]:
         """End the episode; see `RowEncoder.end`."""
         self._place = 0
-        if self._num_put == self._num_got:
+        if not self._is_sync:
             return []
         # none of the encoders does so with these options; one that did would have to be opened anew
         rows = self._rows(self._context.encode(None))
@@ -241,8 +113,12 @@ class VideoEncoder(RowEncoder):
     def _rows(self, packets: list[Any]) -> list[bytes]:
         rows = []
         for packet in packets:
-            self._num_got += 1
             is_sync = bool(packet.is_keyframe)
+            if self._is_sync.popleft() and not is_sync:
+                raise SchemaError(
+                    f"this PyAV's {ENCODERS[self._settings.name].library} does not begin runs where it must. "
+                    "Use another encoder, or a newer PyAV."
+                )
             self._picture = 0 if is_sync else self._picture + 1
             rows.append(pack_row(self._settings.name, [bytes(packet)], self._picture, is_sync=is_sync))
         return rows
@@ -267,19 +143,6 @@ class VideoEncoder(RowEncoder):
             interpolation=Interpolation.BILINEAR | Interpolation.ACCURATE_RND,
             threads=1,
         )
-
-
-def _built_in_encoders() -> tuple[str, ...]:
-    """Return those of our encoders that this build of ffmpeg has."""
-    try:
-        import av
-    except ImportError as error:
-        raise MissingDependencyError.of("av", "video") from error
-    return tuple(name for name, kind in ENCODERS.items() if kind.library in av.codecs_available)
-
-
-def _preset(feature: Feature, kind: EncoderKind) -> str:
-    return choice_option(feature, "preset", kind.preset, kind.presets)
 
 
 def _set_colours(context: Any, *, is_grey: bool) -> None:

@@ -9,7 +9,7 @@
     vp9    00 00 01 b2 39 80   F  C C C C  numbers  packets      no stream that can be cut: only stepwell reads it
 
     F        flags; bit 0: the row begins a run
-    C        CRC-32 of what follows, begun with F; its low 28 bits, 7 a byte, low ones first
+    C        CRC-32 of what follows, begun with F; little-endian, the top bit of each byte set
     numbers  how many packets, the size of each, which picture of the run the row shows; 6 bits a byte, low ones
              first, bit 6 where more follow
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepwell.errors import DecodeError
 
@@ -32,9 +32,9 @@ FLAGS_PLACE = 6
 SYNC_FLAG = 0x01
 TOP_BIT = 0x80
 MORE_BIT = 0x40
+TOP_BITS = 0x80808080
 CHECKSUM_BYTES = 4
 HEAD_BYTES = FLAGS_PLACE + 1 + CHECKSUM_BYTES
-CHECKSUM_MASK = (1 << 28) - 1
 TEMPORAL_DELIMITER = b"\x12\x00"
 AV1_MARK = TEMPORAL_DELIMITER + b"\x7a"
 # an OBU's size in two bytes of LEB128, whatever it is, so that the flags stand at one place in all streams
@@ -51,11 +51,10 @@ _KINDS = {mark: kind for kind, mark in _MARKS.items()}
 STREAM_KINDS = ("av1", *_MARKS)
 
 
-@dataclass(frozen=True, slots=True)
-class VideoRow:
+class VideoRow(NamedTuple):
     """One parsed row.
 
-    Args:
+    Attributes:
         kind: of the stream, one of `STREAM_KINDS`.
         is_sync: whether the row begins a run.
         packets: of the row, in the order of decoding; none where the row shows a picture of an earlier row.
@@ -64,7 +63,7 @@ class VideoRow:
 
     kind: str
     is_sync: bool
-    packets: tuple[memoryview, ...]
+    packets: list[memoryview]
     picture: int
 
 
@@ -91,7 +90,7 @@ def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool
     body = numbers + b"".join(packets)
     size = HEAD_BYTES - AV1_SIZE_PLACE - 2 + len(numbers)
     mark = AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT)) if is_av1 else _MARKS[kind]
-    return mark + bytes((flags,)) + _checksum(body, flags) + body
+    return mark + bytes((flags,)) + _checksum(body, flags).to_bytes(CHECKSUM_BYTES, "little") + body
 
 
 def parse_row(blob: bytes) -> VideoRow:
@@ -105,18 +104,24 @@ def parse_row(blob: bytes) -> VideoRow:
         raise DecodeError(
             f"video row of {len(blob)} bytes begins with {blob[:8].hex(' ')!r}: no marker of a video row."
         )
-    flags, body = blob[FLAGS_PLACE], memoryview(blob)[HEAD_BYTES:]
-    if blob[FLAGS_PLACE + 1 : HEAD_BYTES] != _checksum(body, flags):
+    flags, view = blob[FLAGS_PLACE], memoryview(blob)
+    stored = int.from_bytes(blob[FLAGS_PLACE + 1 : HEAD_BYTES], "little")
+    if stored != _checksum(view[HEAD_BYTES:], flags):
         raise DecodeError(f"video row of {len(blob)} bytes: its checksum is wrong, bytes were changed or cut off.")
-    numbers, place = _parse_numbers(blob, HEAD_BYTES)
+    count, place = _parse_number(blob, HEAD_BYTES)
+    sizes = []
+    for _ in range(count):
+        size, place = _parse_number(blob, place)
+        sizes.append(size)
+    picture, place = _parse_number(blob, place)
     place += len(AV1_TRAILING_BITS) * (kind == "av1")
     packets = []
-    for size in numbers[:-1]:
-        packets.append(memoryview(blob)[place : place + size])
+    for size in sizes:
+        packets.append(view[place : place + size])
         place += size
     if place != len(blob):
         raise DecodeError(f"video row of {len(blob)} bytes: its packets end at byte {place}.")
-    return VideoRow(kind, bool(flags & SYNC_FLAG), tuple(packets), numbers[-1])
+    return VideoRow(kind, flags & SYNC_FLAG != 0, packets, picture)
 
 
 def _delimited(packets: Sequence[bytes]) -> list[bytes]:
@@ -125,9 +130,8 @@ def _delimited(packets: Sequence[bytes]) -> list[bytes]:
     return [*bare[:1], *(TEMPORAL_DELIMITER + packet for packet in bare[1:])]
 
 
-def _checksum(body: bytes | memoryview, flags: int) -> bytes:
-    value = zlib.crc32(body, flags) & CHECKSUM_MASK
-    return bytes(TOP_BIT | value >> shift & 0x7F for shift in (0, 7, 14, 21))
+def _checksum(body: bytes | memoryview, flags: int) -> int:
+    return zlib.crc32(body, flags) | TOP_BITS
 
 
 def _pack_number(value: int) -> bytes:
@@ -139,22 +143,14 @@ def _pack_number(value: int) -> bytes:
     return bytes(groups)
 
 
-def _parse_numbers(blob: bytes, place: int) -> tuple[list[int], int]:
-    """Return the sizes of the packets and the picture, and the place of the first packet."""
-    numbers: list[int] = []
-    count = None
-    while count is None or len(numbers) <= count:
-        value = shift = 0
-        while True:
-            if place == len(blob) or not blob[place] & TOP_BIT:
-                raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")
-            value |= (blob[place] & 0x3F) << shift
-            shift += 6
-            place += 1
-            if not blob[place - 1] & MORE_BIT:
-                break
-        if count is None:
-            count = value
-        else:
-            numbers.append(value)
-    return numbers, place
+def _parse_number(blob: bytes, place: int) -> tuple[int, int]:
+    """Return a number and the place of the byte after it."""
+    value = shift = 0
+    while place < len(blob):
+        group = blob[place]
+        place += 1
+        value |= (group & 0x3F) << shift
+        if not group & MORE_BIT:
+            return value, place
+        shift += 6
+    raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")

@@ -1,0 +1,239 @@
+"""The packets of a video file, as ffmpeg demuxes them: a table of all, and the bytes of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.video_decoding import PictureDecoder
+from stepwell.codecs.video_rows import STREAM_KINDS
+from stepwell.codecs.video_streams import stream_of
+from stepwell.errors import DecodeError, MissingDependencyError
+
+__all__ = ["PacketReader", "PacketTable", "packet_table"]
+
+MAX_KEPT_TABLES = 8
+# parameter sets go in band, in front of every packet that a decoder may begin with, with start codes
+_FILTERS = {
+    "h264": "h264_mp4toannexb,dump_extra",
+    "hevc": "hevc_mp4toannexb,dump_extra",
+    "mpeg4": "dump_extra",
+    "vp9": "null",
+    "av1": "null",
+}
+AV1_CONFIGURATION_BYTES = 4
+AV1_SEQUENCE_HEADER = 0x0A
+AV1_TEMPORAL_DELIMITER = b"\x12\x00"
+
+
+@dataclass(frozen=True, eq=False)
+class PacketTable:
+    """The packets of one video stream in the file's order, which is that of decoding.
+
+    Args:
+        kind: of the stream, one of `STREAM_KINDS`.
+        height: of its pictures.
+        width: likewise.
+        dts: int64, decoding times; the smallest int64 where the file has none.
+        pts: int64, presentation times.
+        seconds: float64, presentation times in seconds.
+        durations: float64, seconds.
+        is_key: bool, whether decoding can begin here.
+        is_shown: bool, whether the picture is to be shown: an edit list leaves some out.
+    """
+
+    kind: str
+    height: int
+    width: int
+    dts: npt.NDArray[np.int64]
+    pts: npt.NDArray[np.int64]
+    seconds: npt.NDArray[np.float64]
+    durations: npt.NDArray[np.float64]
+    is_key: npt.NDArray[np.bool_]
+    is_shown: npt.NDArray[np.bool_]
+
+
+def packet_table(path: Path, stream: int) -> PacketTable:
+    """Return the packets of the n-th video stream of a file; reads all of the file, once while it stays the same.
+
+    Raises:
+        DecodeError: not a video, no such stream, or one that cannot be read at random.
+        FileNotFoundError: no such file.
+    """
+    status = path.stat()
+    return _packet_table(str(path), stream, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(MAX_KEPT_TABLES)
+def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTable:
+    with _opened(path, stream) as (container, video):
+        base, context, kind = video.time_base, video.codec_context, _kind_of(video)
+        if kind not in STREAM_KINDS:
+            raise DecodeError(f"{path}: video of {kind}. Allowed: {', '.join(STREAM_KINDS)}.")
+        begins = _beginning_test(kind, video)
+        found = [_facts(packet, begins) for packet in container.demux(video) if packet.size]
+        if not found or any(pts is None for _, pts, *_ in found):
+            raise DecodeError(f"{path}: packets without presentation times. Copy it into an mp4 or mkv file first.")
+        dts, pts, durations, is_key, is_shown = (np.array(column) for column in zip(*found, strict=True))
+        seconds = pts * base.numerator / base.denominator
+        durations = durations * base.numerator / base.denominator
+        return PacketTable(
+            kind, context.height, context.width, dts, pts.astype(np.int64), seconds, durations, is_key, is_shown
+        )
+
+
+def _facts(packet: Any, begins: Callable[[Any], bool]) -> tuple[int, int | None, int, bool, bool]:
+    pts, duration, is_shown = packet.pts, packet.duration or 0, not packet.is_discard
+    return _dts_of(packet), pts, duration, begins(packet), is_shown
+
+
+def _dts_of(packet: Any) -> int:
+    return int(np.iinfo(np.int64).min if packet.dts is None else packet.dts)
+
+
+class PacketReader:
+    """The bytes of packets by their number, read forwards.
+
+    Args:
+        path: of the file.
+        stream: n-th video stream.
+        table: of the same file and stream.
+
+    Notes:
+        For one thread. Keeps the packets from the last one forgotten to the last one asked for.
+    """
+
+    def __init__(self, path: Path, stream: int, table: PacketTable) -> None:
+        self._path, self._stream, self._table = str(path), stream, table
+        self._packets: Generator[tuple[int, bytes | None]] | None = None
+        self._kept: dict[int, bytes] = {}
+        self._last = -1
+
+    def packet(self, number: int) -> bytes:
+        """Return a packet: with start codes, a key packet with parameter sets.
+
+        Raises:
+            DecodeError: the file was changed since its table was made.
+        """
+        if self._packets is None:
+            self._packets = self._from(number)
+        while self._last < number:
+            self._last, packet = next(self._packets, (self._last, None))
+            if packet is None:
+                raise DecodeError(f"{self._path}: ends before packet {number}; it was changed while it was read.")
+            self._kept[self._last] = packet
+        return self._kept[number]
+
+    def forget(self, number: int) -> None:
+        """Let go of the packets before `number`."""
+        self._kept = {kept: packet for kept, packet in self._kept.items() if kept >= number}
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._packets is not None:
+            self._packets.close()
+            self._packets = None
+
+    def _from(self, first: int) -> Generator[tuple[int, bytes | None]]:
+        """Yield (number, bytes) from a packet at or before `first` on."""
+        with _opened(self._path, self._stream) as (container, video):
+            if first > 0:
+                container.seek(int(self._table.dts[first]), stream=video)
+            convert = _converter(self._table.kind, video)
+            packets = (packet for packet in container.demux(video) if packet.size)
+            begin = next(packets, None)
+            number = 0 if first == 0 else self._number_of(begin)
+            if begin is not None and number is not None and number <= first:
+                yield number, convert(begin)
+                yield from ((place, convert(packet)) for place, packet in enumerate(packets, start=number + 1))
+                return
+        # where seeking lands nobody knows where, read all
+        yield from self._from(0)
+
+    def _number_of(self, packet: Any) -> int | None:
+        if packet is None:
+            return None
+        found = np.flatnonzero((self._table.dts == _dts_of(packet)) & (self._table.pts == packet.pts))
+        return int(found[0]) if found.size == 1 else None
+
+
+@contextmanager
+def _opened(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
+    """Open a file; yields the container and its n-th video stream."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingDependencyError.of("av", "video") from error
+    try:
+        container = av.open(path)
+    except av.error.InvalidDataError as error:
+        raise DecodeError(f"{path}: ffmpeg finds no video in it ({error}).") from error
+    with container:
+        videos = container.streams.video
+        if not 0 <= stream < len(videos):
+            raise DecodeError(f"{path}: no video stream {stream}. It has {len(videos)}, counted from 0.")
+        try:
+            yield container, videos[stream]
+        except av.error.InvalidDataError as error:
+            raise DecodeError(f"{path}: damaged ({error}).") from error
+
+
+def _kind_of(video: Any) -> str:
+    """Return what a stream is called, whichever decoder ffmpeg would take."""
+    return str(video.codec.canonical_name)
+
+
+def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
+    """Return what makes the bytes of a row's packet of a demuxed packet."""
+    import av.bitstream
+
+    filters = av.bitstream.BitStreamFilterContext(_FILTERS[kind], video)
+    extradata = bytes(video.codec_context.extradata or b"")
+    header = extradata[AV1_CONFIGURATION_BYTES:] if kind == "av1" else b""
+
+    def convert(packet: Any) -> bytes:
+        is_key = packet.is_keyframe
+        (converted,) = filters.filter(packet)
+        data = bytes(converted)
+        return _with_sequence_header(data, header) if header and is_key else data
+
+    return convert
+
+
+def _beginning_test(kind: str, video: Any) -> Callable[[Any], bool]:
+    """Return what tells, before the packet is converted, whether decoding can begin at it.
+
+    Files flag more as key packets than that: where h264 refreshes a picture bit by bit, no packet shows all of it.
+    """
+    convert = _converter(kind, video)
+    shape = video.codec_context.height, video.codec_context.width
+
+    def begins(packet: Any) -> bool:
+        if not packet.is_keyframe or kind != "h264":
+            return bool(packet.is_keyframe)
+        data = convert(packet)
+        stream, head = stream_of(kind, data)
+        return stream.is_closed or _shows(PictureDecoder(stream, shape, None), data, head)
+
+    return begins
+
+
+def _shows(decoder: PictureDecoder, packet: bytes, head: bytes) -> bool:
+    """Return whether a picture comes out of a packet alone."""
+    try:
+        return any(True for _ in decoder.pictures([memoryview(packet)], head))
+    except DecodeError:
+        return False
+
+
+def _with_sequence_header(packet: bytes, header: bytes) -> bytes:
+    """Return a key packet of AV1 with the sequence header that a container may keep to itself."""
+    bare = packet.removeprefix(AV1_TEMPORAL_DELIMITER)
+    return bare if bare[:1] == bytes((AV1_SEQUENCE_HEADER,)) else header + bare

@@ -10,6 +10,7 @@ from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.order.partition import Share
 from stepwell.order.stream import Span
 from stepwell.transforms.batch import BatchTransform, Together
+from stepwell.transforms.fusing import Stage
 from stepwell.transforms.transform import Transform
 from stepwell.windows import Field
 
@@ -193,6 +194,19 @@ def test_a_chain_is_checked_before_there_is_a_batch() -> None:
         TransformChain({}, [Swap(), Together("a", OnlyPairs())], samples)
     with pytest.raises(WindowError, match=r"Together wants key 'c'. The batch has: a, b"):
         TransformChain({}, Together("c", OnlyPairs()), samples)
+
+
+def test_transforms_that_are_fused_draw_as_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_by_two(functions: tuple, shape: tuple[int, ...], dtype: np.dtype) -> list[Stage]:
+        return [Stage(first, tuple(functions[first : first + 2])) for first in range(0, len(functions), 2)]
+
+    fields = {"a": (Jitter(), Jitter("k"), Jitter("l"), Jitter())}
+    alone = TransformChain(fields).apply(zeros(3), key_at(0, 0, 0, 3))["a"]
+    monkeypatch.setattr("stepwell.loader.transforms.fuse", two_by_two)
+    chain = TransformChain(fields, samples={"a": ((), np.dtype("f8"))})
+    assert chain.apply(zeros(3), key_at(0, 0, 0, 3))["a"].tolist() == alone.tolist()
+    with pytest.raises(LoaderError, match=r"transform Jitter \+ Jitter of field 'a' raised"):
+        chain.apply({"a": None}, KEY)
 
 
 def test_what_follows_a_plain_function_is_not_checked() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, overload, runtime_checkable
 import numpy as np
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import DecodeError, StepError
+from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
 __all__ = ["EncodedRows", "HasRows", "accept_encoded"]
@@ -90,7 +90,7 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
         )
     try:
         found = EncodedRows(given.rows(feature))
-    except StepError as error:
+    except (StepError, SchemaError) as error:
         raise StepError(f"feature {name!r}: {error}") from error
     if len(found) != given.num_rows:
         raise StepError(f"feature {name!r}: {given!r} told of {given.num_rows} rows and gave {len(found)}.")

@@ -34,7 +34,8 @@ class Writer:
     """Record episodes into a store, a step at a time, in batches of steps, or whole.
 
     Made by ``store.writer()``. Each writer fills segments of its own, so any number of them, in any processes, record
-    into one store at the same time. A step is committed, and visible to readers everywhere, when `append` returns.
+    into one store at the same time. A step is committed, and visible to readers everywhere, when `append` returns; with
+    a feature whose codec is slow (video) when it was encoded in the background.
 
     Example:
         >>> import tempfile, stepwell
@@ -48,9 +49,10 @@ class Writer:
 
     Notes:
         One thread at a time; after a fork only the parent may go on (the child gets WriterClosedError). A kill at any
-        moment loses
-        at most the step that `append` had not returned from; ``sync="episode"`` and ``"step"`` extend that to a loss
-        of power.
+        moment loses at most the step that `append` had not returned from, and with slow codecs what waits in the queue;
+        ``sync="episode"`` and ``"step"`` extend that to a loss of power. Slow codecs have a thread each. An error there
+        is raised by the next call, and closes the writer: what was committed is kept, the rest of the open episode is
+        not. `end_episode`, `add_episode`, `discard_episode`, `flush` and `close` wait for what is queued.
     """
 
     def __init__(
@@ -88,8 +90,13 @@ class Writer:
 
         Raises:
             StepError: a feature is missing, unknown, or of another dtype or shape; nothing was written.
-            DiskFullError: no space; nothing of this step is visible, and the writer may be used again.
+            DiskFullError: no space; nothing of this step is visible, and the writer may be used again (if it is not
+                closed: see Notes of the class).
+            EncodeError: a sequential codec could not encode this step, or in the background an earlier one.
             WriterClosedError: the writer was closed, or belongs to another process.
+
+        Notes:
+            Values are copied: their arrays may be used again. Waits while the queue of a slow codec is full.
         """
         if step is None:
             step = features
@@ -119,7 +126,7 @@ class Writer:
         """Store several steps of the open episode at once.
 
         Args:
-            columns: name to an array [n, *shape], or a list with one value a step.
+            columns: name to an array [n, *shape], a list with one value a step, or `EncodedRows`.
 
         Returns:
             The first step's id; the others follow it.
@@ -189,8 +196,9 @@ class Writer:
         """Store a whole episode.
 
         Args:
-            columns: name to an array [T, *shape] or a list of T values. Features with ``final=True`` may have T + 1,
-                all of them or none: the last one is the observation after the last action.
+            columns: name to an array [T, *shape] or a list of T values; where rows are encoded already, to what gives
+                them: `EncodedRows`, a ``VideoFile``. Features with ``final=True`` may have T + 1, all of them or none:
+                the last one is the observation after the last action.
             terminated: see `end_episode`.
             truncated: see `end_episode`.
             final: see `end_episode`; instead of columns of T + 1.

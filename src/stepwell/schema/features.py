@@ -265,6 +265,7 @@ def Video(
         >>> str(Video((480, 640, 3), encoder="av1", gop=10))
         'video 480x640x3 uint8'
     """
+    preset = None if preset is None else str(preset)
     given = {"encoder": encoder, "gop": gop, "crf": crf, "preset": preset, "pixel_format": pixel_format}
     options = {name: value for name, value in given.items() if value is not None}
     return Feature("image", "|u1", _ints(shape), "video", _sorted_options(options), _names(names), final)

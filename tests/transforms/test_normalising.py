@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import WindowError
+from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.testing import tiny_store
+from stepwell.transforms.conversion import Convert
 from stepwell.transforms.normalising import MODES, Normalize, Unnormalize
 from stepwell.windows import View
 
@@ -150,6 +152,19 @@ def test_an_element_of_which_nothing_is_known_stays(tmp_path) -> None:
         writer.add_episode({"x": np.array([[1, np.nan], [3, np.nan]], np.float32)})
     store.refresh()
     assert Normalize.of(store, "x")(np.array([[3.0, 5.0]])).tolist() == [[1.0, 5.0]]
+
+
+def test_windows_of_bytes_that_are_no_images_are_scaled_by_element_in_a_chain() -> None:
+    samples = {"x": ((5, 2), np.dtype("uint8"))}
+    chain = TransformChain({"x": (Normalize([10.0, 100.0], [2.0, 4.0]), Convert("float16"))}, samples=samples)
+    values = np.arange(20, dtype=np.uint8).reshape(2, 5, 2)
+    found = chain.apply({"x": values.copy()}, BatchKey(0, ((0, range(2)),), 2))["x"]
+    assert found.tolist() == ((values - [10.0, 100.0]) / [2.0, 4.0]).tolist()
+
+
+def test_values_of_another_shape_are_refused() -> None:
+    with pytest.raises(WindowError, match=r"do not end with \(2,\)"):
+        Normalize([1.0, 2.0], [1.0, 1.0])(np.zeros((256, 1)))
 
 
 def test_a_loader_normalises_by_the_stores_own_statistics(tmp_path) -> None:

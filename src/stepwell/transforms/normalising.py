@@ -97,7 +97,11 @@ class _Scaling(Transform):
 
         Returns:
             A new float32 array. Integers of 32 bits and more and float64 are scaled in float64, others in float32.
+
+        Raises:
+            WindowError: the values do not end with the statistics' shape, or are no numbers.
         """
+        self.output(values.shape, values.dtype)
         if values.size == 0:
             return values.astype(np.float32)
         dtype = np.result_type(values.dtype, np.float32)

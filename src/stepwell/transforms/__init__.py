@@ -5,6 +5,12 @@ from stepwell.transforms.batch import BatchTransform, Together
 from stepwell.transforms.chosen_steps import Poison, ReplaceLabel
 from stepwell.transforms.conversion import Convert, OneHot, Reshape, Squeeze, ViewAs
 from stepwell.transforms.hindsight import HindsightRelabel
+from stepwell.transforms.images_axes import ToCHW, ToFloat, ToHWC
+from stepwell.transforms.images_colors import Brightness, ColorJitter, Contrast, Grayscale, Hue, Saturation, Solarize
+from stepwell.transforms.images_crops import CenterCrop, PadShift, RandomCrop, Translate
+from stepwell.transforms.images_flips import RandomFlip
+from stepwell.transforms.images_noise import Cutout, GaussianBlur, GaussianNoise, RandomErasing
+from stepwell.transforms.images_resizing import RandomResizedCrop, Resize
 from stepwell.transforms.mixing import CutMix, Mixup
 from stepwell.transforms.normalising import Normalize, Unnormalize
 from stepwell.transforms.poses import AbsolutePoses, RelativePoses
@@ -16,23 +22,44 @@ __all__ = [
     "AbsoluteActions",
     "AbsolutePoses",
     "BatchTransform",
+    "Brightness",
+    "CenterCrop",
+    "ColorJitter",
+    "Contrast",
     "Convert",
     "ConvertRotation",
     "CutMix",
+    "Cutout",
     "DeltaActions",
     "DiscountedSum",
+    "GaussianBlur",
+    "GaussianNoise",
+    "Grayscale",
     "HindsightRelabel",
+    "Hue",
     "Mixup",
     "NStepReturn",
     "Normalize",
     "OneHot",
+    "PadShift",
     "Poison",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomFlip",
+    "RandomResizedCrop",
     "RelativePoses",
     "ReplaceLabel",
     "Reshape",
+    "Resize",
+    "Saturation",
+    "Solarize",
     "Squeeze",
+    "ToCHW",
+    "ToFloat",
+    "ToHWC",
     "Together",
     "Transform",
+    "Translate",
     "Unnormalize",
     "ViewAs",
     "WrapAngles",

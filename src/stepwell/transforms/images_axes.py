@@ -1,0 +1,93 @@
+"""What networks want of images: floats, and channels first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.kernels.draws import Draws
+from stepwell.transforms.images import ImageLayout
+from stepwell.transforms.transform import Shape, Transform
+
+__all__ = ["ToCHW", "ToFloat", "ToHWC"]
+
+
+@dataclass(frozen=True)
+class ToFloat(Transform):
+    """Make floats of 0 to 1 of bytes: ``values * scale``.
+
+    Args:
+        scale: factor; 1/255 by default.
+        dtype: of what comes out, "float32" or "float16".
+
+    Example:
+        >>> ToFloat()(np.array([[0, 51, 255]], np.uint8), Draws(np.zeros(1, np.uint64)))
+        array([[0. , 0.2, 1. ]], dtype=float32)
+    """
+
+    scale: float = 1 / 255
+    dtype: Literal["float32", "float16"] = "float32"
+    is_pointwise = True
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float16"):
+            raise WindowError(f"ToFloat of dtype {self.dtype!r}. Allowed: 'float32', 'float16'.")
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape as it is, and the floats' dtype; see `Transform.output`."""
+        return shape, np.dtype(self.dtype)
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the values as floats; see `Transform.__call__`."""
+        floats: npt.NDArray[Any] = np.multiply(values, np.float32(self.scale), dtype=np.float32)
+        return floats.astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class ToCHW(Transform):
+    """Put the channels of images before their height and width, in memory too; grey images get an axis of one.
+
+    Example:
+        >>> ToCHW().output((4, 84, 84, 3), np.dtype("uint8"))[0]
+        (4, 3, 84, 84)
+    """
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape with the channels first; see `Transform.output`."""
+        layout = ImageLayout.of(shape)
+        return (*layout.window, layout.channels, layout.height, layout.width), dtype
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images with their channels first; see `Transform.__call__`."""
+        layout = ImageLayout.of(values.shape[1:])
+        if not layout.has_channels:
+            return values[..., None, :, :]
+        if values.dtype != np.uint8:
+            return np.ascontiguousarray(np.moveaxis(values, -1, -3))
+        from stepwell.kernels.images_crops import crop_planes, image_addresses
+
+        images = layout.images(values)
+        sides = layout.height, layout.width
+        out = np.empty((len(images), layout.channels, *sides), np.uint8)
+        nothing = np.zeros((len(images), 4), np.int64), np.zeros(len(images), np.uint8), np.empty(0, np.uint8)
+        crop_planes(image_addresses(images), (*sides, layout.channels), *nothing, out)
+        return out.reshape(len(values), *layout.window, layout.channels, *sides)
+
+
+@dataclass(frozen=True)
+class ToHWC(Transform):
+    """Put the channels of images, [*window, channels, height, width], after their height and width."""
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape with the channels last; see `Transform.output`."""
+        if len(shape) < 3:
+            raise WindowError(f"ToHWC of a window of shape {shape}. Allowed: [*window, channels, height, width].")
+        return (*shape[:-3], *shape[-2:], shape[-3]), dtype
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images with their channels last; see `Transform.__call__`."""
+        return np.ascontiguousarray(np.moveaxis(values, -3, -1))

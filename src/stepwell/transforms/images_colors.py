@@ -1,0 +1,274 @@
+"""Colours of images: brightness, contrast, saturation, hue, grey, solarising."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.kernels.draws import Draws
+from stepwell.transforms.images import (
+    ImageLayout,
+    ImageTransform,
+    check_dtype,
+    check_probability,
+    of_images,
+    range_of,
+)
+from stepwell.transforms.transform import Shape
+
+__all__ = ["Brightness", "ColorJitter", "Contrast", "Grayscale", "Hue", "Saturation", "Solarize"]
+
+Amount = float | tuple[float, float]
+COLORED = ("uint8", "float16", "float32", "float64")
+MOST = 1e6
+# as in stepwell.kernels.images_colors, which is not imported before it is used, since it needs numba
+BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class ColorTransform(ImageTransform):
+    """What transforms of colours have in common: bytes, or floats of 0 to 1, changed in place for some windows."""
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return both as they are; see `Transform.output`."""
+        ImageLayout.of(shape)
+        check_dtype(dtype, COLORED, type(self).__name__)
+        return shape, dtype
+
+    def _change(
+        self, values: npt.NDArray[Any], kinds: npt.NDArray[np.int64], amounts: npt.NDArray[np.float64]
+    ) -> npt.NDArray[Any]:
+        """Return values with the changes ``kinds`` and ``amounts`` [B, 1 or steps, n] made."""
+        from stepwell.kernels.images_colors import change_colors
+
+        layout = ImageLayout.of(values.shape[1:])
+        images = computable(layout.images(values))
+        change_colors(
+            images.reshape(len(images), -1),
+            layout.channels,
+            of_images(kinds, layout),
+            of_images(amounts, layout).astype(np.float32),
+            bound_of(images.dtype),
+        )
+        return layout.windows(images).astype(values.dtype, copy=False)
+
+
+def computable(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return images as kernels take them: bytes, or float32."""
+    return images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
+
+
+def bound_of(dtype: np.dtype[Any]) -> np.float32:
+    """Return the largest value of images: 255 for bytes, 1 for floats."""
+    return np.float32(255 if dtype == np.uint8 else 1)
+
+
+@dataclass(frozen=True)
+class _OneChange(ColorTransform):
+    amount: Amount = 0.2
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        self._range()
+
+    def _range(self) -> tuple[float, float]:
+        return range_of(self.amount, type(self).__name__, 1.0, 0.0, MOST)
+
+    def _draw(self, values: npt.NDArray[Any], draws: Draws, kind: int) -> npt.NDArray[Any]:
+        number = self.draws_of(ImageLayout.of(values.shape[1:]))
+        amounts = draws.uniform(*self._range(), (number, 1))
+        chosen = draws.uniform(size=(number, 1)) < self.p
+        return self._change(values, np.where(chosen, kind, 0), amounts)
+
+
+@dataclass(frozen=True)
+class Brightness(_OneChange):
+    """Multiply the values of images by a random factor.
+
+    Args:
+        amount: factors of 1 - amount to 1 + amount, or (least, largest) factor.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+
+    Example:
+        >>> images = np.full((1, 8, 8, 3), 100, np.uint8)
+        >>> Brightness((1.5, 1.5))(images, Draws(np.zeros(1, np.uint64)))[0, 0, 0].tolist()
+        [150, 150, 150]
+    """
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        return self._draw(values, draws, BRIGHTNESS)
+
+
+@dataclass(frozen=True)
+class Contrast(_OneChange):
+    """Blend images with their mean grey, by a random factor: 0 all grey, 1 unchanged, more than 1 away from it.
+
+    Args:
+        amount: factors of 1 - amount to 1 + amount, or (least, largest) factor.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+    """
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        return self._draw(values, draws, CONTRAST)
+
+
+@dataclass(frozen=True)
+class Saturation(_OneChange):
+    """Blend images with their grey, by a random factor: 0 grey, 1 unchanged, more than 1 more colourful.
+
+    Args:
+        amount: factors of 1 - amount to 1 + amount, or (least, largest) factor.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+
+    Notes:
+        Grey images stay as they are.
+    """
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        return self._draw(values, draws, SATURATION)
+
+
+@dataclass(frozen=True)
+class Hue(_OneChange):
+    """Turn the hues of images by a random angle.
+
+    Args:
+        amount: turns of -amount to amount, or (least, largest) turn, in circles: -0.5 to 0.5.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+
+    Notes:
+        Grey images stay as they are.
+    """
+
+    amount: Amount = 0.05
+
+    def _range(self) -> tuple[float, float]:
+        amount = (-self.amount, self.amount) if isinstance(self.amount, (int, float)) else self.amount
+        return range_of(amount, "Hue", 0.0, -0.5, 0.5)
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        return self._draw(values, draws, HUE)
+
+
+@dataclass(frozen=True)
+class ColorJitter(ColorTransform):
+    """Change brightness, contrast, saturation and hue by random amounts, in random order, in one pass.
+
+    Args:
+        brightness: as for `Brightness`; 0: not changed, and so the others.
+        contrast: as for `Contrast`.
+        saturation: as for `Saturation`.
+        hue: as for `Hue`.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+    """
+
+    brightness: Amount = 0.0
+    contrast: Amount = 0.0
+    saturation: Amount = 0.0
+    hue: Amount = 0.0
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        self._parts()
+
+    def _parts(self) -> tuple[_OneChange, ...]:
+        return Brightness(self.brightness), Contrast(self.contrast), Saturation(self.saturation), Hue(self.hue)
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        number = self.draws_of(ImageLayout.of(values.shape[1:]))
+        low, high = np.array([part._range() for part in self._parts()]).T
+        amounts = draws.uniform(low, high, (number, 4))
+        orders = draws.uniform(size=(number, 4)).argsort(axis=2)
+        kinds = np.where(low == high, np.where(low == [1, 1, 1, 0], 0, 1), 1) * [BRIGHTNESS, CONTRAST, SATURATION, HUE]
+        chosen = draws.uniform(size=(number, 1)) < self.p
+        return self._change(values, np.where(chosen, kinds[orders], 0), np.take_along_axis(amounts, orders, axis=2))
+
+
+@dataclass(frozen=True)
+class Grayscale(ColorTransform):
+    """Make grey images of colour images.
+
+    Args:
+        channels: of what comes out: 3, all alike, or 1. With 1 every image is made grey.
+        p: probability for a window to be made grey.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+
+    Source:
+        ITU-R BT.601: 0.299 red, 0.587 green, 0.114 blue.
+    """
+
+    channels: int = 3
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if self.channels not in (1, 3) or (self.channels == 1 and self.p < 1):
+            raise WindowError(f"{self!r}. Allowed: 3 channels, or 1 with p=1.")
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape with the new number of channels; see `Transform.output`."""
+        layout = ImageLayout.of(shape)
+        check_dtype(dtype, COLORED, "Grayscale")
+        if layout.channels != 3:
+            raise WindowError(f"Grayscale of images of {layout.channels} channels. Allowed: 3.")
+        return layout.shape(layout.height, layout.width, self.channels), dtype
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        from stepwell.kernels.images_colors import make_gray
+
+        layout = ImageLayout.of(values.shape[1:])
+        images = computable(layout.images(values))
+        out = images if self.channels == 3 else np.empty((*images.shape[:3], 1), images.dtype)
+        chosen = of_images(draws.uniform(size=(self.draws_of(layout),)) < self.p, layout)
+        make_gray(images.reshape(len(images), -1), 3, chosen, out.reshape(len(images), -1))
+        return layout.windows(out).astype(values.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class Solarize(ColorTransform):
+    """Turn bright values round: ``largest - value`` of those that are at least ``threshold``.
+
+    Args:
+        threshold: in the images' unit: 0 to 255 for bytes, 0 to 1 for floats.
+        p: probability for a window to be changed at all.
+        per_step: whether each step of a window has a draw of its own.
+        key: transforms of the same key draw the same.
+    """
+
+    threshold: float = 128
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
+        layout = ImageLayout.of(values.shape[1:])
+        images = layout.images(values)
+        chosen = of_images(draws.uniform(size=(self.draws_of(layout),)) < self.p, layout)
+        is_bright = (images >= self.threshold) & chosen[:, None, None, None]
+        np.subtract(bound_of(values.dtype).astype(values.dtype), images, out=images, where=is_bright)
+        return layout.windows(images)

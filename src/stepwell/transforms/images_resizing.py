@@ -1,0 +1,128 @@
+"""Images in another size: whole, or random parts of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.kernels.draws import Draws
+from stepwell.transforms.images import Size, sides_of
+from stepwell.transforms.images_crops import boxes_within
+from stepwell.transforms.images_cutting import CutDecoder, Interpolation
+
+__all__ = ["RandomResizedCrop", "Resize"]
+
+ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Resizing(CutDecoder):
+    """What the transforms that resize have in common."""
+
+    resampling: ClassVar[bool] = True
+    size: Size
+    interpolation: Interpolation = "linear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        sides_of(self.size)
+        if self.interpolation not in get_args(Interpolation):
+            raise WindowError(f"interpolation {self.interpolation!r}. Allowed: {', '.join(get_args(Interpolation))}.")
+
+    @property
+    def kind(self) -> int:
+        """How the kernel resizes; see `Cut.kind`."""
+        from stepwell.kernels.images_resizing import ANTIALIAS, AREA, LINEAR, NEAREST
+
+        linear = ANTIALIAS if self.antialias else LINEAR
+        return {"linear": linear, "area": AREA, "nearest": NEAREST}[self.interpolation]
+
+    def sides(self, height: int, width: int) -> tuple[int, int]:
+        """Return the new size; see `Cut.sides`."""
+        return sides_of(self.size)
+
+
+@dataclass(frozen=True)
+class Resize(Resizing):
+    """Resize images: a transform, or a decoder.
+
+    Args:
+        size: height and width, or one number for both.
+        interpolation: "linear"; "area" (the mean of what a pixel covers; linear where an image grows); "nearest".
+        antialias: for "linear": whether an image that shrinks is filtered as wide as it shrinks. Without, it is as fast
+            as can be, and aliases.
+
+    Example:
+        >>> Resize((48, 64))(np.zeros((8, 480, 640, 3), np.uint8), Draws(np.zeros(8, np.uint64))).shape
+        (8, 48, 64, 3)
+
+    Notes:
+        As a decoder of video it is done in the step that makes RGB of the video's colours, by that library's filter.
+
+    Source:
+        "linear" without antialias is OpenCV's INTER_LINEAR, "area" its INTER_AREA, "linear" with antialias that of
+        torch and Pillow; bytes within one level.
+    """
+
+    @property
+    def resizes_to(self) -> tuple[int, int] | None:  # type: ignore[override]
+        """Height and width; see `Decoder`."""
+        return sides_of(self.size)
+
+    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
+        """Return the whole image; see `Cut.boxes`."""
+        return np.tile(np.array([0, 0, height, width], np.int64), (len(draws), 1, 1))
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Resizing):
+    """Cut out a random part of images and resize it: a transform, or a decoder.
+
+    Args:
+        size: height and width of what comes out, or one number for both.
+        interpolation: as for `Resize`.
+        antialias: as for `Resize`.
+        scale: least and largest part of the image's area.
+        ratio: least and largest width of the part for a height of 1; uniform in its logarithm.
+        per_step: whether each step of a window is cut elsewhere.
+        key: crops of the same key are the same.
+
+    Source:
+        C. Szegedy and others: Going deeper with convolutions, 2015; drawn as torchvision does: ten tries for a part
+        that fits, else the largest one of an allowed ratio in the middle.
+    """
+
+    is_random: ClassVar[bool] = True
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise WindowError(f"a scale of {self.scale}. Allowed: (least, largest) part of the area, above 0 to 1.")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise WindowError(f"a ratio of {self.ratio}. Allowed: (least, largest) width for a height of 1, above 0.")
+
+    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
+        """Return random boxes; see `Cut.boxes`."""
+        areas = height * width * draws.uniform(*self.scale, size=(number, ATTEMPTS))
+        low, high = np.log(self.ratio)
+        ratios = np.exp(draws.uniform(low, high, size=(number, ATTEMPTS)))
+        sides = np.rint(np.stack([np.sqrt(areas / ratios), np.sqrt(areas * ratios)], axis=-1)).astype(np.int64)
+        fits = ((sides > 0) & (sides <= [height, width])).all(axis=-1)
+        first = np.take_along_axis(sides, fits.argmax(axis=-1)[..., None, None], axis=2)[:, :, 0]
+        largest = self._largest(height, width)
+        fits_any = fits.any(axis=-1)[..., None]
+        found = boxes_within(height, width, np.where(fits_any, first, largest), draws)
+        middle = [(height - largest[0]) // 2, (width - largest[1]) // 2, *largest]
+        return np.where(fits_any, found, np.array(middle, np.int64))
+
+    def _largest(self, height: int, width: int) -> tuple[int, int]:
+        """Return the sides of the largest part of an allowed ratio."""
+        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
+        sides: Any = (min(height, round(width / ratio)), min(width, round(height * ratio)))
+        return max(sides[0], 1), max(sides[1], 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.loader.pipeline import Inline, Pipeline
+from stepwell.loader.pipeline import Inline, Pipeline, Supplied, Supply
 
 
 def same(tickets):
@@ -159,4 +159,73 @@ def test_waiting_threads_keep_no_product() -> None:
     source = pipeline(lambda ticket: Product(), range(2), threads=1)
     gone = [weakref.ref(source.take()), weakref.ref(source.take())]
     assert [ref() for ref in gone] == [None, None]
+    source.close()
+
+
+class Shelf(Supply):
+    """Has room for a few tickets at a time; each needs what a task before it makes, and one more is made ahead."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.held, self.made, self.most, self.ends = room, 0, set(), 0, 0
+
+    def supply(self, tickets: list, is_oldest: bool) -> Supplied | None:
+        if self.held + len(tickets) > self.room and not is_oldest:
+            return None
+        self.held += len(tickets)
+        self.most = max(self.most, self.held)
+        tasks = [lambda n=n: self.made.add(n) for n in tickets]
+        return Supplied([("ready", n) for n in tickets], tasks, [lambda: self.made.add(tickets[-1] + 1)])
+
+    def release(self, tickets: list) -> None:
+        self.held -= len(tickets)
+
+    def end(self) -> None:
+        self.ends += 1
+
+    def build(self, ticket: tuple[str, int]) -> int:
+        word, number = ticket
+        assert word == "ready"
+        while number not in self.made:
+            time.sleep(0.001)
+        return number
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 30), st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(1, 8))
+def test_a_supply_that_refuses_is_asked_again_and_never_for_the_oldest(
+    count: int, threads: int, ahead: int, group: int, room: int
+) -> None:
+    shelf = Shelf(room)
+    source = Pipeline(
+        same, shelf.build, iter(range(count)), num_threads=threads, num_ahead=ahead, group=group, supply=shelf
+    )
+    assert take_all(source) == list(range(count))
+    assert shelf.most <= max(room, min(group, count))
+    assert (shelf.held, shelf.ends) == (0, 1)
+    inline = Shelf(room)
+    assert take_all(Inline(same, inline.build, iter(range(count)), group=1, supply=inline)) == list(range(count))
+    assert (inline.most, inline.held, inline.ends) == (min(count, 1), 0, 1)
+
+
+@pytest.mark.parametrize("kind", [Inline, Pipeline])
+def test_what_was_supplied_is_taken_back_when_the_source_is_dropped(kind: type) -> None:
+    shelf = Shelf(4)
+    more = {"num_threads": 2, "num_ahead": 3} if kind is Pipeline else {}
+    source = kind(same, shelf.build, iter(range(100)), group=1, supply=shelf, **more)
+    source.take()
+    assert shelf.ends == 0
+    del source
+    assert shelf.ends == 1
+
+
+def test_a_source_says_whether_the_next_product_is_there() -> None:
+    go = threading.Event()
+    source = pipeline(lambda ticket: go.wait(5), range(2), threads=1)
+    assert not source.is_ready
+    go.set()
+    source.take()
+    while not source.is_ready:
+        time.sleep(0.001)
+    source.take()
+    assert not source.is_ready
     source.close()

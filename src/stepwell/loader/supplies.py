@@ -22,7 +22,7 @@ class Request(NamedTuple):
     Args:
         draft: the batch.
         following: the position with which the next batch begins; None after the last.
-        blocks: that it needs, each once; of all batches of its job.
+        blocks: that the batches of its job need together.
         loan: its rows.
     """
 
@@ -67,13 +67,15 @@ class PoolSupply(Supply):
     def supply(self, tickets: list[Any], is_oldest: bool) -> Supplied | None:
         """Take the blocks of the requests of a job; see `Supply.supply`."""
         found: Sequence[Request] = tickets
-        anchors = np.concatenate([request.draft.anchors for request in found])
-        needed = tuple(np.unique(self._pool.blocks.block_of(anchors)).tolist())
-        before = self._pool.take(needed, self._upcoming(found[-1]), is_forced=is_oldest)
+        # each waits for its own: an error belongs to the batch that needs the block
+        each = [np.unique(self._pool.blocks.block_of(request.draft.anchors)).tolist() for request in found]
+        together = tuple(sorted({block for blocks in each for block in blocks}))
+        before = self._pool.take(together, self._upcoming(found[-1]), is_forced=is_oldest)
         if before is None:
             return None
         lent = [
-            request._replace(blocks=needed, loan=self._pool.lend(needed, request.draft.anchors)) for request in found
+            request._replace(blocks=together, loan=self._pool.lend(blocks, request.draft.anchors))
+            for request, blocks in zip(found, each, strict=True)
         ]
         return Supplied(lent, before, self._pool.take_ahead(self._num_ahead))
 

@@ -21,6 +21,7 @@ import stepwell.testing.codecs  # noqa: F401 - registers the codecs
 from stepwell.errors import DiskFullError, EncodeError, WriterClosedError
 from stepwell.schema import Array, Feature
 from stepwell.store import Store, concatenate, create, open
+from stepwell.store.background import BackgroundRows
 from stepwell.store.columns import EncodedColumn
 
 SHAPE = (2, 3)
@@ -29,6 +30,7 @@ KINDS: dict[str, Feature] = {
     "late": Array(SHAPE, "int32", codec="running", lag=3),
     "slow": Array(SHAPE, "int32", codec="slow-running", milliseconds=0),
     "slow and late": Array(SHAPE, "int32", codec="slow-running", milliseconds=1, lag=3),
+    "delta": Array(SHAPE, "int32", codec="delta", every=5),
 }
 QUICK = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -172,6 +174,50 @@ def test_steps_that_wait_in_the_queue_are_stored_before_close_returns(tmp_path: 
             writer.append(step(store, 1, t))
     assert [(episode.length, episode.interrupted) for episode in store] == [(40, False), (30, True)]
     assert np.array_equal(store[1]["slow_and_late"], values(1, 30))
+
+
+@pytest.mark.parametrize("sync", ["none", "episode", "step"])
+def test_every_sync_stores_the_same_values(tmp_path: Path, sync: Any) -> None:
+    store = make(tmp_path / "a.well", *KINDS, sync=sync)
+    reader = open(store.path, mode="r")
+    with store.writer() as writer:
+        for t in range(5):
+            writer.append(step(store, 0, t))
+            if sync == "step":
+                reader.refresh()
+                assert reader.num_steps == t + 1
+        writer.end_episode(number=0)
+    assert_episodes(store, [(0, 5)])
+
+
+def test_an_interrupted_end_can_be_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make(tmp_path / "a.well", "plain", "slow and late", final=True)
+
+    def interrupted(self: BackgroundRows) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    row = values(1, 8)[7]
+    finals = {"plain": row, "slow_and_late": row}
+    with store.writer() as writer:
+        for t in range(7):
+            writer.append(step(store, 1, t))
+        monkeypatch.setattr(BackgroundRows, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.end_episode(final=finals, number=1)
+        writer.end_episode(final=finals, number=1)
+        for t in range(3):
+            writer.append(step(store, 2, t))
+        monkeypatch.setattr(BackgroundRows, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.end_episode(final=finals, number=2)
+        # as if it went on: what was to be the final row is taken back
+        for t in range(3, 6):
+            writer.append(step(store, 2, t))
+        writer.end_episode(number=2)
+    assert [episode.has_final for episode in store] == [True, False]
+    assert_episodes(store, [(1, 7), (2, 6)])
+    assert store.verify(deep=True).is_ok
 
 
 def test_append_does_not_wait_for_a_slow_codec_until_the_queue_is_full(

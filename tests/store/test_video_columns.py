@@ -198,7 +198,7 @@ def test_a_movie_of_another_size_is_refused(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", {"camera": Video((96, 96, 3)), "still": Image((4, 4), codec="png")})
     film = VideoFile(movie(tmp_path / "0.mp4", 0, 4))
     with store.writer() as writer:
-        with pytest.raises(StepError, match="'camera': .* is 48x64 video"):
+        with pytest.raises(StepError, match=r"'camera': .* is 48x64 video"):
             writer.add_episode({"camera": film, "still": np.zeros((4, 4, 4), np.uint8)})
         with pytest.raises(StepError, match="'still': "):
             writer.add_episode({"camera": np.zeros((4, 96, 96, 3), np.uint8), "still": film})

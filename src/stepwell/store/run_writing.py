@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from stepwell.codecs import RowEncoder, SequentialCodec
-from stepwell.errors import EncodeError, StepwellError
+from stepwell.errors import EncodeError
 
 if TYPE_CHECKING:
     from stepwell.store.columns import EncodedColumn
@@ -115,6 +115,6 @@ class RunWriter:
                 self._store(self._encoder.end()[: self._num_put - self.num_ready])
             with suppress(Exception):
                 self.close()
-        if isinstance(error, StepwellError | OSError) or not isinstance(error, Exception):
+        if isinstance(error, EncodeError | OSError) or not isinstance(error, Exception):
             return error
         return EncodeError(f"feature {self.name!r}: row {row} of the segment could not be encoded: {error}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stepwell.errors import EncodeError, StepError, WriterClosedError
+from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.store.encoded_rows import EncodedRows, HasRows
 from stepwell.store.sealing import seal_segment
@@ -117,7 +117,7 @@ class Writer:
         except TypeError:
             _check_mapping(step)
             raise
-        except (EncodeError, OSError):
+        except Exception:
             self._leave_if_failed(segment)
             raise
         return self._append_nested(step)

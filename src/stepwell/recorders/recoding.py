@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepwellError
@@ -39,7 +40,7 @@ def convert(
     features: Mapping[str, Feature | str],
     *,
     workers: int | None = None,
-    episodes: object = None,
+    episodes: Any = None,
     progress: bool | None = None,
 ) -> ConvertReport:
     """Make a new store of the same episodes, in which some features are stored by another codec.

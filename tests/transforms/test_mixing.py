@@ -85,6 +85,13 @@ def test_cutmix_pastes_one_box_into_all_steps_of_a_window() -> None:
     assert np.allclose(found["label"].sum(-1), 1)
 
 
+def test_cutmix_cuts_grey_images_where_it_cuts_coloured_ones() -> None:
+    batch = {"image": make_batch()["image"], "grey": make_batch()["image"][..., 0]}
+    found = CutMix(("image", "grey"))(batch, draws())
+    assert np.array_equal(found["grey"], found["image"][..., 0])
+    assert not np.array_equal(found["grey"], make_batch()["image"][..., 0])
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 1.5, 8.0, 400.0])
 def test_weights_have_the_beta_distribution(alpha: float) -> None:
     expected = np.random.default_rng(0).beta(alpha, alpha, 200_000)
@@ -116,7 +123,7 @@ def test_what_does_not_fit_is_refused() -> None:
             Mixup("image", alpha)
     with pytest.raises(WindowError, match="wants key 'label'"):
         Mixup("image", labels={"label": 5}).outputs({"image": None})
-    with pytest.raises(WindowError, match="of one size"):
+    with pytest.raises(WindowError, match="must be of one size"):
         CutMix(("a", "b")).outputs({key: ((size, 8, 3), np.dtype("u1")) for key, size in (("a", 8), ("b", 9))})
 
 

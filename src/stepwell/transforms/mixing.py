@@ -23,6 +23,8 @@ from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms.batch import BatchTransform, Samples, as_keys, look_up
 from stepwell.transforms.conversion import one_hot
+from stepwell.transforms.images import ImageLayout
+from stepwell.transforms.transform import Shape
 
 __all__ = ["CutMix", "Mixup", "SymmetricBeta", "blend", "partners"]
 
@@ -141,7 +143,7 @@ class CutMix(_Mixing):
     """Paste a box of another image of the batch into every image; all steps of a window get the same box.
 
     Args:
-        keys: of the images, one or several, [B, *window, H, W, C].
+        keys: of the images, one or several, [B, *window, H, W, C] or [B, *window, H, W].
         alpha: the part that a box leaves is of Beta(alpha, alpha), before it is cut at the border.
         labels: as of `Mixup`, by the part of the image that stayed.
         pairs: as of `Mixup`.
@@ -159,20 +161,21 @@ class CutMix(_Mixing):
     def outputs(self, samples: Samples) -> Samples:
         """Return samples with labels as vectors, and with the keys that are added."""
         known = [sample[0] for sample in (look_up(samples, key, self) for key in self.keys) if sample is not None]
-        for shape in known:
-            if len(shape) < 3 or shape[-3:-1] != known[0][-3:-1]:
-                raise WindowError(f"images of shapes {known}: they must be [..., H, W, C], and of one size.")
+        if len({_sides(shape) for shape in known}) > 1:
+            raise WindowError(f"images of shapes {known} must be of one size.")
         return super().outputs(samples)
 
     def _mix(self, batch: dict[str, Any], partner: Int64s, weights: Floats, draws: Draws) -> Floats:
-        height, width = look_up(batch, self.keys[0], self).shape[-3:-1]
+        height, width = _sides(look_up(batch, self.keys[0], self).shape[1:])
         top, bottom = _cut(draws.uniform(), weights, height)
         left, right = _cut(draws.uniform(), weights, width)
         for key in self.keys:
-            mixed = batch[key].copy()
+            images = look_up(batch, key, self)
+            mixed = images.copy()
+            channels = (slice(None),) * ImageLayout.of(images.shape[1:]).has_channels
             for i, j in enumerate(partner):
-                box = (..., slice(top[i], bottom[i]), slice(left[i], right[i]), slice(None))
-                mixed[i][box] = batch[key][j][box]
+                box = (..., slice(top[i], bottom[i]), slice(left[i], right[i]), *channels)
+                mixed[i][box] = images[j][box]
             batch[key] = mixed
         stayed: Floats = 1.0 - (bottom - top) * (right - left) / (height * width)
         return stayed
@@ -263,6 +266,11 @@ def _blend_bytes(values: npt.NDArray[np.uint8], partner: Int64s, weights: Floats
     mixed = np.empty_like(rows)
     blend_bytes(rows, partner, weights.astype(np.float32), mixed)
     return mixed.reshape(values.shape)
+
+
+def _sides(shape: Shape) -> tuple[int, int]:
+    layout = ImageLayout.of(shape)
+    return layout.height, layout.width
 
 
 def _cut(centers: Floats, weights: Floats, size: int) -> tuple[Int64s, Int64s]:

@@ -119,6 +119,27 @@ def test_images_become_video_and_video_becomes_images(tmp_path, gop, final):
         assert content(images) == content(videos)
 
 
+def test_imported_video_with_b_frames_is_converted_frame_by_frame(tmp_path, monkeypatch):
+    av = pytest.importorskip("av")
+    from stepwell.codecs.video_files import VideoFile
+
+    path = str(tmp_path / "b.mp4")
+    with av.open(path, "w") as file:
+        stream = file.add_stream("libx264", rate=10, options={"bf": "3", "g": "12"})
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        pictures = np.repeat(np.repeat(smooth_images(30, 0), 2, axis=1), 2, axis=2)
+        for picture in pictures:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
+        file.mux(stream.encode())
+    with av.open(path) as file:
+        wanted = np.stack([frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)])
+    with stepwell.create(tmp_path / "a.well", {"front": Video((32, 48, 3))}) as store, store.writer() as writer:
+        writer.add_episode({"front": VideoFile(path)})
+    monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", 5 * wanted[0].nbytes)
+    convert(tmp_path / "a.well", tmp_path / "b.well", {"front": "raw"}, workers=1)
+    assert np.array_equal(stepwell.open(tmp_path / "b.well")[0]["front"], wanted)
+
+
 def psnr_of(store, other):
     """PSNR over all images of two stores."""
     pairs = zip(store, other, strict=True)

@@ -14,8 +14,9 @@
              first, bit 6 where more follow
 
 Every byte from F on has its top bit set: no start code arises in a marker. So the rows of a column, back to back, are
-an elementary stream which ffmpeg plays. Packets are in the order of decoding, with parameter sets in band. **Picture**
-n of a run is the one that its n-th packet makes: own recordings show picture 0, 1, 2, ..., those with B-frames jump.
+an elementary stream that ffmpeg plays when it is told of what kind: ``ffplay -f h264 NAME.bin``; hevc; obu for av1.
+Packets are in the order of decoding, with parameter sets in band. **Picture** n of a run is the one that its n-th
+packet makes: own recordings show picture 0, 1, 2, ..., those with B-frames jump.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ TEMPORAL_DELIMITER = b"\x12\x00"
 AV1_MARK = TEMPORAL_DELIMITER + b"\x7a"
 # an OBU's size in two bytes of LEB128, whatever it is, so that the flags stand at one place in all streams
 AV1_SIZE_PLACE = len(AV1_MARK)
+AV1_SIZE_BYTES = 2
 # an OBU ends with a set bit and clear ones up to the byte
 AV1_TRAILING_BITS = b"\x80"
 _MARKS = {
@@ -81,16 +83,14 @@ def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool
         >>> parse_row(row).picture, len(row)
         (0, 20)
     """
-    is_av1 = kind == "av1"
-    if is_av1:
+    if kind == "av1":
         packets = _delimited(packets)
     numbers = b"".join(map(_pack_number, (len(packets), *map(len, packets), picture)))
-    numbers += AV1_TRAILING_BITS * is_av1
-    flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
+    numbers += AV1_TRAILING_BITS * (kind == "av1")
     body = numbers + b"".join(packets)
-    size = HEAD_BYTES - AV1_SIZE_PLACE - 2 + len(numbers)
-    mark = AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT)) if is_av1 else _MARKS[kind]
-    return mark + bytes((flags,)) + _checksum(body, flags).to_bytes(CHECKSUM_BYTES, "little") + body
+    flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
+    checksum = _checksum(body, flags).to_bytes(CHECKSUM_BYTES, "little")
+    return _mark(kind, HEAD_BYTES + len(numbers)) + bytes((flags,)) + checksum + body
 
 
 def parse_row(blob: bytes) -> VideoRow:
@@ -114,7 +114,10 @@ def parse_row(blob: bytes) -> VideoRow:
         size, place = _parse_number(blob, place)
         sizes.append(size)
     picture, place = _parse_number(blob, place)
-    place += len(AV1_TRAILING_BITS) * (kind == "av1")
+    if kind == "av1":
+        place += len(AV1_TRAILING_BITS)
+        if blob[:FLAGS_PLACE] != _mark(kind, place):
+            raise DecodeError(f"video row of {len(blob)} bytes: its marker is of another size than it says.")
     packets = []
     for size in sizes:
         packets.append(view[place : place + size])
@@ -128,6 +131,14 @@ def _delimited(packets: Sequence[bytes]) -> list[bytes]:
     """Return packets of AV1 each behind a temporal delimiter, the first without: the marker begins with one."""
     bare = [packet.removeprefix(TEMPORAL_DELIMITER) for packet in packets]
     return [*bare[:1], *(TEMPORAL_DELIMITER + packet for packet in bare[1:])]
+
+
+def _mark(kind: str, marker_bytes: int) -> bytes:
+    """Return the bytes before the flags, of a marker that ends where the packets begin."""
+    if kind != "av1":
+        return _MARKS[kind]
+    size = marker_bytes - AV1_SIZE_PLACE - AV1_SIZE_BYTES
+    return AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT))
 
 
 def _checksum(body: bytes | memoryview, flags: int) -> int:

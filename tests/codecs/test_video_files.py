@@ -1,0 +1,324 @@
+"""Rows taken from video files: every frame equal to what a plain decoder gives, from wherever it is read."""
+
+import io
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs.video_files import VideoFile
+from stepwell.errors import DecodeError, SchemaError, StepError
+from stepwell.schema import Image, Video
+
+av = pytest.importorskip("av")
+from av.video.reformatter import VideoReformatter  # noqa: E402
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "video"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared video files are not beside this checkout")
+HEIGHT, WIDTH, NUM_FRAMES = 48, 64, 40
+MILLISECONDS = Fraction(1, 1000)
+X264 = {"preset": "fast"}
+
+
+def write_video(
+    path: Path,
+    library: str = "libx264",
+    params: str = "",
+    *,
+    pixel_format: str = "yuv420p",
+    gop: int = 10,
+    b_frames: int | None = None,
+    times: Any = None,
+    shift: int = 0,
+    container_options: dict[str, str] | None = None,
+    options: dict[str, str] | None = None,
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+) -> Path:
+    """Write frames that move, with a cut in the middle."""
+    height, width = size
+    noise = np.random.default_rng(0).integers(0, 255, (20, 24, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+    kinds = {"libx264": "x264-params", "libx265": "x265-params", "libsvtav1": "svtav1-params"}
+    with av.open(str(path), "w", options=container_options or {}) as container:
+        stream = container.add_stream(library, rate=25)
+        stream.height, stream.width, stream.pix_fmt = height, width, pixel_format
+        context = stream.codec_context
+        context.gop_size, context.thread_count = gop, 1
+        context.time_base = stream.time_base = Fraction(1, 25) if library == "mpeg4" else MILLISECONDS
+        context.options = (options or {}) | ({kinds[library]: params} if library in kinds and params else {})
+        if b_frames is not None:
+            context.max_b_frames = b_frames
+        for number in range(NUM_FRAMES):
+            pixels = np.ascontiguousarray(noise[number : number + height, number : number + width])
+            frame = av.VideoFrame.from_ndarray(255 - pixels if number > 25 else pixels, "rgb24")
+            tick = number if library == "mpeg4" else 40 * number
+            frame.pts, frame.time_base = times(number) if times else tick, context.time_base
+            mux(container, stream.encode(frame), shift)
+        mux(container, stream.encode(None), shift)
+    return path
+
+
+def mux(container: Any, packets: list[Any], shift: int) -> None:
+    for packet in packets:
+        if shift:
+            packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+        container.mux(packet)
+
+
+def plain_frames(path: Path, stream: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return times and pixels of all frames, as a plain decoder gives them one after the other."""
+    reformatter, times, frames = VideoReformatter(), [], []
+    with av.open(str(path)) as container:
+        video = container.streams.video[stream]
+        video.thread_count = 1
+        for frame in container.decode(video):
+            times.append(float(frame.pts * video.time_base))
+            frames.append(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray())
+    return np.array(times), np.stack(frames)
+
+
+class Column:
+    """The rows of a file, as a store holds them."""
+
+    def __init__(self, video: VideoFile) -> None:
+        self.rows = [np.frombuffer(row, np.uint8) for row in video.rows(video.feature)]
+        codec = make_codec(video.feature)
+        assert isinstance(codec, SequentialCodec)
+        self.codec = codec
+        place, mask = codec.sync_mark
+        self.starts = [number for number, row in enumerate(self.rows) if row[place] & mask]
+
+    def read(self, number: int, stop: int | None = None) -> np.ndarray:
+        """Return a row, decoded from its run's front that ends before `stop`."""
+        start = max(start for start in self.starts if start <= number)
+        out = np.empty(self.codec.feature.fixed_shape, np.uint8)
+        self.codec.decode_run(self.rows[start : stop or number + 1], [number - start], [out])
+        return out
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        yield from zip(self.starts, [*self.starts[1:], len(self.rows)], strict=True)
+
+
+def check_equals_plain_decoding(path: Path, stream: int = 0, *, num_random: int = 40) -> Column:
+    """Compare every frame, run by run, one by one in random order from as little as holds it; return the column."""
+    video = VideoFile(path, stream=stream)
+    times, frames = plain_frames(path, stream)
+    assert video.num_rows == len(frames)
+    np.testing.assert_allclose(video.frames["seconds"], times, atol=1e-6)
+    column = Column(video)
+    assert len(column.rows) == len(frames)
+    for start, stop in column.runs():
+        outs = list(np.empty((stop - start, *frames.shape[1:]), np.uint8))
+        column.codec.decode_run(column.rows[start:stop], range(stop - start), outs)
+        np.testing.assert_array_equal(np.stack(outs), frames[start:stop])
+    for number in np.random.default_rng(0).permutation(len(frames))[:num_random].tolist():
+        np.testing.assert_array_equal(column.read(number), frames[number])
+    return column
+
+
+@needs_data
+@pytest.mark.parametrize(("number", "stream"), [(0, 0), (3, 1)])
+def test_frames_equal_the_reference_pixels_at_their_reference_times(number: int, stream: int) -> None:
+    path = DATA / "nasa_13013.mp4"
+    facts = json.loads((DATA / f"{path.name}.stream{number}.all_frames_info.json").read_text())
+    video = VideoFile(path, stream=stream)
+    np.testing.assert_allclose(video.frames["seconds"], [float(fact["pts_time"]) for fact in facts], atol=1e-6)
+    np.testing.assert_allclose(video.frames["duration"], [float(fact["duration_time"]) for fact in facts], atol=1e-6)
+    column = Column(video)
+    with np.load(DATA / f"nasa_13013.stream{number}.npz") as reference:
+        for name in reference.files:
+            np.testing.assert_array_equal(column.read(int(name.removeprefix("frame_"))), reference[name])
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "stream"), [("nasa_13013.mp4", 0), ("nasa_13013.mp4", 1), ("test_non_zero_start.mp4", 0)]
+)
+def test_every_frame_of_the_shared_files_equals_plain_decoding(name: str, stream: int) -> None:
+    check_equals_plain_decoding(DATA / name, stream, num_random=6)
+
+
+@needs_data
+def test_times_that_do_not_begin_at_zero_are_those_of_the_file() -> None:
+    facts = json.loads((DATA / "test_non_zero_start.mp4.stream0.all_frames_info.json").read_text())
+    seconds = np.array([float(fact["pts_time"]) for fact in facts])
+    path = DATA / "test_non_zero_start.mp4"
+    np.testing.assert_allclose(VideoFile(path).frames["seconds"], seconds, atol=1e-6)
+    assert VideoFile(path, start=seconds[3], stop=seconds[7]).num_rows == 4
+
+
+OPEN_GOP = "open-gop=1:keyint=10:b-adapt=0:bframes=3:b-pyramid="
+CASES: dict[str, dict[str, Any]] = {
+    "b-frames.mp4": {"params": "bframes=3:b-pyramid=normal:ref=4"},
+    "open-gop.mp4": {"params": OPEN_GOP + "normal"},
+    "open-gop.mkv": {"params": OPEN_GOP + "strict:ref=5"},
+    "refresh.mp4": {"params": "intra-refresh=1:keyint=10:bframes=0"},
+    "varying-rate.mp4": {"params": "bframes=3", "times": lambda i: 40 * i + i * i % 17 + 700 * (i > 20)},
+    "varying-rate.mkv": {"params": "bframes=3", "times": lambda i: 40 * i + i * i % 17 + 700 * (i > 20)},
+    "late.mp4": {"params": "bframes=3", "times": lambda i: 5000 + 40 * i},
+    "fragments.mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "transport.ts": {"params": "bframes=3:b-adapt=0"},
+    "odd.mov": {"params": "bframes=2", "size": (46, 50)},
+    "full-range.mp4": {"pixel_format": "yuvj420p"},
+    "full-chroma.mp4": {"pixel_format": "yuv444p"},
+    "hevc.mp4": {
+        "library": "libx265",
+        "params": "log-level=none:open-gop=1:bframes=4:keyint=10:min-keyint=10:b-adapt=0",
+    },
+    "ten-bit.mkv": {"library": "libx265", "params": "log-level=none", "pixel_format": "yuv420p10le"},
+    "av1.mp4": {"library": "libsvtav1", "options": {"preset": "11"}},
+    "av1.mkv": {"library": "libsvtav1", "options": {"preset": "11"}},
+    "vp9.webm": {"library": "libvpx-vp9", "options": {"cpu-used": "8", "deadline": "realtime"}},
+    "vp9-hidden.webm": {
+        "library": "libvpx-vp9",
+        "options": {"cpu-used": "5", "auto-alt-ref": "1", "lag-in-frames": "16"},
+    },
+    "mpeg4.mp4": {"library": "mpeg4", "b_frames": 2},
+    "mpeg4.avi": {"library": "mpeg4", "b_frames": 0},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SVT_LOG", "0")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_frame_equals_plain_decoding(name: str, tmp_path: Path) -> None:
+    column = check_equals_plain_decoding(write_video(tmp_path / name, **CASES[name]))
+    assert name == "refresh.mp4" or len(column.starts) > 1
+
+
+def test_edit_list_that_begins_between_keyframes_is_followed(tmp_path: Path) -> None:
+    path = write_video(
+        tmp_path / "edited.mp4",
+        params="bframes=3:b-adapt=0",
+        shift=-220,
+        container_options={"avoid_negative_ts": "disabled"},
+    )
+    column = check_equals_plain_decoding(path)
+    assert len(column.rows) < NUM_FRAMES
+    assert VideoFile(path).frames["seconds"][0] < 0.04
+
+
+def test_keyframe_of_an_open_gop_is_stored_twice_and_each_run_stands_alone(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "open.mp4", params=OPEN_GOP + "normal")
+    column = Column(VideoFile(path))
+    with av.open(str(path)) as container:
+        num_packets = sum(packet.size > 0 for packet in container.demux(video=0))
+    from stepwell.codecs.video_rows import parse_row
+
+    assert len(column.starts) >= 4
+    assert sum(len(parse_row(row.tobytes()).packets) for row in column.rows) > num_packets
+
+
+def test_closed_gops_stay_a_stream_that_ffmpeg_plays(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "closed.mp4", params="bframes=3")
+    column = Column(VideoFile(path))
+    stream = io.BytesIO(b"".join(row.tobytes() for row in column.rows))
+    with av.open(stream, format="h264") as container:
+        played = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    np.testing.assert_array_equal(np.stack(played), plain_frames(path)[1])
+
+
+def test_any_front_of_a_run_decodes(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "front.mp4", params="bframes=3:b-pyramid=normal:keyint=10")
+    column, (_, frames) = Column(VideoFile(path)), plain_frames(path)
+    start, stop = next(column.runs())
+    for end in range(start + 1, stop + 1):
+        np.testing.assert_array_equal(column.read(end - 1, end), frames[end - 1])
+
+
+def test_range_begins_and_ends_between_keyframes(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "range.mp4", params=OPEN_GOP + "normal")
+    times, frames = plain_frames(path)
+    for first, stop in ((0, 3), (3, 17), (8, 12), (25, 40)):
+        end = times[stop] if stop < len(times) else None
+        video = VideoFile(path, start=times[first], stop=end)
+        assert video.num_rows == stop - first
+        column = Column(video)
+        assert column.starts[0] == 0
+        for number in range(video.num_rows):
+            np.testing.assert_array_equal(column.read(number), frames[first + number])
+
+
+def test_steps_show_the_frame_nearest_to_their_time(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "times.mp4", params="bframes=3")
+    times, frames = plain_frames(path)
+    chosen = [2, 2, 2, 5, 9, 10, 10, 21, 33, 39]
+    video = VideoFile(path, timestamps=times[chosen] + 0.004, tolerance=0.005)
+    np.testing.assert_allclose(video.frames["seconds"], times[chosen], atol=1e-6)
+    column = Column(video)
+    for number, frame in enumerate(chosen):
+        np.testing.assert_array_equal(column.read(number), frames[frame])
+
+
+def test_step_without_a_frame_at_its_time_is_named(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "times.mp4")
+    with pytest.raises(
+        StepError, match=r"times\.mp4: step 2 asks for 0\.090000 s, the nearest frame is at 0\.080000 s"
+    ):
+        VideoFile(path, timestamps=[0.0, 0.04, 0.09])
+    with pytest.raises(StepError, match="step 1 asks for nan"):
+        VideoFile(path, timestamps=[0.0, np.nan])
+    with pytest.raises(StepError, match="not descending"):
+        VideoFile(path, timestamps=[0.04, 0.0])
+    with pytest.raises(StepError, match="no frame between start and stop"):
+        VideoFile(path, start=100, timestamps=[100.0])
+
+
+def test_streams_that_are_silent_about_their_colours_do_not_take_over_those_of_others(tmp_path: Path) -> None:
+    """A decoder that is kept open keeps what the stream before said."""
+    full = Column(VideoFile(write_video(tmp_path / "full.mp4", pixel_format="yuvj420p")))
+    silent_path = write_video(tmp_path / "silent.mp4")
+    silent, (_, frames) = Column(VideoFile(silent_path)), plain_frames(silent_path)
+    full.read(0)
+    np.testing.assert_array_equal(silent.read(0), frames[0])
+
+
+def test_rows_fit_only_a_video_feature_of_their_size(tmp_path: Path) -> None:
+    video = VideoFile(write_video(tmp_path / "a.mp4"))
+    assert video.feature == Video((HEIGHT, WIDTH, 3))
+    for feature in (Image((HEIGHT, WIDTH, 3), codec="jpeg"), Video((WIDTH, HEIGHT, 3))):
+        with pytest.raises(SchemaError, match=f"{HEIGHT}x{WIDTH} video"):
+            next(video.rows(feature))
+    assert len(list(video.rows(Video((HEIGHT, WIDTH))))) == NUM_FRAMES, "as grey"
+
+
+def test_grey_feature_shows_the_brightness_of_a_colour_file_in_full_range(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    video, (_, frames) = VideoFile(path), plain_frames(path)
+    codec = make_codec(Video((HEIGHT, WIDTH)))
+    grey = codec.decode(np.frombuffer(next(video.rows(codec.feature)), np.uint8))
+    luma = frames[0] @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(grey - luma).mean() < 4
+
+
+def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        VideoFile(tmp_path / "none.mp4")
+    (tmp_path / "text.mp4").write_text("no video")
+    with pytest.raises(DecodeError, match=r"text\.mp4: ffmpeg finds no video"):
+        VideoFile(tmp_path / "text.mp4")
+    path = write_video(tmp_path / "a.mp4")
+    with pytest.raises(DecodeError, match="no video stream 1"):
+        VideoFile(path, stream=1)
+    bare = write_video(tmp_path / "bare.h264", params="bframes=3")
+    with pytest.raises(DecodeError, match="without presentation times"):
+        VideoFile(bare)
+    with pytest.raises(DecodeError, match=r"video of vp8\. Allowed: av1, h264"):
+        VideoFile(write_video(tmp_path / "old.webm", library="libvpx"))
+
+
+def test_file_that_is_replaced_by_a_shorter_one_is_an_error(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", gop=5)
+    video = VideoFile(path)
+    write_video(path, gop=5, times=lambda i: 40 * i)
+    short = path.read_bytes()
+    path.write_bytes(short[: len(short) // 2])
+    with pytest.raises(DecodeError, match=r"a\.mp4"):
+        list(video.rows(video.feature))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepwell.codecs import Codec, Decoder, SequentialCodec, register_codec
+    from stepwell.codecs.video_files import VideoFile
     from stepwell.errors import (
         CorruptSegmentError,
         DecodeError,
         DiskFullError,
+        EncodeError,
         EpisodeNotFoundError,
         FeatureNotFoundError,
         LoaderError,
@@ -34,30 +36,35 @@ if TYPE_CHECKING:
         WriterClosedError,
     )
     from stepwell.loader import Batch, Loader, WindowDataset
-    from stepwell.order import BoundOrder, Order, mixed, random, sequential, weighted
-    from stepwell.recorders import EpisodeData, write_episodes, write_samples
+    from stepwell.order import BoundOrder, Order, mixed, pooled, random, sequential, weighted
+    from stepwell.recorders import ConvertReport, EpisodeData, convert, write_episodes, write_samples
     from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
     from stepwell.recorders import VectorRecorder as VectorRecorder
     from stepwell.recorders import schema_of as schema_of
-    from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, infer_schema
-    from stepwell.store import Episode, Store, Writer, concatenate, create, open
+    from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, Video, infer_schema
+    from stepwell.store import EncodedRows, Episode, Store, Writer, concatenate, create, open
+    from stepwell.transforms import BatchTransform, Transform
     from stepwell.windows import Field, View
 
     __version__: str
 
 _HOMES = {
     "stepwell.codecs": "Codec Decoder SequentialCodec register_codec",
+    "stepwell.codecs.video_files": "VideoFile",
     "stepwell.errors": (
-        "CorruptSegmentError DecodeError DiskFullError EpisodeNotFoundError FeatureNotFoundError LoaderError "
-        "MissingDependencyError OrderError ReadOnlyError SchemaError StateError StepError StepwellError "
-        "StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError WindowError WorkerError "
-        "WriterClosedError"
+        "CorruptSegmentError DecodeError DiskFullError EncodeError EpisodeNotFoundError FeatureNotFoundError "
+        "LoaderError MissingDependencyError OrderError ReadOnlyError SchemaError StateError StepError "
+        "StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError WindowError "
+        "WorkerError WriterClosedError"
     ),
     "stepwell.loader": "Batch Loader WindowDataset",
-    "stepwell.order": "BoundOrder Order mixed random sequential weighted",
-    "stepwell.recorders": "EpisodeData EpisodeRecorder VectorRecorder schema_of write_episodes write_samples",
-    "stepwell.schema": "Array Bytes Feature Image Schema Text infer_schema",
-    "stepwell.store": "Episode Store Writer concatenate create open",
+    "stepwell.order": "BoundOrder Order mixed pooled random sequential weighted",
+    "stepwell.recorders": (
+        "ConvertReport EpisodeData EpisodeRecorder VectorRecorder convert schema_of write_episodes write_samples"
+    ),
+    "stepwell.schema": "Array Bytes Feature Image Schema Text Video infer_schema",
+    "stepwell.store": "EncodedRows Episode Store Writer concatenate create open",
+    "stepwell.transforms": "BatchTransform Transform",
     "stepwell.windows": "Field View",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -66,13 +73,17 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 __all__ = [
     "Array",
     "Batch",
+    "BatchTransform",
     "BoundOrder",
     "Bytes",
     "Codec",
+    "ConvertReport",
     "CorruptSegmentError",
     "DecodeError",
     "Decoder",
     "DiskFullError",
+    "EncodeError",
+    "EncodedRows",
     "Episode",
     "EpisodeData",
     "EpisodeNotFoundError",
@@ -98,6 +109,9 @@ __all__ = [
     "StoreNotFoundError",
     "StoreVersionError",
     "Text",
+    "Transform",
+    "Video",
+    "VideoFile",
     "View",
     "WindowDataset",
     "WindowError",
@@ -106,10 +120,12 @@ __all__ = [
     "WriterClosedError",
     "__version__",
     "concatenate",
+    "convert",
     "create",
     "infer_schema",
     "mixed",
     "open",
+    "pooled",
     "random",
     "register_codec",
     "sequential",

@@ -1,4 +1,5 @@
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from stepwell import Loader, Store, WindowDataset
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.loader.transforms import BatchKey, TransformChain
+from stepwell.order import pooled
 from stepwell.order.partition import Share
 from stepwell.order.stream import Span
 from stepwell.transforms.batch import BatchTransform, Together
@@ -227,17 +229,22 @@ def test_a_loader_refuses_a_chain_that_does_not_fit_when_it_is_made(store: Store
         Loader(store, {"number": Field("number", range(3), transform=OnlyPairs())})
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_windows_of_a_loader_are_the_same_for_any_batch_size_and_number_of_ranks(store: Store, threads: int) -> None:
+def noise(store: Store, batch_size: int, **options: Any) -> dict[int, float]:
+    """Return what is added to every number in an epoch."""
     fields = {"number": "number", "noisy": Field("number", transform=Jitter())}
+    batches = Loader(store, fields, batch_size=batch_size, seed=2, **options)
+    return {int(n): float(x - n) for batch in batches for n, x in zip(batch["number"], batch["noisy"], strict=True)}
 
-    def noise(batch_size: int, **options: int) -> dict[int, float]:
-        batches = Loader(store, fields, batch_size=batch_size, order="random", seed=2, threads=threads, **options)
-        return {int(n): float(x - n) for batch in batches for n, x in zip(batch["number"], batch["noisy"], strict=True)}
 
-    whole = noise(64)
-    assert noise(5) == whole
-    assert noise(3, rank=0, world_size=2) | noise(3, rank=1, world_size=2) == whole
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("order", ["random", pooled(bytes="1 KiB", blocks=4)], ids=["random", "pooled"])
+def test_windows_of_a_loader_are_the_same_for_any_batch_size(store: Store, threads: int, order: Any) -> None:
+    assert noise(store, 5, threads=threads, order=order) == noise(store, 64, order=order)
+
+
+def test_windows_of_a_loader_are_the_same_for_any_number_of_ranks(store: Store) -> None:
+    halves = [noise(store, 3, rank=rank, world_size=2, order="random") for rank in range(2)]
+    assert halves[0] | halves[1] == noise(store, 64, order="random")
 
 
 def test_windows_of_a_dataset_have_numbers_of_their_own_in_any_read(store: Store) -> None:

@@ -31,8 +31,31 @@ def dealt(sizes: list[int], num_resident: int, seed: int) -> npt.NDArray[np.int6
 
 
 def test_rounds_hold_the_parts_of_the_example_of_the_order() -> None:
-    _, round_starts = lane_of([6] * 5, 3, np.array([1, 2], np.uint64))
-    assert round_starts.tolist() == [0, 11, 19, 30]
+    _, round_starts = lane_of([15] * 5, 3, np.array([1, 2], np.uint64))
+    assert round_starts.tolist() == [0, 31, 44, 75]
+    drawn = dealt([15] * 5, 3, 0) // 15
+    rounds = [drawn[:31], drawn[31:44], drawn[44:]]
+    assert [np.bincount(blocks, minlength=5).tolist() for blocks in rounds] == [
+        [15, 10, 6, 0, 0],
+        [0, 5, 3, 5, 0],
+        [0, 0, 6, 10, 15],
+    ]
+
+
+@pytest.mark.parametrize(("num_blocks", "num_resident"), [(400, 56), (70, 56), (280, 230)])
+def test_the_first_and_the_last_round_draw_from_the_pool_as_evenly_as_the_docs_say(
+    num_blocks: int, num_resident: int
+) -> None:
+    size = 1000
+    _, round_starts = lane_of([size] * num_blocks, num_resident, np.array([1, 2], np.uint64))
+    blocks = dealt([size] * num_blocks, num_resident, 0) // size
+    for end in (blocks[: round_starts[1]], blocks[round_starts[-2] :]):
+        counts = np.bincount(end, minlength=num_blocks)
+        counts = counts[counts > 0]
+        assert len(counts) == num_resident
+        assert counts.max() <= (np.e + 0.1) * counts.min()
+    # blocks that enter are not needed in bursts
+    assert np.diff(round_starts).min() > 0.84 * size
 
 
 @pytest.mark.parametrize("size", [*range(1, 20), 255, 256, 257, 258, 1000, 4097])

@@ -19,6 +19,8 @@ __all__ = ["BEGIN", "BITS", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "S
 FIRST, SIZE, BEGIN, COUNT, PHASE, KEY, BITS = range(7)
 LINE_COLUMNS = 7
 
+# 1 / (e - 1), see stepwell.order.pooled
+_END_WEIGHT = 0.5819767068693265
 # a set that is shuffled as a table reaches every order; above this size a mix by position is as good, and faster
 _TABLE_SIZE = 256
 _MIX_ROUNDS = 6
@@ -31,16 +33,27 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _stay(number: Any, num_resident: Any, num_rounds: Any) -> Any:
-    # the rounds of a block: (the one that it enters at, how many it is there)
-    enter = max(0, number - num_resident + 1)
-    return enter, min(number, num_rounds - 1) - enter + 1
+def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
+    # the weights of the rounds before r, summed: the first and the last have that of S / (e - 1) others
+    if r == 0:
+        return np.int64(0)
+    end_weight = max(1, np.int64(num_resident * _END_WEIGHT + 0.5))
+    if r < num_rounds or r == 1:
+        return end_weight + r - 1
+    return 2 * end_weight + r - 2
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _edge(count: Any, phase: Any, stay: Any, k: Any) -> Any:
-    # how many of a block's anchors its first k rounds have; unsigned, since signed division costs twice as much
-    return np.int64((np.uint64(k) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
+def _stay(j: Any, num_resident: Any, num_rounds: Any) -> Any:
+    # the weights before the round at which block j enters, and of all rounds that it is there
+    before = _weight_before(max(0, j - num_resident + 1), num_resident, num_rounds)
+    return before, _weight_before(min(j, num_rounds - 1) + 1, num_resident, num_rounds) - before
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _edge(count: Any, phase: Any, weight: Any, stay: Any) -> Any:
+    # how many of a block's anchors belong to a weight of its stay; unsigned, since signed division costs twice as much
+    return np.int64((np.uint64(weight) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
@@ -82,11 +95,12 @@ def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
     num_rounds = round_starts.size - 1
     round_starts[:] = 0
     for j in range(lines.shape[0]):
-        enter, stay = _stay(j, num_resident, num_rounds)
+        begin, stay = _stay(j, num_resident, num_rounds)
         before = np.int64(0)
-        for k in range(stay):
-            after = _edge(lines[j, COUNT], lines[j, PHASE], stay, k + 1)
-            round_starts[enter + k + 1] += after - before
+        for r in range(max(0, j - num_resident + 1), min(j, num_rounds - 1) + 1):
+            weight = _weight_before(r + 1, num_resident, num_rounds) - begin
+            after = _edge(lines[j, COUNT], lines[j, PHASE], weight, stay)
+            round_starts[r + 1] += after - before
             before = after
     for r in range(num_rounds):
         round_starts[r + 1] += round_starts[r]
@@ -157,10 +171,12 @@ def _fill_edges(lines: Any, r: Any, num_rounds: Any, edges: Any) -> None:
     # edges[s] = draws of the round that go to its first s blocks
     num_resident = edges.size - 1
     edges[0] = 0
+    here = _weight_before(r, num_resident, num_rounds)
+    after = _weight_before(r + 1, num_resident, num_rounds)
     for s in range(num_resident):
-        enter, stay = _stay(r + s, num_resident, num_rounds)
+        begin, stay = _stay(r + s, num_resident, num_rounds)
         count, phase = lines[r + s, COUNT], lines[r + s, PHASE]
-        part = _edge(count, phase, stay, r - enter + 1) - _edge(count, phase, stay, r - enter)
+        part = _edge(count, phase, after - begin, stay) - _edge(count, phase, here - begin, stay)
         edges[s + 1] = edges[s] + part
 
 
@@ -175,6 +191,7 @@ def _anchor(lines: Any, r: Any, num_rounds: Any, edges: Any, draw: Any) -> Any:
         else:
             high = middle - 1
     line = lines[r + low]
-    enter, stay = _stay(r + low, edges.size - 1, num_rounds)
-    rank = line[BEGIN] + _edge(line[COUNT], line[PHASE], stay, r - enter) + draw - edges[low]
+    begin, stay = _stay(r + low, edges.size - 1, num_rounds)
+    here = _weight_before(r, edges.size - 1, num_rounds) - begin
+    rank = line[BEGIN] + _edge(line[COUNT], line[PHASE], here, stay) + draw - edges[low]
     return line[FIRST] + _scatter(rank, line[SIZE], line[BITS], np.uint64(line[KEY]))

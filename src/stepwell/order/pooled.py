@@ -4,28 +4,31 @@ The anchors are cut into M blocks (`stepwell.windows.Blocks`); the blocks are vi
 choose. At any time S of them are resident. An epoch is cut into R **rounds**; in each, anchors are drawn from all
 resident blocks, and between two rounds the oldest block leaves and the next enters::
 
-    R = L - S + 1               rounds of L blocks: block j, counted in the order of the visit,
+    R = L - S + 1                       rounds of L blocks: block j, counted in the order of the visit,
     enter(j) = max(0, j - S + 1)        is resident from this round on,
     leave(j) = min(j, R - 1)            to this one;  so the blocks of round r are j = r, ..., r + S - 1
-    stay(j)  = leave(j) - enter(j) + 1  rounds in all
 
-The n anchors of a block are permuted by a key of (seed, epoch, block), and dealt to its rounds in equal parts: its k-th
-round gets ``[edge(k), edge(k + 1))`` of them. A phase, ``0 <= phase < stay`` by the same key, says which parts have one
-more, or small blocks would all have their anchors in the same place::
+The n anchors of a block are permuted by a key of (seed, epoch, block), and dealt to its rounds in proportion to their
+weights: of round r it gets ``[edge(r), edge(r + 1))`` of them. A phase, ``0 <= phase < stay`` by the same key, says
+where fractions go, or small blocks would all have their anchors in the same place::
 
-    edge(k) = (k * n + phase) // stay           edge(0) = 0, edge(stay) = n
+    weight(r) = A for the first and the last round, A = S / (e - 1), rounded; else 1
+    before(r) = weight(0) + ... + weight(r - 1)
+    stay(j)   = before(leave(j) + 1) - before(enter(j))
+    edge(r)   = (n * (before(r) - before(enter(j))) + phase) // stay(j)     0 where it enters, n when it has left
 
 All parts of a round are permuted together. The size of each round, and with it the round of any position, follows from
-a sum over the blocks: no simulation and no state. 5 blocks of 6 anchors, S = 3, R = 3::
+a sum over the blocks: no simulation and no state. 5 blocks of 15 anchors, S = 3, R = 3, A = 2::
 
     block   0  1  2  3  4
-    stay    1  2  3  2  1
-    round 0 6  3  2                 positions  0 .. 10, a random mix of these
-    round 1    3  2  3              positions 11 .. 18
-    round 2       2  3  6           positions 19 .. 29
+    round 0 15 10 6                 positions  0 .. 30, a random mix of these
+    round 1    5  3  5              positions 31 .. 43
+    round 2       6  10 15          positions 44 .. 74
 
-In the first and the last rounds of an epoch, blocks that stay for less give more: the oldest about 1 / ln(S) of the
-first round. From round S to round R - S on all are alike.
+The pool is full when an epoch begins, and again when it ends, so these two rounds are long. With equal weights block 0
+would be drawn S times as often in the first as block S - 1, and a quarter of the pool would count. With A as it is, no
+resident block is drawn more than e times as often as another, and the rounds between still have about a block's
+anchors each (``x - ln(1/e + x - x/e)`` for x from 0 to 1, at least 0.87), so that blocks are not needed in bursts.
 
 Ranks: with W ranks the sequence of all anchors, block after block in the order of the visit, is cut into W **lanes**,
 as long as what each rank gets (`stepwell.order.Dealing`). A block at a cut is in two lanes, with a part of its permuted

@@ -25,8 +25,8 @@ class ToFloat(Transform):
         dtype: of what comes out, "float32" or "float16".
 
     Example:
-        >>> ToFloat()(np.array([[0, 51, 255]], np.uint8), Draws(np.zeros(1, np.uint64)))
-        array([[0. , 0.2, 1. ]], dtype=float32)
+        >>> ToFloat(scale=1 / 256)(np.array([[0, 64, 128]], np.uint8), Draws(np.zeros(1, np.uint64)))
+        array([[0.  , 0.25, 0.5 ]], dtype=float32)
     """
 
     scale: float = 1 / 255

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ class ColorTransform(ImageTransform):
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
         change_colors(
-            images.reshape(len(images), -1),
+            flat(images),
             layout.channels,
             of_images(kinds, layout),
             of_images(amounts, layout).astype(np.float32),
@@ -60,6 +61,11 @@ class ColorTransform(ImageTransform):
 def computable(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return images as kernels take them: bytes, or float32."""
     return images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
+
+
+def flat(images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return images as rows of values, [m, values]; a view."""
+    return images.reshape(len(images), math.prod(images.shape[1:]))
 
 
 def bound_of(dtype: np.dtype[Any]) -> np.float32:
@@ -243,7 +249,7 @@ class Grayscale(ColorTransform):
         images = computable(layout.images(values))
         out = images if self.channels == 3 else np.empty((*images.shape[:3], 1), images.dtype)
         chosen = of_images(draws.uniform(size=(self.draws_of(layout),)) < self.p, layout)
-        make_gray(images.reshape(len(images), -1), 3, chosen, out.reshape(len(images), -1))
+        make_gray(flat(images), 3, chosen, flat(out))
         return layout.windows(out).astype(values.dtype, copy=False)
 
 

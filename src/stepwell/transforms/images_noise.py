@@ -21,9 +21,9 @@ from stepwell.transforms.images import (
     range_of,
     sides_of,
 )
-from stepwell.transforms.images_colors import COLORED, bound_of, computable
+from stepwell.transforms.images_colors import COLORED, bound_of, computable, flat
 from stepwell.transforms.images_crops import boxes_within
-from stepwell.transforms.images_cutting import Color
+from stepwell.transforms.images_cutting import Color, border_pixel
 from stepwell.transforms.transform import Shape
 
 __all__ = ["Cutout", "GaussianBlur", "GaussianNoise", "RandomErasing"]
@@ -72,7 +72,7 @@ class GaussianNoise(ImageTransform):
         words = draws.integers(0, 2**53 - 1, (self.draws_of(layout),))
         keys = of_images(words.view(np.uint64) ^ draws.keys[:, None], layout)
         bound = bound_of(values.dtype) if self.clip or values.dtype == np.uint8 else np.float32(0)
-        add_noise(images.reshape(len(images), -1), keys, of_images(deviations, layout), normal_table(), bound)
+        add_noise(flat(images), keys, of_images(deviations, layout), normal_table(), bound)
         return layout.windows(images).astype(values.dtype, copy=False)
 
 
@@ -146,7 +146,9 @@ class _Filled(ImageTransform):
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)
         boxes = of_images(self._boxes(layout.height, layout.width, draws, self.draws_of(layout)), layout)
-        fill_boxes(images, boxes, np.broadcast_to(np.asarray(color, values.dtype), (layout.channels,)).copy())
+        # kernels know no float16, and colours are only copied
+        words = np.dtype(f"u{values.dtype.itemsize}")
+        fill_boxes(images.view(words), boxes, border_pixel(color, layout.channels, values.dtype).view(words))
         return layout.windows(images)
 
 

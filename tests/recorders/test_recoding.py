@@ -213,9 +213,12 @@ def test_a_worker_finds_codecs_of_ones_own_and_one_that_dies_leaves_nothing(tmp_
     store = tiny_store(tmp_path / "a.well", segment_bytes=1)
     assert conversion_killing.DeadlyStored.name in codec_names()
     convert(store, tmp_path / "b.well", {"action": "deadly"}, workers=2, episodes=[0, 2])
+    convert(tmp_path / "b.well", tmp_path / "d.well", {"action": "raw"}, workers=1)
+    modules = [stepwell.open(tmp_path / name).schema["action"].codec_module for name in ("b.well", "d.well")]
+    assert modules == ["conversion_killing", None]
     with pytest.raises(WorkerError, match=r"died at item 1 .*SIGKILL"):
         convert(store, tmp_path / "c.well", {"reward": "deadly"}, workers=2, episodes=[0, 1])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.well", "b.well"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.well", "b.well", "d.well"]
 
 
 class InterruptedBar(NoBar):

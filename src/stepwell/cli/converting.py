@@ -64,9 +64,8 @@ def _features(
 def _feature(old: Feature, codec: str, options: Mapping[str, str]) -> Feature:
     """Return a feature with another codec; of what an option's text may mean, the codec takes what it can."""
     readings = product(*(_readings(text) for text in options.values()))
-    candidates = [
-        replace(old, codec=codec, options=tuple(sorted(zip(options, each, strict=True)))) for each in readings
-    ]
+    named = replace(old, codec=codec, codec_module=None)
+    candidates = [replace(named, options=tuple(sorted(zip(options, each, strict=True)))) for each in readings]
     for feature in candidates:
         with suppress(SchemaError):
             make_codec(feature)

@@ -134,7 +134,7 @@ def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> 
 
 def _converted_feature(old: Feature, given: Feature | str) -> Feature:
     if isinstance(given, str):
-        new = replace(old, codec=given, options=())
+        new = replace(old, codec=given, options=(), codec_module=None)
     elif isinstance(given, Feature):
         is_alike = given.kind == old.kind or {given.kind, old.kind} == {"array", "image"}
         if not is_alike or (given.dtype, given.shape) != (old.dtype, old.shape):
@@ -142,7 +142,7 @@ def _converted_feature(old: Feature, given: Feature | str) -> Feature:
                 f"it is {old.kind} {old.dtype} {old.shape}, not {given.kind} {given.dtype} {given.shape}. "
                 "A conversion changes codec and options only."
             )
-        new = replace(old, kind=given.kind, codec=given.codec, options=given.options)
+        new = replace(old, kind=given.kind, codec=given.codec, options=given.options, codec_module=given.codec_module)
     else:
         raise SchemaError(f"got a {type(given).__name__}. Give the name of a codec, or a feature.")
     for feature in (old, new):

@@ -28,7 +28,6 @@ from timing import Settings, memcpy_gb_per_s, time_rounds
 
 import stepwell
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.schema import Video
 
 __all__ = ["record_camera", "run"]
 
@@ -144,7 +143,7 @@ def _recorded(settings: Settings, steps: int, rate_hz: float | None, queue_bytes
 
 
 def _camera() -> stepwell.Feature:
-    return Video((HEIGHT, WIDTH, 3))
+    return stepwell.Video((HEIGHT, WIDTH, 3))
 
 
 def _frames() -> np.ndarray:

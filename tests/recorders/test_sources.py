@@ -4,8 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.errors import SchemaError, StepError
-from stepwell.recorders import EpisodeData
+from stepwell.recorders import EpisodeData, write_episodes
 from stepwell.recorders.sources import Items, chunk_length, num_column_bytes, take_chunks
+from stepwell.schema import Array
+from stepwell.store import EncodedRows, create
+from stepwell.testing import SlowRunningCodec
+
+CAMERA = Array((2,), "int16", codec="slow-running", milliseconds=0, lag=2)
 
 
 @given(st.integers(0, 50), st.integers(1, 12))
@@ -45,6 +50,7 @@ def test_the_longer_columns_of_the_first_episode_are_final(length):
         ({"action": 3.0}, "'action' is a float, not a column"),
         ({"action": []}, "no steps"),
         ([1, 2], "got a list"),
+        ({"camera": EncodedRows([b"1"]), "action": [0]}, "'camera': no schema can be inferred from encoded rows"),
     ],
 )
 def test_an_item_that_is_no_episode_is_refused(item, message):
@@ -55,3 +61,22 @@ def test_an_item_that_is_no_episode_is_refused(item, message):
 def test_a_value_without_a_dtype_is_refused_by_name():
     with pytest.raises(SchemaError, match="hook"):
         Items(are_samples=False).infer_schema({"hook": [object()]})
+
+
+def rows_of(number):
+    """Return the rows of an episode as an encoder has them."""
+    encoder = SlowRunningCodec(CAMERA).encoder()
+    blobs = [blob for t in range(5 + number) for blob in encoder.put(np.array([number, t], np.int16))]
+    return EncodedRows(blobs + encoder.end())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_encoded_rows_and_values_of_sequential_codecs_are_written_by_any_number_of_workers(tmp_path, workers):
+    store = create(tmp_path / "a.well", {"camera": CAMERA, "t": Array((), "int64")})
+    values = [np.array([[number, t] for t in range(5 + number)], np.int16) for number in range(8)]
+    source = [{"camera": rows_of(n) if n % 2 else values[n], "t": np.arange(5 + n)} for n in range(8)]
+    write_episodes(store, source, workers=workers, progress=False, start_method="fork")
+    store.refresh()
+    for episode, expected in zip(store, values, strict=True):
+        assert np.array_equal(episode["camera"], expected)
+    assert store.verify(deep=True).is_ok

@@ -18,6 +18,7 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Array, Schema, flatten, infer_schema
+from stepwell.store.encoded_rows import HasRows
 
 __all__ = ["Chunk", "EpisodeData", "Items", "chunk_length", "num_column_bytes", "take_chunks"]
 
@@ -88,7 +89,7 @@ class Items:
         episode = item if isinstance(item, EpisodeData) else EpisodeData(_mapping(item))
         ends = {"terminated": episode.terminated, "truncated": episode.truncated}
         writer.add_episode(episode.columns, **ends, **episode.metadata)
-        lengths = [len(values) for _, values in flatten(episode.columns)]
+        lengths = [_length(name, values) for name, values in flatten(episode.columns)]
         return min(lengths), num_column_bytes(episode.columns)
 
     def num_bytes(self, item: Any) -> int:
@@ -111,6 +112,9 @@ class Items:
         shortest = min(lengths.values(), default=0)
         if shortest == 0:
             raise StepError("the first episode has no steps, and no schema can be inferred from it. Give schema=.")
+        encoded = [name for name, values in columns.items() if isinstance(values, HasRows)]
+        if encoded:
+            raise StepError(f"feature {encoded[0]!r}: no schema can be inferred from encoded rows. Give schema=.")
         longer = [name for name, length in lengths.items() if length == shortest + 1]
         schema = infer_schema({name: values[0] for name, values in columns.items()}, final=longer or None)
         ragged = {name: values for name, values in columns.items() if _is_ragged(values)}
@@ -168,6 +172,8 @@ def _mapping(item: Any) -> Mapping[str, Any]:
 
 
 def _length(name: str, values: Any) -> int:
+    if isinstance(values, HasRows):
+        return values.num_rows
     try:
         return len(values)
     except TypeError as error:

@@ -37,7 +37,7 @@ class EncodedRows(Sequence[bytes]):
         >>> import tempfile, stepwell
         >>> store = stepwell.create(f"{tempfile.mkdtemp()}/a.well", {"note": stepwell.Text()})
         >>> with store.writer() as writer:
-        ...     episode = writer.add_episode({"note": EncodedRows([b"left", b"right"])})
+        ...     episode = writer.add_episode({"note": stepwell.EncodedRows([b"left", b"right"])})
         >>> store[0]["note"]
         ['left', 'right']
 
@@ -59,6 +59,11 @@ class EncodedRows(Sequence[bytes]):
         """Rows that there are."""
         return len(self._blobs)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(map(len, self._blobs))
+
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Return the rows, whatever the feature."""
         return iter(self._blobs)
@@ -74,7 +79,7 @@ class EncodedRows(Sequence[bytes]):
         return EncodedRows(self._blobs[index]) if isinstance(index, slice) else self._blobs[index]
 
     def __repr__(self) -> str:
-        return f"<EncodedRows {len(self)} rows, {sum(map(len, self._blobs)):,} bytes>"
+        return f"<EncodedRows {len(self)} rows, {self.nbytes:,} bytes>"
 
 
 def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:

@@ -20,7 +20,7 @@ from timing import Settings, Work, time_rounds
 
 import stepwell
 
-__all__ = ["run"]
+__all__ = ["bare_decoding", "blobs_of", "run"]
 
 NAME = "jpeg"
 TARGET = 0.9
@@ -45,7 +45,7 @@ def _measure(store: stepwell.Store, settings: Settings, size: int, threads: int)
         store, {"image": "image"}, batch_size=BATCH, order="random", epochs=None, threads=0 if threads == 1 else threads
     )
     batches = iter(loader)
-    blobs = _blobs(store)
+    blobs = blobs_of(store)
     _check(loader, blobs)
 
     def take() -> float:
@@ -53,7 +53,7 @@ def _measure(store: stepwell.Store, settings: Settings, size: int, threads: int)
         return BATCH
 
     with ThreadPoolExecutor(threads) as pool:
-        bare = _bare(blobs, size, threads, pool)
+        bare = bare_decoding(blobs, size, threads, pool)
         rates = time_rounds({"loader": take, "simplejpeg": bare}, settings)
     plural = "s" if threads > 1 else ""
     return compare(
@@ -67,7 +67,7 @@ def _measure(store: stepwell.Store, settings: Settings, size: int, threads: int)
     )
 
 
-def _bare(blobs: list[bytes], size: int, threads: int, pool: ThreadPoolExecutor) -> Work:
+def bare_decoding(blobs: list[bytes], size: int, threads: int, pool: ThreadPoolExecutor) -> Work:
     """Return the work of decoding batches in random order, one share a thread, each into its own buffer."""
     order = itertools.cycle(np.random.default_rng(1).permutation(len(blobs)).tolist())
     buffers = [np.empty((BATCH, size, size, 3), np.uint8) for _ in range(threads)]
@@ -88,7 +88,8 @@ def _bare(blobs: list[bytes], size: int, threads: int, pool: ThreadPoolExecutor)
     return work
 
 
-def _blobs(store: stepwell.Store) -> list[bytes]:
+def blobs_of(store: stepwell.Store) -> list[bytes]:
+    """Return the frames of a store of one segment as they are stored."""
     (segment,) = store.segments
     offsets, data = segment.offsets_map("image"), segment.blob_map("image")
     return [bytes(data[offsets[row] : offsets[row + 1]]) for row in range(segment.num_rows)]

@@ -64,12 +64,12 @@ def low_dim_store(path: Path, num_bytes: int, features: Mapping[str, stepwell.Fe
     return store
 
 
-def jpeg_store(path: Path, frames: np.ndarray) -> stepwell.Store:
+def jpeg_store(path: Path, frames: np.ndarray, *, repeats: int = 1) -> stepwell.Store:
     """Record frames, uint8 [n, height, width, 3], as JPEG of quality 90 and 4:2:0, in episodes of 100."""
     image = stepwell.Image(frames.shape[1:], codec="jpeg", quality=90, subsampling="420")
     store = stepwell.create(path, stepwell.Schema({"image": image}), segment_bytes=ONE_SEGMENT)
     with store.writer() as writer:
-        for start in range(0, len(frames), 100):
+        for start in list(range(0, len(frames), 100)) * repeats:
             writer.add_episode({"image": frames[start : start + 100]})
     store.refresh()
     return store

@@ -1,0 +1,122 @@
+"""The kernels of crops against plain indexing, on images that lie anywhere."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.kernels.images_crops import (
+    HORIZONTAL,
+    VERTICAL,
+    crop_affine,
+    crop_planes,
+    crop_rows,
+    crop_tables,
+    image_addresses,
+)
+
+GUARD = 0xEE
+
+
+def scattered(images):
+    """The same images at odd addresses in a memory of poison, in another order; the memory and their addresses."""
+    size = images[0].size + 7
+    memory = np.full(size * len(images) + 9, GUARD, np.uint8)
+    places = 9 + size * np.random.default_rng(1).permutation(len(images))
+    for image, place in zip(images, places, strict=True):
+        memory[place : place + image.size] = image.reshape(-1)
+    return memory, memory.ctypes.data + places.astype(np.int64)
+
+
+def expected_cut(image, box, sides, flip, fill):
+    """A part of an image with a border wide enough, turned."""
+    reach = 64
+    pad = ((reach, reach), (reach, reach), (0, 0))
+    wide = np.pad(image, pad, mode="edge")
+    if fill.size:
+        inside = wide[reach:-reach, reach:-reach].copy()
+        wide[:] = fill
+        wide[reach:-reach, reach:-reach] = inside
+    top, left = box[0] + reach, box[1] + reach
+    part = wide[top : top + sides[0], left : left + sides[1]]
+    part = part[::-1] if flip & VERTICAL else part
+    return part[:, ::-1] if flip & HORIZONTAL else part
+
+
+@st.composite
+def cuts(draw):
+    height, width, channels = draw(st.integers(1, 30)), draw(st.integers(1, 30)), draw(st.sampled_from([1, 2, 3, 4, 6]))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    number = draw(st.integers(0, 5))
+    sides = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    boxes = np.zeros((number, 4), np.int64)
+    boxes[:, :2] = rng.integers(-20, 20, (number, 2))
+    flips = rng.integers(0, 4, number).astype(np.uint8)
+    fill = rng.integers(0, 256, channels).astype(np.uint8) if draw(st.booleans()) else np.empty(0, np.uint8)
+    images = rng.integers(0, 256, (number, height, width, channels), dtype=np.uint8)
+    expected = [expected_cut(*of, sides, flip, fill) for *of, flip in zip(images, boxes, flips, strict=True)]
+    return images, sides, boxes, flips, fill, np.array(expected, np.uint8).reshape(number, *sides, channels)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cuts())
+def test_boxes_are_cut_out_of_images_at_any_address(cut):
+    images, sides, boxes, flips, fill, expected = cut
+    number, height, width, channels = images.shape
+    memory, addresses = scattered(images) if number else (None, np.empty(0, np.int64))
+    before = None if memory is None else memory.copy()
+    guarded = np.full(expected.size + 2 * 64, GUARD, np.uint8)
+    out = guarded[64 : 64 + expected.size].reshape(number, sides[0], sides[1] * channels)
+    crop_rows(addresses, (height, width, channels), boxes, flips, fill, out)
+    np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+    assert (guarded[:64] == GUARD).all() and (guarded[64 + expected.size :] == GUARD).all()
+    assert memory is None or (memory == before).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(cuts())
+def test_boxes_are_cut_with_their_channels_first(cut):
+    images, sides, boxes, flips, fill, expected = cut
+    number, *shape = images.shape
+    out = np.empty((number, shape[2], *sides), np.uint8)
+    crop_planes(image_addresses(images), tuple(shape), boxes, flips, fill, out)
+    np.testing.assert_array_equal(out, np.moveaxis(expected, -1, 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cuts(), st.booleans())
+def test_boxes_are_cut_and_scaled(cut, is_planar):
+    images, sides, boxes, flips, fill, expected = cut
+    number, *shape = images.shape
+    lines = np.random.default_rng(0).normal(size=(2, shape[2])).astype(np.float32)
+    out = np.empty((number, shape[2], *sides) if is_planar else (number, *sides, shape[2]), np.float32)
+    crop_affine(image_addresses(images), tuple(shape), boxes, flips, fill, lines, is_planar, out)
+    scaled = expected * lines[0] + lines[1]
+    np.testing.assert_allclose(out, np.moveaxis(scaled, -1, 1) if is_planar else scaled, rtol=1e-6, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cuts(), st.booleans(), st.sampled_from([np.uint8, np.float32]))
+def test_boxes_are_cut_and_looked_up(cut, is_planar, dtype):
+    images, sides, boxes, flips, fill, expected = cut
+    number, *shape = images.shape
+    tables = np.random.default_rng(0).integers(0, 256, (shape[2], 256)).astype(dtype)
+    out = np.empty((number, shape[2], *sides) if is_planar else (number, *sides, shape[2]), dtype)
+    crop_tables(image_addresses(images), tuple(shape), boxes, flips, fill, tables, is_planar, out)
+    found = tables[np.arange(shape[2]), expected]
+    np.testing.assert_array_equal(out, np.moveaxis(found, -1, 1) if is_planar else found)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32, np.float64])
+def test_pixels_are_of_any_dtype(dtype):
+    images = np.random.default_rng(0).normal(size=(3, 9, 11, 3)).astype(dtype)
+    pixel = 3 * images.itemsize
+    out = np.empty((3, 5, 6 * pixel), np.uint8)
+    boxes = np.array([[0, 0, 5, 6], [4, 5, 5, 6], [2, 1, 5, 6]])
+    flips = np.array([0, HORIZONTAL, VERTICAL], np.uint8)
+    crop_rows(image_addresses(images), (9, 11, pixel), boxes, flips, np.empty(0, np.uint8), out)
+    cut = out.view(dtype).reshape(3, 5, 6, 3)
+    np.testing.assert_array_equal(cut[0], images[0, :5, :6])
+    np.testing.assert_array_equal(cut[1], images[1, 4:9, 5:11][:, ::-1])
+    np.testing.assert_array_equal(cut[2], images[2, 2:7, 1:7][::-1])

@@ -289,6 +289,30 @@ def test_a_run_longer_than_the_target_is_not_cut() -> None:
     assert blocks.max_bytes == 320
 
 
+@pytest.mark.parametrize("is_live", [False, True])
+def test_blocks_of_a_store_begin_at_its_sync_rows(tmp_path: Path, is_live: bool) -> None:
+    store = stepwell.create(tmp_path / "runs.well", Schema({"x": SYNC_FEATURE}))
+    writer = store.writer()
+    for length in (33, 4, 41):
+        for step in range(length):
+            writer.append(x=np.full(8, step, np.int16))
+        if length < 41 or not is_live:
+            writer.end_episode()
+    writer.flush() if is_live else writer.close()
+    store.refresh()
+    reader = reader_of(store, {"x": range(-1, 2)})
+    for max_bytes in (1, 150, 300, 600):
+        blocks = reader.index.blocks(max_bytes)
+        check_pieces(reader, blocks, np.arange(reader.index.num_anchors))
+        (reach,) = reaches_of(reader)
+        assert reach.is_sequential
+        first, _ = reach.rows(blocks.pieces[blocks.piece_starts[:-1]])
+        steps = first - blocks.pieces[blocks.piece_starts[:-1], LO]
+        assert set(steps % 5) == {0}
+        assert len(blocks) > 1
+    writer.close()
+
+
 def test_a_store_that_has_the_column_in_another_codec_is_cut_anywhere() -> None:
     rows = SyncRows("x", [FakePart(FakeSegment([9]), Array(8, "int16")), FakePart(FakeSegment([9]))])  # type: ignore[list-item]
     assert rows.around(0, 7, 0, 9) == (7, 8)

@@ -61,10 +61,10 @@ Int64s = npt.NDArray[np.int64]
 
 # two to draw from, and two on their way
 _LEAST_SLOTS = 4
-# how many blocks a pool has room for where nobody says: the most that make rows between blocks cost no more than this.
-# Measured (benchmarks/bench_mixing.py): 64 mix as a shuffle buffer of the same size does, 256 nearly as `random` does
-_USUAL_BLOCKS = (256, 128, 64)
-_MOST_LOADED = 1.05
+# how many blocks a pool has room for where nobody says, and with how many times the rows loaded at most. Measured
+# (benchmarks/bench_mixing.py): 64 mix as a shuffle buffer of the same size does, 256 nearly as `random` does
+_USUAL_BLOCKS = {256: 1.05, 128: 1.05, 64: 1.25}
+_FEW_BLOCKS = 32
 _EVERYTHING = 1 << 60
 # an iteration has one lane under way, or two where it goes from one epoch to the next
 _MAX_LANES = 8
@@ -100,14 +100,14 @@ class Pooled(Order):
         return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
 
     def _cut(self, index: AnchorIndex) -> Blocks:
-        *many, few = _USUAL_BLOCKS if self.blocks is None else (self.blocks,)
-        if many:
-            most_bytes = _MOST_LOADED * index.blocks(_EVERYTHING).num_bytes
-            for number in many:
-                blocks = index.blocks(max(1, self.bytes // number))
-                if blocks.num_bytes <= most_bytes:
-                    return blocks
-        return index.blocks(max(1, self.bytes // few))
+        if self.blocks is not None:
+            return index.blocks(max(1, self.bytes // self.blocks))
+        once = index.blocks(_EVERYTHING).num_bytes
+        for number, most in _USUAL_BLOCKS.items():
+            blocks = index.blocks(max(1, self.bytes // number))
+            if blocks.num_bytes <= most * once:
+                return blocks
+        return index.blocks(max(1, self.bytes // _FEW_BLOCKS))
 
 
 def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = None) -> Pooled:
@@ -122,8 +122,8 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
         bytes: memory for decoded steps: an int, or "512 MiB", "2 GB" (GB is 10**9, GiB 2**30).
         seed: an int, 0 or more.
         blocks: how many blocks the pool has room for, at least 4: more of them mix better, but are read from the disk
-            in smaller spans, and steps that lie between two of them are decoded for both. Default: 256, or 128 or 64
-            where that would decode more than 5 % of the steps twice.
+            in smaller spans, and steps that lie between two of them are decoded for both. Default: 256 or 128 where
+            that is so for less than 5 % of the steps, else 64 where for less than 25 %, else 32.
 
     Raises:
         OrderError: a number is out of range; at bind: the windows need a larger pool.

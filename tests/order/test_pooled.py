@@ -228,7 +228,7 @@ def test_binding_asks_for_blocks_of_a_share_of_the_pool() -> None:
 
 @pytest.mark.parametrize(
     ("small_bytes", "more_bytes", "expected"),
-    [(0, 0, 25), (99, 500, 25), (25, 501, 50), (50, 501, 100), (100, 2500, 100), (100, 2501, 200)],,
+    [(0, 0, 25), (99, 500, 25), (25, 501, 50), (50, 501, 100), (100, 2500, 100), (100, 2501, 200)],
 )
 def test_a_pool_has_as_many_blocks_as_load_few_rows_twice(small_bytes: int, more_bytes: int, expected: int) -> None:
     index = FakeIndex(blocks_of([3] * 1000, max_bytes=90), small_bytes, more_bytes)

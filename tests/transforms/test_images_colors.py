@@ -132,7 +132,7 @@ def test_images_without_colours_cannot_become_grey():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "threshold", "bound"), [(np.uint8, 100, 255), (np.float32, 0.4, 1), (np.float16, 0.4, 1)]
+    ("dtype", "threshold", "bound"), [(np.uint8, 100, 255), (np.float32, 0.41, 1), (np.float16, 0.41, 1)]
 )
 def test_solarising_turns_bright_values_round(dtype, threshold, bound):
     values = pictures(dtype=dtype)
@@ -157,5 +157,5 @@ def test_a_fourth_channel_stays(change):
 
 
 def test_transforms_and_kernel_number_changes_alike():
-    for name in ("BRIGHTNESS", "CONTRAST", "SATURATION", "HUE"):
+    for name in ("BRIGHTNESS", "CONTRAST", "SATURATION", "HUE", "SOLARIZE"):
         assert getattr(images_colors, name) == getattr(kernel, name)

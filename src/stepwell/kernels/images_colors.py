@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["BRIGHTNESS", "CONTRAST", "HUE", "NONE", "SATURATION", "change_colors", "make_gray"]
+__all__ = ["BRIGHTNESS", "CONTRAST", "HUE", "NONE", "SATURATION", "SOLARIZE", "change_colors", "make_gray"]
 
-NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE = 0, 1, 2, 3, 4
+NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 0, 1, 2, 3, 4, 5
 
 RED, GREEN, BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -107,14 +107,23 @@ def _turn_hue(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _solarize(image: Any, threshold: Any, bound: Any) -> None:
+    """Turn values round that are at least ``threshold``."""
+    for k in range(np.uintp(image.size)):
+        value = np.float32(image[k])
+        image[k] = bound - value if value >= threshold else value
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: Any) -> None:
     """Change the colours of images in place, several changes after each other while an image is in the cache.
 
     Args:
         images: uint8 or float32 [m, values], C-contiguous, of interleaved pixels; written.
         channels: of a pixel. Saturation and hue leave pixels of fewer than three as they are.
-        kinds: int64 [m, n], for each image NONE, BRIGHTNESS, CONTRAST, SATURATION or HUE, in the order to do them in.
-        amounts: float32 [m, n]: factors, and for HUE the part of the circle, -0.5 to 0.5.
+        kinds: int64 [m, n], for each image NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE or SOLARIZE, in the order to do
+            them in.
+        amounts: float32 [m, n]: factors; for HUE the part of the circle, -0.5 to 0.5, for SOLARIZE the threshold.
         bound: float32, the largest value: 255 for bytes, 1 for floats.
     """
     half = np.float32(0.5) if images.itemsize == 1 else ZERO
@@ -130,6 +139,8 @@ def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: A
                 _saturate(image, channels, amount, bound, half)
             elif kind == HUE and channels >= 3:
                 _turn_hue(image, channels, amount, bound, half)
+            elif kind == SOLARIZE:
+                _solarize(image, amount, bound)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -27,7 +27,7 @@ Amount = float | tuple[float, float]
 COLORED = ("uint8", "float16", "float32", "float64")
 MOST = 1e6
 # as in stepwell.kernels.images_colors, which is not imported before it is used, since it needs numba
-BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 3, 4
+BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -272,9 +272,6 @@ class Solarize(ColorTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        layout = ImageLayout.of(values.shape[1:])
-        images = layout.images(values)
-        chosen = of_images(draws.uniform(size=(self.draws_of(layout),)) < self.p, layout)
-        is_bright = (images >= self.threshold) & chosen[:, None, None, None]
-        np.subtract(bound_of(values.dtype).astype(values.dtype), images, out=images, where=is_bright)
-        return layout.windows(images)
+        number = self.draws_of(ImageLayout.of(values.shape[1:]))
+        chosen = draws.uniform(size=(number, 1)) < self.p
+        return self._change(values, np.where(chosen, SOLARIZE, 0), np.full(chosen.shape, self.threshold))

@@ -12,6 +12,8 @@ import pytest
 
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.codecs.video_files import VideoFile
+from stepwell.codecs.video_rows import pack_row, parse_row
+from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Image, Video
 
@@ -98,6 +100,10 @@ class Column:
         out = np.empty(self.codec.feature.fixed_shape, np.uint8)
         self.codec.decode_run(self.rows[start : stop or number + 1], [number - start], [out])
         return out
+
+    def is_closed(self, start: int) -> bool:
+        """Return whether a run begins with a picture that cuts off all before it."""
+        return stream_of("h264", bytes(parse_row(self.rows[start].tobytes()).packets[0]))[0].is_closed
 
     def runs(self) -> Iterator[tuple[int, int]]:
         yield from zip(self.starts, [*self.starts[1:], len(self.rows)], strict=True)
@@ -205,15 +211,88 @@ def test_edit_list_that_begins_between_keyframes_is_followed(tmp_path: Path) -> 
     assert VideoFile(path).frames["seconds"][0] < 0.04
 
 
-def test_keyframe_of_an_open_gop_is_stored_twice_and_each_run_stands_alone(tmp_path: Path) -> None:
+def test_of_an_open_gop_only_its_keyframe_is_stored_twice(tmp_path: Path) -> None:
     path = write_video(tmp_path / "open.mp4", params=OPEN_GOP + "normal")
     column = Column(VideoFile(path))
     with av.open(str(path)) as container:
         num_packets = sum(packet.size > 0 for packet in container.demux(video=0))
-    from stepwell.codecs.video_rows import parse_row
-
     assert len(column.starts) >= 4
-    assert sum(len(parse_row(row.tobytes()).packets) for row in column.rows) > num_packets
+    num_stored = sum(len(parse_row(row.tobytes()).packets) for row in column.rows)
+    assert num_packets < num_stored < num_packets + len(column.starts)
+
+
+def test_damage_in_an_open_gop_is_refused_where_its_decoder_notices(tmp_path: Path) -> None:
+    """There the decoder goes on after an error, because it takes missing pictures before the run for one."""
+    column = Column(VideoFile(write_video(tmp_path / "open.mp4", params=OPEN_GOP + "normal")))
+    start, stop = next((start, stop) for start, stop in column.runs() if not column.is_closed(start))
+    rng, refused = np.random.default_rng(0), []
+    for _ in range(60):
+        run = column.rows[start:stop]
+        row = parse_row(run[1].tobytes())
+        packets = [bytearray(packet) for packet in row.packets]
+        packets[0][int(rng.integers(8, len(packets[0])))] ^= 0x55
+        run[1] = np.frombuffer(
+            pack_row("h264", [bytes(data) for data in packets], row.picture, is_sync=False), np.uint8
+        )
+        try:
+            column.codec.decode_run(run, [1], [np.empty((HEIGHT, WIDTH, 3), np.uint8)])
+        except DecodeError as error:
+            refused.append(str(error))
+    assert any("is damaged" in message for message in refused)
+
+
+class BitReader:
+    def __init__(self, data: bytes) -> None:
+        self.bits, self.place = "".join(f"{byte:08b}" for byte in data), 0
+
+    def skip(self, count: int) -> None:
+        self.place += count
+
+    def flag(self) -> bool:
+        self.place += 1
+        return self.bits[self.place - 1] == "1"
+
+    def number(self) -> int:
+        zeros = self.bits.index("1", self.place) - self.place
+        value = int(self.bits[self.place + zeros : self.place + 2 * zeros + 1], 2) - 1
+        self.place += 2 * zeros + 1
+        return value
+
+
+def without_usability(parameters: bytes) -> bytes:
+    """Return a sequence parameter set of x264's, high profile, without what says by how much pictures are reordered."""
+    reader = BitReader(parameters)
+    reader.skip(32)
+    assert [reader.number() for _ in range(4)] == [0, 1, 0, 0], "number, chroma format, bit depths"
+    reader.skip(2)
+    assert [reader.number() for _ in range(2)][1] == 0, "order counts in every slice"
+    for _ in range(2):  # their size, reference frames
+        reader.number()
+    reader.skip(1)
+    reader.number(), reader.number()  # size in blocks
+    assert reader.flag(), "no fields"
+    reader.skip(1)
+    if reader.flag():
+        for _ in range(4):
+            reader.number()
+    bits = reader.bits[: reader.place] + "01"
+    bits += "0" * (-len(bits) % 8)
+    return bytes(int(bits[place : place + 8], 2) for place in range(0, len(bits), 8))
+
+
+def test_stream_that_does_not_say_how_it_reorders_loses_no_frame(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "silent.mp4", params="bframes=3:b-pyramid=normal:ref=4:b-adapt=0")
+    column, (_, frames) = Column(VideoFile(path)), plain_frames(path)
+    for start in column.starts:
+        row = parse_row(column.rows[start].tobytes())
+        packets = [bytes(packet) for packet in row.packets]
+        said = stream_of("h264", packets[0])[0].parameters
+        assert said in packets[0]
+        packets[0] = packets[0].replace(said, without_usability(said))
+        column.rows[start] = np.frombuffer(pack_row("h264", packets, row.picture, is_sync=True), np.uint8)
+    for start, stop in column.runs():
+        for number in range(start, stop):
+            np.testing.assert_array_equal(column.read(number, stop), frames[number])
 
 
 def test_closed_gops_stay_a_stream_that_ffmpeg_plays(tmp_path: Path) -> None:

@@ -102,18 +102,17 @@ class VideoCodec(SequentialCodec):
         key = stream, self.feature.fixed_shape, size
         decoder = open_decoder(*key)
         try:
-            for number, frame in decoder.pictures((packet for row in rows for packet in row.packets), head):
+            for number, frame in decoder.pictures([packet for row in rows for packet in row.packets], head):
                 shown = places.pop(number, [])
                 for place in shown[:1]:
                     decoder.write(frame, outs[place])
                 for place in shown[1:]:
                     outs[place][...] = outs[shown[0]]
-                if not places:
-                    return
+            if places:
+                raise DecodeError(f"video run of {len(rows)} rows: no picture {min(places)} came out of its packets.")
         except DecodeError:
             close_decoder(*key)
             raise
-        raise DecodeError(f"video run of {len(rows)} rows: no picture {min(places)} came out of its packets.")
 
     def _stream_of(self, row: VideoRow) -> tuple[StreamId, bytes]:
         """Return the stream of a run, and how its first packet begins."""

@@ -6,8 +6,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,11 +83,11 @@ class PictureDecoder:
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
-    def pictures(self, packets: Iterable[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
-        """Yield (number, frame) of the pictures of a run, in the order in which they are shown.
+    def pictures(self, packets: Sequence[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
+        """Yield (number, frame) of all pictures of a run's front, in the order in which they are shown.
 
         Args:
-            packets: from the run's first on; picture n is made by the n-th. Taken as pictures are asked for.
+            packets: from the run's first on; picture n is made by the n-th.
             head: how the first begins, see `stream_of`.
 
         Raises:
@@ -97,18 +96,15 @@ class PictureDecoder:
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small picture
         known = len(head) - SLICE_START_BYTES if head and head == self._head else 0
-        for number, data in enumerate(chain(packets, (None,))):
-            try:
-                packet = None if data is None else self._packet(data[known:] if number == 0 else data, number)
-                frames = self._context.decode(packet)
-            except self._error as error:
-                raise DecodeError(f"video: packet {number} of the run cannot be decoded ({error}).") from error
-            for frame in frames:
-                if frame.is_corrupt:
-                    raise DecodeError(f"video: picture {frame.pts} of the run is damaged.")
-                yield frame.pts, frame
-            if number == 0 and self._is_closed:
-                self._head = head
+        num_late = 0
+        for number, data in enumerate(packets):
+            frames = self._decode(self._packet(data if number else data[known:], number))
+            num_late += 1 - len(frames)
+            yield from frames
+        if self._is_closed:
+            self._head = head
+        if num_late:
+            yield from self._decode(None)
 
     def _packet(self, data: memoryview, number: int) -> Any:
         """Return a packet with memory of its own: decoders read a few bytes past the end."""
@@ -116,6 +112,18 @@ class PictureDecoder:
         packet.update(data)
         packet.pts = number
         return packet
+
+    def _decode(self, packet: Any) -> list[tuple[int, Any]]:
+        """Return (number, frame) of the pictures that come out when a packet goes in, None for the end."""
+        try:
+            frames = self._context.decode(packet)
+        except self._error as error:
+            what = "the end" if packet is None else f"packet {packet.pts}"
+            raise DecodeError(f"video: {what} of the run cannot be decoded ({error}).") from error
+        for frame in frames:
+            if frame.is_corrupt:
+                raise DecodeError(f"video: picture {frame.pts} of the run is damaged.")
+        return [(frame.pts, frame) for frame in frames]
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
         """Convert a frame to the feature's colours and size.

@@ -155,3 +155,8 @@ class TestDeltaWithoutDifferences(DeltaConformance):
 
 class TestRunning(SequentialCodecConformance):
     feature = Array((6,), "int16", codec=RunningCodec.name, run=6, lag=3)
+
+
+class TestJpegTiled(CodecConformance):
+    feature = Image((33, 96, 3), codec="jpeg", quality=90, tile=32)
+    is_lossless = False

@@ -176,7 +176,7 @@ def Array(
     Args:
         shape: of one step; () is a scalar, an int n is (n,). A first ``None`` varies from step to step.
         dtype: of the elements, default float32.
-        codec: "raw" (default) or "zstd" (lossless), or one that was registered.
+        codec: "raw" (default), "zstd", "lz4" or "delta" (lossless), or one that was registered.
         names: of the elements along the last axis.
         final: see `Feature`.
         options: of the codec, e.g. ``level=3``.
@@ -210,9 +210,11 @@ def Image(
     Args:
         shape: (height, width, channels) with 1, 3 (RGB) or 4 channels, or (height, width) for grey and depth.
         dtype: uint8 (default); uint16, float16 and float32 for depth.
-        codec: "raw" (default); "jpeg" (uint8, lossy; options ``quality`` 1-100, default 95, and ``subsampling``
-            "444", "422", "420" (default), "440", "411" or "gray"); "png" (uint8 and uint16,
-            lossless; option ``level`` 0-9); "zstd" (any dtype, lossless; option ``level``).
+        codec: "raw" (default); "jpeg" (uint8, lossy; options ``quality`` 1-100, default 95, ``subsampling``
+            "444", "422", "420" (default), "440", "411" or "gray", and ``tile``, a width by which random crops are
+            decoded faster); "png" (uint8 and uint16, lossless; option ``level`` 0-9); any dtype without loss: "zstd"
+            and "lz4" (option ``level``), and "delta" (options ``every``, ``compression``, ``level``), the smallest
+            where little moves, as on the screens of simulators and games.
         names: of the channels.
         final: see `Feature`.
         options: of the codec.

@@ -44,8 +44,10 @@ class BackgroundRows:
         self.rows = rows
         self._committed = committed
         self._shape, self._dtype = feature.fixed_shape, feature.np_dtype
-        # touched now: fresh memory costs a control loop more than the copy
-        self._free: list[Slot] = [np.zeros(self._shape, self._dtype) for _ in range(min(READY_SLOTS, num_slots))]
+        self._free: list[Slot] = [np.empty(self._shape, self._dtype) for _ in range(min(READY_SLOTS, num_slots))]
+        for slot in self._free:
+            # touched before it is needed: the pages of fresh memory cost a control loop more than the copy
+            slot.reshape(-1).view(np.uint8)[:] = 0
         self._num_unmade = num_slots - len(self._free)
         self._queue: deque[tuple[Callable[[], None], Slot | None]] = deque()
         self._changed = threading.Condition()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,7 @@ import numpy as np
 from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.store.encoded_rows import EncodedRows, HasRows
-from stepwell.store.sealing import seal_segment
+from stepwell.store.seal_queue import SealQueue
 from stepwell.store.segment_writer import SegmentWriter, encode_metadata
 from stepwell.store.values import accept_column, acceptor, missing_features_error
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Sync", "Writer"]
 
 Sync = Literal["none", "episode", "step"]
-# full segments that may wait to be sealed before the writer waits for them
-MAX_SEALING = 4
 _ndarray = np.ndarray
 
 
@@ -72,8 +69,7 @@ class Writer:
         self._ordinal, self._tag = ordinal, tag
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
-        self._sealing: list[threading.Thread] = []
-        self._error: BaseException | None = None
+        self._seals = SealQueue(sync=sync != "none")
         self._is_closed = False
         self._schema: Schema | None = None
         self._checks: list[tuple[str, Any, Any, Any]] = []
@@ -277,9 +273,9 @@ class Writer:
                     # let go of the lock, or nobody could recover the segment while this process lives
                     segment.close().close()
                 raise
-            self._seal(segment)
-        self._join_sealing()
-        self._raise_error()
+            self._seals.add(segment)
+        self._seals.wait()
+        self._seals.check()
         self._store.refresh()
 
     @property
@@ -425,32 +421,8 @@ class Writer:
         """Begin a new segment when this one is full; the full one is sealed in the background."""
         if self._segment_bytes is not None and segment.num_bytes >= self._segment_bytes:
             self._segment = None
-            self._seal(segment)
-        if self._error is not None:
-            self._raise_error()
-
-    def _seal(self, segment: SegmentWriter) -> None:
-        """Seal in the background, one segment after the other; waits when too many are on their way."""
-        if len(self._sealing) >= MAX_SEALING:
-            self._sealing.pop(0).join()
-        before = self._sealing[-1] if self._sealing else None
-        thread = threading.Thread(target=self._seal_now, args=(segment, before), name="stepwell-seal")
-        self._sealing.append(thread)
-        thread.start()
-
-    def _seal_now(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
-        if before is not None:
-            before.join()
-        progress = segment.close()
-        try:
-            seal_segment(
-                segment.path, segment.schema, rows=segment.row, episodes=segment.num_episodes, sync=self._sync != "none"
-            )
-            progress.mark_sealed()
-        except BaseException as error:
-            self._error = error
-        finally:
-            progress.close()
+            self._seals.add(segment)
+        self._seals.check()
 
     def _leave_if_failed(self, segment: SegmentWriter) -> None:
         """Close the writer when steps that it had taken are lost; what was committed is kept and sealed."""
@@ -474,18 +446,9 @@ class Writer:
         except OSError:
             segment.close().close()
         else:
-            self._seal(segment)
-        self._join_sealing()
+            self._seals.add(segment)
+        self._seals.wait()
         self._store.refresh()
-
-    def _join_sealing(self) -> None:
-        while self._sealing:
-            self._sealing.pop(0).join()
-
-    def _raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

@@ -28,6 +28,13 @@ def test_samples_are_found_by_number_and_from_the_end(store: Store, numbers: lis
             dataset[wrong]
 
 
+def test_samples_read_past_the_page_cache_are_the_same(store: Store) -> None:
+    fields = {**FIELDS, "image": Field("observation.image", [-1, 0])}
+    here, past = WindowDataset(store, fields), WindowDataset(store, fields, page_cache=False)
+    for number in range(len(here)):
+        np.testing.assert_equal(past[number], here[number])
+
+
 @pytest.mark.parametrize("number", [1.5, True, slice(2), "1", None])
 def test_what_is_no_number_of_a_sample_is_refused(store: Store, number: Any) -> None:
     with pytest.raises(WindowError, match="whole numbers"):

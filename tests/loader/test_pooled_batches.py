@@ -15,6 +15,7 @@ from stepwell import Field, View
 from stepwell.loader import Loader
 from stepwell.order import Order, mixed, pooled, random, sequential, weighted
 from stepwell.store import Store
+from stepwell.transforms import RandomCrop
 from stepwell.windows import WindowReader
 
 from .counting_codec import CountingCodec
@@ -175,6 +176,54 @@ def test_a_state_resumes_at_the_exact_next_batch(view: View, taken: int, epochs:
     rest = [batch["number"].tolist() for batch in itertools.islice(resumed, 20 - taken)]
     batches.close()
     assert head + rest == expected
+
+
+@pytest.mark.parametrize("taken", [1, 3, 5])
+def test_ranks_resume_in_mid_epoch_at_the_exact_next_batch(view: View, taken: int) -> None:
+    fields = {"number": "number", "counted": Field("counted", range(2))}
+    for rank in range(3):
+
+        def make(threads: int, rank: int = rank) -> Loader:
+            order = pooled(POOLS["part"] // 6, seed=2, blocks=8)
+            return Loader(view, fields, batch_size=5, order=order, threads=threads, rank=rank, world_size=3, epochs=2)
+
+        expected = [batch["number"].tolist() for batch in make(0)]
+        loader = make(2)
+        with iter(loader) as batches:
+            head = [next(batches)["number"].tolist() for _ in range(taken)]
+            resumed = make(5)
+            resumed.load_state_dict(loader.state_dict())
+        assert head + [batch["number"].tolist() for batch in resumed] == expected
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+def test_what_is_drawn_for_a_window_depends_neither_on_threads_nor_on_the_pool(view: View, page_cache: bool) -> None:
+    fields = {
+        "number": "number",
+        "crop": Field("image", range(2), decoder=RandomCrop((2, 3))),
+        "goal": Field("number", at="future"),
+        "noisy": Field("number", transform=lambda values, draws: values + draws.uniform()),
+    }
+
+    def run(threads: int, num_bytes: int, batch_size: int = 8) -> dict[int, list]:
+        loader = Loader(
+            view,
+            fields,
+            batch_size=batch_size,
+            order=pooled(num_bytes, blocks=8),
+            threads=threads,
+            page_cache=page_cache,
+        )
+        return {
+            int(number): [batch[key][i].tolist() for key in ("crop", "goal", "noisy")]
+            for batch in loader
+            for i, number in enumerate(batch["number"])
+        }
+
+    expected = run(0, 3_000)
+    assert run(5, 3_000) == expected
+    assert run(2, 3_000, batch_size=13) == expected
+    assert any(goal != number for number, (_, goal, _) in expected.items())
 
 
 @pytest.mark.parametrize("page_cache", [True, False])

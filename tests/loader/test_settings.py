@@ -44,6 +44,11 @@ def test_small_raw_batches_are_built_inline_and_others_by_threads() -> None:
     assert LoaderSettings(threads=3).num_threads(1000, is_raw=True) == 3
 
 
+def test_a_pool_has_work_for_every_cpu() -> None:
+    assert LoaderSettings().num_threads(1000, is_raw=True, is_pooled=True) >= min(available_cpus(), 32)
+    assert LoaderSettings(threads=0).num_threads(1000, is_raw=False, is_pooled=True) == 0
+
+
 def test_small_batches_are_handed_over_together() -> None:
     settings = LoaderSettings()
     assert settings.group(1 << 18, is_raw=True) == 4

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.video import VideoCodec
+from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_rows import parse_row
-from stepwell.errors import DecodeError, SchemaError
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Array, Feature, Image, Video
 from stepwell.testing import SequentialCodecConformance, smooth_image
 
@@ -226,6 +228,14 @@ def test_encoder_that_was_not_built_in_is_refused_when_it_is_needed(monkeypatch:
     monkeypatch.setattr(av, "codecs_available", {"libx264"})
     with pytest.raises(SchemaError, match=r"has no libx265.*It can encode: 'h264'"):
         codec.encoder()
+
+
+def test_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    (tmp_path / "a.mp4").touch()
+    for use in (lambda: codec_of(32, 32, 3), lambda: VideoFile(tmp_path / "a.mp4")):
+        with pytest.raises(MissingDependencyError, match=r"stepwell\[video\]"):
+            use()
 
 
 def test_row_of_another_size_is_refused() -> None:

@@ -393,6 +393,26 @@ def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
         VideoFile(write_video(tmp_path / "old.webm", library="libvpx"))
 
 
+def test_frame_without_a_keyframe_before_it_is_refused_and_can_be_left_out(tmp_path: Path) -> None:
+    """A file that was cut out of an open GOP begins with such frames."""
+    whole = write_video(tmp_path / "whole.mkv", params=OPEN_GOP + "normal")
+    path = tmp_path / "cut.mkv"
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        keys = [number for number, packet in enumerate(packets) if packet.is_keyframe]
+        key = next(key for key in keys if min(packet.pts for packet in packets[key:]) < packets[key].pts)
+        for packet in packets[key:]:
+            packet.stream = stream
+            target.mux(packet)
+    feature = Video((HEIGHT, WIDTH, 3))
+    with pytest.raises(StepError, match=r"has no keyframe before it.*Set start"):
+        list(VideoFile(path).rows(feature))
+    later = VideoFile(path, start=VideoFile(path).frames["seconds"][VideoFile(path).frames["is_keyframe"]][0])
+    _, frames = plain_frames(whole)
+    np.testing.assert_array_equal(Column(later).read(0), frames[len(frames) - later.num_rows])
+
+
 def test_file_that_is_replaced_by_a_shorter_one_is_an_error(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", gop=5)
     video = VideoFile(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,23 +154,22 @@ def _shown_packets(table: PacketTable, start: float, stop: float) -> npt.NDArray
 def _runs(table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[int, list[int]]]:
     """Yield (key packet to begin with, packets shown) of runs of steps.
 
-    A run begins with a key packet that is shown no later than any of its steps, and decoded no later.
+    A step's run begins with the last key packet that is neither decoded nor shown after what the step shows.
     """
     keys = np.flatnonzero(table.is_key)
-    run: list[int] = []
-    last = -1
-    for packet in packets.tolist():
-        possible = keys[(keys <= packet) & (table.pts[keys] <= table.pts[packet])]
-        if not possible.size:
-            raise StepError(f"the frame at {table.seconds[packet]:.6f} s cannot be decoded: no keyframe before it.")
-        key = int(possible[-1])
-        if run and key != last:
-            yield last, run
-            run = []
-        run.append(packet)
-        last = key
-    if run:
-        yield last, run
+    place = np.searchsorted(keys, packets, side="right") - 1
+    while True:
+        is_late = (place >= 0) & (table.pts[keys[place]] > table.pts[packets])
+        if not is_late.any():
+            break
+        place -= is_late
+    if (place < 0).any():
+        first = table.seconds[packets[place < 0][0]]
+        raise StepError(f"the frame at {first:.6f} s has no keyframe before it and cannot be decoded. Set start.")
+    bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(packets)]
+    for begin, end in pairwise(bounds):
+        if begin < end:
+            yield int(keys[place[begin]]), packets[begin:end].tolist()
 
 
 def _run_rows(table: PacketTable, reader: PacketReader, key: int, packets: list[int]) -> Iterator[bytes]:

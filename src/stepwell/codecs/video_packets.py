@@ -200,8 +200,8 @@ def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
 
     def convert(packet: Any) -> bytes:
         is_key = packet.is_keyframe
-        (converted,) = filters.filter(packet)
-        data = bytes(converted)
+        # the filters make one packet of each; a list of several is no case that they know
+        data = b"".join(map(bytes, filters.filter(packet)))
         return _with_sequence_header(data, header) if header and is_key else data
 
     return convert

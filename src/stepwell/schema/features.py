@@ -252,7 +252,7 @@ def Video(
             Default 2, best for windows at random; 10 to 60 is smaller, and as fast with ``pooled`` and in sequence.
         crf: quality, 0 (best) to 51, of "av1" to 63; default 23, 26 and 30 of h264, hevc and av1.
         preset: how hard the encoder tries: "ultrafast" to "placebo", of "av1" 0 (slowest) to 13; default "veryfast",
-            "superfast" and 10.
+            "ultrafast" and 10.
         pixel_format: "yuv420p" (default), of h264 and hevc also "yuv444p"; grey has one of its own.
         names: of the channels.
         final: see `Feature`.

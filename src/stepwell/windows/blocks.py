@@ -129,7 +129,7 @@ def cut_blocks(
     """
     cutter = _Cutter(anchor_starts, records, tuple(reaches), max_bytes)
     cuts = cutter.even_cuts() if sync_rows is None else cutter.sync_cuts(sync_rows)
-    return _joined(cutter.pieces(np.unique(np.concatenate((anchor_starts, cuts)))), cutter)
+    return _joined(cutter.pieces(_distinct(np.concatenate((anchor_starts, cuts)))), cutter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,7 @@ class _Cutter:
             yield cut
 
     def _long_episodes(self) -> Int64s:
-        filled = np.unique(self.anchor_starts)
-        wholes = self.pieces(filled)
+        wholes = self.pieces(_distinct(self.anchor_starts))
         firsts = wholes[piece_bytes(self.reaches, wholes) > self.max_bytes, FIRST_ANCHOR]
         episodes: Int64s = np.searchsorted(self.anchor_starts, firsts, side="right") - 1
         return episodes
@@ -209,12 +208,19 @@ class _Cutter:
         return max(1, room // row_bytes, -(-beyond // row_bytes))
 
 
+def _distinct(numbers: Int64s) -> Int64s:
+    """Return numbers in order, each once: `np.unique` takes ten times as long for those that are nearly so."""
+    ordered = np.sort(numbers, kind="stable")
+    distinct: Int64s = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return distinct
+
+
 def _joined(parts: Int64s, cutter: _Cutter) -> Blocks:
     """Return blocks of parts, joined up to the target, and parts whose rows follow each other as one piece."""
     total = np.concatenate(([0], np.cumsum(piece_bytes(cutter.reaches, parts))))
     bounds = [0]
     while bounds[-1] < len(parts):
-        stop = int(np.searchsorted(total, total[bounds[-1]] + cutter.max_bytes, side="right")) - 1
+        stop = int(total.searchsorted(total[bounds[-1]] + cutter.max_bytes, side="right")) - 1
         bounds.append(max(stop, bounds[-1] + 1))
     is_first = np.zeros(len(parts), np.bool_)
     is_first[bounds[:-1]] = True

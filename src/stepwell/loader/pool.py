@@ -76,6 +76,7 @@ class BlockPool:
         self.slot_bytes = int(np.diff(self._ends[blocks.piece_starts]).max(initial=0))
         self._slots: list[_Slot] = []
         self._by_block: dict[int, _Slot] = {}
+        self._loading: list[_Slot] = []
         self._free_numbers = list(range(num_slots - 1, -1, -1))
         # column of the table in which each piece lies, where it is held
         self._columns = np.zeros(len(blocks.pieces), dtype=np.int64)
@@ -108,18 +109,19 @@ class BlockPool:
             The tasks that load what is not there; None when there is no room now, and nothing has changed then.
         """
         missing = [block for block in needed if block not in self._by_block]
-        if not is_forced and len(missing) > self._num_free(needed):
+        if missing and not is_forced and len(missing) > self._num_free(needed):
             return None
         self._clock += 1
         self._turns = {block: turn for turn, block in enumerate(upcoming)}
         for block in needed:
-            if block in self._by_block:
-                self._by_block[block].hold(self._clock)
+            slot = self._by_block.get(block)
+            if slot is not None:
+                slot.hold(self._clock)
         tasks = []
         for block in missing:
-            slot = self._empty_slot() or self._new_slot()
-            tasks.append(self._load_into(slot, block))
-            slot.hold(self._clock)
+            empty = self._empty_slot() or self._new_slot()
+            tasks.append(self._load_into(empty, block))
+            empty.hold(self._clock)
         return tasks
 
     def take_ahead(self, limit: int) -> list[Task]:
@@ -134,7 +136,8 @@ class BlockPool:
         absent = [block for block in self._turns if block not in self._by_block]
         if not absent:
             return []
-        limit -= sum(not slot.is_loaded for slot in self._by_block.values())
+        self._loading = [slot for slot in self._loading if not slot.is_loaded]
+        limit -= len(self._loading)
         tasks: list[Task] = []
         for block in absent[: max(limit, 0)]:
             slot = self._empty_slot(but=self._turns)
@@ -159,6 +162,7 @@ class BlockPool:
             slot.num_readers = 0
             if not slot.is_loaded or slot.error is not None:
                 self._empty(slot)
+        self._loading = []
         self._shrink()
 
     def rows_of(self, anchors: Int64s) -> HeldRows:
@@ -183,9 +187,8 @@ class BlockPool:
     def _num_free(self, needed: Sequence[int]) -> int:
         """Return how many slots there are for blocks that are not held, those of ``needed`` not counted."""
         kept = set(needed)
-        return max(0, self.num_slots - len(self._slots)) + sum(
-            slot.is_free and slot.block not in kept for slot in self._slots
-        )
+        unused = max(0, self.num_slots - len(self._slots))
+        return unused + sum(slot.is_free and slot.block not in kept for slot in self._slots)
 
     def _empty_slot(self, but: Collection[int] = ()) -> _Slot | None:
         """Return a slot that holds nothing, perhaps after the block that is of the least use has left it.
@@ -217,6 +220,7 @@ class BlockPool:
     def _load_into(self, slot: _Slot, block: int) -> Task:
         slot.begin(block, self._clock)
         self._by_block[block] = slot
+        self._loading.append(slot)
         first, last = self.blocks.piece_starts[block : block + 2].tolist()
         column = slot.number * self._num_pieces
         self._columns[first:last] = np.arange(column, column + last - first)
@@ -271,32 +275,30 @@ class Loan:
 
 
 class _Slot:
-    """Memory for one block, and what is known of the block in it."""
+    """Memory for one block, and what is known of the block in it.
 
-    __slots__ = ("_is_done", "block", "error", "last_taken", "memory", "num_readers", "number")
+    Attributes:
+        is_loaded: whether no thread writes to it, or will.
+    """
+
+    __slots__ = ("_done", "block", "error", "is_loaded", "last_taken", "memory", "num_readers", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.memory: npt.NDArray[np.uint8] | None = None
         self.last_taken = self.num_readers = 0
-        self._is_done = threading.Event()
         self.clear()
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether no thread writes to it, or will."""
-        return self._is_done.is_set()
 
     @property
     def is_free(self) -> bool:
         """Whether its block may leave."""
-        return self.num_readers == 0 and self._is_done.is_set()
+        return self.num_readers == 0 and self.is_loaded
 
     def clear(self) -> None:
         """Hold nothing."""
         self.block: int | None = None
         self.error: BaseException | None = None
-        self._is_done.set()
+        self.is_loaded = True
 
     def hold(self, clock: int) -> None:
         """Count one more reader."""
@@ -306,8 +308,8 @@ class _Slot:
     def begin(self, block: int, clock: int) -> None:
         """Take a block that is going to be loaded."""
         self.block, self.last_taken = block, clock
-        # a new one: those who waited for the last block may still look at theirs
-        self._is_done = threading.Event()
+        self._done = threading.Event()
+        self.is_loaded = False
 
     def load(self, pool: BlockPool) -> None:
         """Load the block; errors are for those who wait for it."""
@@ -317,7 +319,8 @@ class _Slot:
         except BaseException as error:
             self.error = error
         finally:
-            self._is_done.set()
+            self.is_loaded = True
+            self._done.set()
 
     def wait(self) -> None:
         """Return when the block is loaded.
@@ -325,6 +328,8 @@ class _Slot:
         Raises:
             BaseException: what loading it raised.
         """
-        self._is_done.wait()
+        # mostly it is, and a look at an Event costs more than that
+        if not self.is_loaded:
+            self._done.wait()
         if self.error is not None:
             raise self.error

@@ -37,7 +37,7 @@ def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
     # the weights of the rounds before r, summed: the first and the last have that of S / (e - 1) others
     if r == 0:
         return np.int64(0)
-    end_weight = max(1, np.int64(num_resident * _END_WEIGHT + 0.5))
+    end_weight: Any = max(1, np.int64(num_resident * _END_WEIGHT + 0.5))
     if r < num_rounds or r == 1:
         return end_weight + r - 1
     return 2 * end_weight + r - 2

@@ -192,6 +192,13 @@ def test_resized_rows_are_close_to_what_another_library_makes_of_them(shape: tup
         assert psnr_db(small, theirs) > 35
 
 
+@pytest.mark.parametrize("shape", [(60, 80, 3), (61, 79)])
+def test_resizing_to_the_same_size_changes_nothing(shape: tuple[int, ...]) -> None:
+    codec = codec_of(*shape)
+    rows = encoded(codec, [smooth_image(codec.feature, 0)])
+    np.testing.assert_array_equal(decoded(codec, rows, [0], shape[:2])[0], decoded(codec, rows, [0])[0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -99,7 +99,9 @@ class VideoCodec(SequentialCodec):
         for place, row in enumerate(wanted):
             places[rows[row].picture].append(place)
         stream, head = self._stream_of(rows[0])
-        key = stream, self.feature.fixed_shape, size
+        shape = self.feature.fixed_shape
+        # resizing has its own conversion of colours: what keeps its size keeps its pixels
+        key = stream, shape, None if size == shape[:2] else size
         decoder = open_decoder(*key)
         try:
             for number, frame in decoder.pictures([packet for row in rows for packet in row.packets], head):

@@ -55,8 +55,9 @@ class Field:
             bool [B, *window], except for the anchor itself without a time axis.
         combine: for several sources: "stack" makes a new axis after the window's, "concat" joins the steps' arrays
             along their first axis. Dtypes must agree.
-        transform: callable(s) array -> array on [B, *window, ...], applied by the loader in order; one with a parameter
-            ``rng`` is given a numpy Generator that depends on (seed, epoch, position) only.
+        transform: one or several, applied by the loader in order: `stepwell.Transform` objects, or callables array ->
+            array on [B, *window, ...]. A callable with a parameter ``draws`` (or ``rng``) is given random numbers that
+            depend on (seed, epoch, position of the window) only (``rng``: of the batch).
         decoder: what is made of each row before anything else (`stepwell.codecs.Decoder`): a crop, a smaller image.
             Less may be decoded for it.
         at: where the window is placed: at the "anchor" (default), at a row drawn from the rows after it ("future"; the

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec
 from stepwell.errors import CorruptSegmentError, LoaderError
+from stepwell.windows.blocks import piece_bytes
 from stepwell.windows.decoding import ColumnDecoder, RowError, decode_runs, misplaced
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import ALIGNMENT
@@ -71,11 +72,7 @@ class RowLoader:
         Returns:
             int64 [q].
         """
-        total = np.zeros(pieces.shape[:-1], dtype=np.int64)
-        for column in self.columns:
-            first, stop = column.rows(pieces)
-            total += _aligned((stop - first) * column.row_bytes)
-        return total
+        return piece_bytes(self.columns, pieces)
 
     def load(self, piece: Int64s, memory: npt.NDArray[np.uint8]) -> Int64s:
         """Load the rows of one piece.

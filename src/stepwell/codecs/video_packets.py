@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stepwell.errors import DecodeError, MissingDependencyError
 __all__ = ["PacketReader", "PacketTable", "packet_table"]
 
 MAX_KEPT_TABLES = 8
+NO_TIME = int(np.iinfo(np.int64).min)
 # parameter sets go in band, in front of every packet that a decoder may begin with, with start codes
 _FILTERS = {
     "h264": "h264_mp4toannexb,dump_extra",
@@ -41,7 +43,7 @@ class PacketTable:
         kind: of the stream, one of `STREAM_KINDS`.
         height: of its pictures.
         width: likewise.
-        dts: int64, decoding times; the smallest int64 where the file has none.
+        dts: int64, decoding times; `NO_TIME` where the file has none.
         pts: int64, presentation times.
         seconds: float64, presentation times in seconds.
         durations: float64, seconds.
@@ -95,7 +97,7 @@ def _facts(packet: Any, begins: Callable[[Any], bool]) -> tuple[int, int | None,
 
 
 def _dts_of(packet: Any) -> int:
-    return int(np.iinfo(np.int64).min if packet.dts is None else packet.dts)
+    return NO_TIME if packet.dts is None else int(packet.dts)
 
 
 class PacketReader:
@@ -144,24 +146,27 @@ class PacketReader:
     def _from(self, first: int) -> Generator[tuple[int, bytes | None]]:
         """Yield (number, bytes) from a packet at or before `first` on."""
         with _opened(self._path, self._stream) as (container, video):
-            if first > 0:
+            if first > 0 and self._table.dts[first] != NO_TIME:
                 container.seek(int(self._table.dts[first]), stream=video)
             convert = _converter(self._table.kind, video)
             packets = (packet for packet in container.demux(video) if packet.size)
-            begin = next(packets, None)
+            begin = list(islice(packets, 1))
             number = 0 if first == 0 else self._number_of(begin)
-            if begin is not None and number is not None and number <= first:
-                yield number, convert(begin)
-                yield from ((place, convert(packet)) for place, packet in enumerate(packets, start=number + 1))
+            if number is not None and number <= first:
+                for place, packet in enumerate(chain(begin, packets), start=number):
+                    if packet.pts not in self._table.pts[place : place + 1]:
+                        raise DecodeError(f"{self._path}: packet {place} is another; the file was changed.")
+                    yield place, convert(packet)
                 return
         # where seeking lands nobody knows where, read all
         yield from self._from(0)
 
-    def _number_of(self, packet: Any) -> int | None:
-        if packet is None:
-            return None
-        found = np.flatnonzero((self._table.dts == _dts_of(packet)) & (self._table.pts == packet.pts))
-        return int(found[0]) if found.size == 1 else None
+    def _number_of(self, begin: list[Any]) -> int | None:
+        """Return the number of the packet that was found, if there is no other like it."""
+        for packet in begin:
+            found = np.flatnonzero((self._table.dts == _dts_of(packet)) & (self._table.pts == packet.pts))
+            return int(found[0]) if found.size == 1 else None
+        return None
 
 
 @contextmanager

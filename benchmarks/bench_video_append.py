@@ -148,9 +148,10 @@ def _camera() -> stepwell.Feature:
 
 def _frames() -> np.ndarray:
     """Return 60 frames of a camera that turns to and fro, uint8 [60, height, width, 3]."""
-    picture = photo_crops(1, 900)[0]
+    # in the order of memory in which cameras give pixels
+    picture = np.ascontiguousarray(photo_crops(1, 900)[0])
     shifts = np.concatenate([np.arange(30), np.arange(30)[::-1]])
-    return np.stack([picture[4 * s : 4 * s + HEIGHT, 8 * s : 8 * s + WIDTH] for s in shifts.tolist()])
+    return np.array([picture[4 * s : 4 * s + HEIGHT, 8 * s : 8 * s + WIDTH] for s in shifts.tolist()])
 
 
 def _check(store: stepwell.Store, frames: np.ndarray, steps: int) -> None:

@@ -80,7 +80,7 @@ def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTab
         if kind not in STREAM_KINDS:
             raise DecodeError(f"{path}: video of {kind}. Allowed: {', '.join(STREAM_KINDS)}.")
         begins = _beginning_test(kind, video)
-        found = [_facts(packet, begins) for packet in container.demux(video) if packet.size]
+        found = [_facts(packet, begins) for packet in _packets_of(container, video)]
         if not found or any(pts is None for _, pts, *_ in found):
             raise DecodeError(f"{path}: packets without presentation times. Copy it into an mp4 or mkv file first.")
         dts, pts, durations, is_key, is_shown = (np.array(column) for column in zip(*found, strict=True))
@@ -146,27 +146,42 @@ class PacketReader:
     def _from(self, first: int) -> Generator[tuple[int, bytes | None]]:
         """Yield (number, bytes) from a packet at or before `first` on."""
         with _opened(self._path, self._stream) as (container, video):
-            if first > 0 and self._table.dts[first] != NO_TIME:
-                container.seek(int(self._table.dts[first]), stream=video)
-            convert = _converter(self._table.kind, video)
-            packets = (packet for packet in container.demux(video) if packet.size)
-            begin = list(islice(packets, 1))
-            number = 0 if first == 0 else self._number_of(begin)
-            if number is not None and number <= first:
-                for place, packet in enumerate(chain(begin, packets), start=number):
+            number, packets = self._sought(container, video, first)
+            if number >= 0:
+                convert = _converter(self._table.kind, video)
+                for place, packet in enumerate(packets, start=number):
                     if packet.pts not in self._table.pts[place : place + 1]:
                         raise DecodeError(f"{self._path}: packet {place} is another; the file was changed.")
                     yield place, convert(packet)
                 return
-        # where seeking lands nobody knows where, read all
         yield from self._from(0)
 
-    def _number_of(self, begin: list[Any]) -> int | None:
-        """Return the number of the packet that was found, if there is no other like it."""
-        for packet in begin:
-            found = np.flatnonzero((self._table.dts == _dts_of(packet)) & (self._table.pts == packet.pts))
-            return int(found[0]) if found.size == 1 else None
-        return None
+    def _sought(self, container: Any, video: Any, first: int) -> tuple[int, Iterator[Any]]:
+        """Return the number of a packet at or before `first`, -1 where seeking gets lost, and the packets from it on."""
+        if first == 0:
+            return 0, _packets_of(container, video)
+        # by which of its times a packet is found is a matter of the file's format
+        for time in (self._table.pts[first], self._table.dts[first]):
+            if time != NO_TIME:
+                container.seek(int(time), stream=video)
+                packets = _packets_of(container, video)
+                begin = list(islice(packets, 1))
+                number = self._number_of(begin)
+                if 0 <= number <= first:
+                    return number, chain(begin, packets)
+        return -1, iter(())
+
+    def _number_of(self, begin: list[Any]) -> int:
+        """Return the number of the one packet, if there is no other like it; else -1."""
+        found = [
+            np.flatnonzero((self._table.dts == _dts_of(packet)) & (self._table.pts == packet.pts)) for packet in begin
+        ]
+        return int(found[0][0]) if found and found[0].size == 1 else -1
+
+
+def _packets_of(container: Any, video: Any) -> Iterator[Any]:
+    """Yield packets, without the empty ones with which a demuxer says that it is over."""
+    return (packet for packet in container.demux(video) if packet.size)
 
 
 @contextmanager

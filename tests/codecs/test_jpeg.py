@@ -50,6 +50,19 @@ def test_image_of_any_size_comes_back_close_and_equal_to_simplejpegs_own_decodin
     assert psnr_db(decoded, image) > 30
 
 
+@pytest.mark.parametrize("shape", [(9, 13), (9, 13, 1), (16, 24, 3), (9, 13, 3)])
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_rows_are_decoded_to_any_address_and_nothing_is_written_beside_them(shape: Pixels, first: int) -> None:
+    feature = Image(shape, codec="jpeg")
+    codec, image = make_codec(feature), smooth_image(feature, 0)
+    blob = row(codec.encode(image))
+    memory = np.full(image.nbytes + 8, 77, np.uint8)
+    out = memory[first : first + image.nbytes].reshape(shape)
+    codec.decode_into(blob, out)
+    np.testing.assert_array_equal(out, codec.decode(blob))
+    assert set(memory[:first]) | set(memory[first + image.nbytes :]) == {77}
+
+
 def test_pillow_reads_the_rows_as_files_of_the_same_pixels() -> None:
     pillow = pytest.importorskip("PIL.Image")
     feature = Image((37, 53, 3), codec="jpeg", quality=90, subsampling="444")

@@ -25,6 +25,8 @@ def blocks_of(number: int) -> Blocks:
 class Rows:
     """Loads a piece by writing its first anchor into memory; what is loaded is written down."""
 
+    columns = ()
+
     def __init__(self) -> None:
         self.loaded: list[int] = []
         self.broken: set[int] = set()

@@ -259,7 +259,7 @@ def test_an_epoch_decodes_each_row_once_and_those_at_a_blocks_end_for_both(view:
     counts = dict(CountingCodec.counts)
     CountingCodec.counts.clear()
     for piece in bound.blocks.pieces:
-        reader.row_loader.load(piece, np.zeros(int(reader.row_loader.num_bytes(piece)), np.uint8))
+        reader.row_loader.load(piece, np.zeros(int(reader.row_loader.num_bytes(piece[None])[0]), np.uint8))
     assert counts == dict(CountingCodec.counts)
     # a block takes along at most the three rows that its last windows reach
     num_steps = int(view.column("length").sum())

@@ -31,14 +31,20 @@ from stepwell.windows.held import HeldRows
 if TYPE_CHECKING:
     from stepwell.windows.blocks import Blocks
     from stepwell.windows.maps import MapTable
+    from stepwell.windows.reach import Reach
 
 __all__ = ["BlockPool", "Loan", "PieceLoader"]
 
 Int64s = npt.NDArray[np.int64]
+# Where rows of pixels begin at multiples of 32 bytes, libjpeg-turbo (AVX2) writes around the cache, which takes longer
+# than it saves: a codec may decode to odd addresses directly. A few percent of a frame of 224 x 224.
+ODD_BYTES = 1
 
 
 class PieceLoader(Protocol):
     """What brings rows into memory (`stepwell.windows.row_loading.RowLoader` is the real one)."""
+
+    columns: tuple[Reach, ...]
 
     def new_table(self, num_pieces: int) -> MapTable:
         """Return an empty table for so many held pieces."""
@@ -78,6 +84,8 @@ class BlockPool:
         self._by_block: dict[int, _Slot] = {}
         self._loading: list[_Slot] = []
         self._free_numbers = list(range(num_slots - 1, -1, -1))
+        has_bytes_only = all(column.dtype.itemsize == 1 for column in rows.columns)
+        self._first_byte = ODD_BYTES if has_bytes_only else 0
         # column of the table in which each piece lies, where it is held
         self._columns = np.zeros(len(blocks.pieces), dtype=np.int64)
         self._table = rows.new_table(num_slots * self._num_pieces)
@@ -173,7 +181,7 @@ class BlockPool:
         """Load a block into a slot, in any thread."""
         memory = slot.memory
         if memory is None:
-            memory = slot.memory = aligned_empty(self.slot_bytes)
+            memory = slot.memory = aligned_empty(self.slot_bytes + self._first_byte)[self._first_byte :]
         first, last = self.blocks.piece_starts[block : block + 2].tolist()
         edges = (self._ends[first : last + 1] - self._ends[first]).tolist()
         found = [

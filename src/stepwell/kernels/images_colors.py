@@ -23,13 +23,25 @@ __all__ = ["BRIGHTNESS", "CONTRAST", "HUE", "NONE", "SATURATION", "SOLARIZE", "c
 NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 0, 1, 2, 3, 4, 5
 
 RED, GREEN, BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
-ZERO, ONE = np.float32(0), np.float32(1)
+THREE = np.uintp(3)
+ZERO, ONE, SIXTHS = np.float32(0), np.float32(1), np.float32(6)
+
+
+# numba's own min and max of floats have branches, for NaNs
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _least(a: Any, b: Any) -> Any:
+    return a if a < b else b
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _most(a: Any, b: Any) -> Any:
+    return a if a > b else b
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
 def _clipped(value: Any, bound: Any, half: Any) -> Any:
     """Return a value that may be stored; ``half`` is 0.5 where storing truncates."""
-    return min(max(value, ZERO), bound) + half
+    return _least(_most(value, ZERO), bound) + half
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
@@ -64,10 +76,10 @@ def _blend_with(image: Any, channels: Any, amount: Any, other: Any, bound: Any, 
             image[place] = _clipped(np.float32(image[place]) * amount + rest, bound, half)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _saturate(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> None:
-    one, two, step = np.uintp(1), np.uintp(2), np.uintp(channels)
-    for k in range(np.uintp(image.size // channels)):
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _saturate(image: Any, step: Any, amount: Any, bound: Any, half: Any) -> None:
+    one, two = np.uintp(1), np.uintp(2)
+    for k in range(np.uintp(image.size) // step):
         place = k * step
         red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
         rest = (ONE - amount) * _gray(red, green, blue)
@@ -80,30 +92,45 @@ def _saturate(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> 
 def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
     """Return the channel that is ``shift`` sixths of the circle on from a hue, in sixths."""
     place = hue + shift
-    place -= np.float32(6) if place >= np.float32(6) else ZERO
-    return most - chroma * max(min(place, np.float32(4) - place, ONE), ZERO)
+    place = place - SIXTHS if place >= SIXTHS else place
+    return most - chroma * _most(_least(_least(place, np.float32(4) - place), ONE), ZERO)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _turn_hue(image: Any, channels: Any, amount: Any, bound: Any, half: Any) -> None:
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _turn_hue(image: Any, step: Any, amount: Any, bound: Any, half: Any) -> None:
     """Turn hues by a part of the circle, -0.5 to 0.5."""
-    one, two, step = np.uintp(1), np.uintp(2), np.uintp(channels)
+    one, two = np.uintp(1), np.uintp(2)
     # never below zero, so that one subtraction brings every hue back into the circle
-    turn = np.float32(6) * (amount if amount >= ZERO else amount + ONE)
-    for k in range(np.uintp(image.size // channels)):
+    turn = SIXTHS * (amount if amount >= ZERO else amount + ONE)
+    for k in range(np.uintp(image.size) // step):
         place = k * step
         red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
-        most, least = max(red, green, blue), min(red, green, blue)
+        most, least = _most(red, _most(green, blue)), _least(red, _least(green, blue))
         chroma = most - least
         part = ONE / (chroma if chroma > ZERO else ONE)
-        of_red = (green - blue) * part + (np.float32(6) if green < blue else ZERO)
+        of_red = (green - blue) * part
+        of_red = of_red + SIXTHS if green < blue else of_red
         of_green = (blue - red) * part + np.float32(2)
         of_blue = (red - green) * part + np.float32(4)
-        hue = (of_red if most == red else (of_green if most == green else of_blue)) + turn
-        hue -= np.float32(6) if hue >= np.float32(6) else ZERO
+        hue = of_green if most == green else of_blue
+        hue = (of_red if most == red else hue) + turn
+        hue = hue - SIXTHS if hue >= SIXTHS else hue
         image[place] = _clipped(_of_hue(hue, np.float32(5), most, chroma), bound, half)
         image[place + one] = _clipped(_of_hue(hue, np.float32(3), most, chroma), bound, half)
         image[place + two] = _clipped(_of_hue(hue, np.float32(1), most, chroma), bound, half)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _change_pixels(image: Any, channels: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
+    # loops over pixels are vectorised when they know at what distance pixels are: hue took 20 times as long
+    if channels == 3 and kind == HUE:
+        _turn_hue(image, THREE, amount, bound, half)
+    elif channels == 3:
+        _saturate(image, THREE, amount, bound, half)
+    elif kind == HUE:
+        _turn_hue(image, np.uintp(channels), amount, bound, half)
+    else:
+        _saturate(image, np.uintp(channels), amount, bound, half)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -135,36 +162,31 @@ def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: A
                 _blend_with(image, channels, amount, ZERO, bound, half)
             elif kind == CONTRAST:
                 _blend_with(image, channels, amount, _mean_gray(image, channels), bound, half)
-            elif kind == SATURATION and channels >= 3:
-                _saturate(image, channels, amount, bound, half)
-            elif kind == HUE and channels >= 3:
-                _turn_hue(image, channels, amount, bound, half)
+            elif kind in (SATURATION, HUE) and channels >= 3:
+                _change_pixels(image, channels, kind, amount, bound, half)
             elif kind == SOLARIZE:
                 _solarize(image, amount, bound)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def make_gray(images: Any, channels: Any, chosen: Any, out: Any) -> None:
-    """Write the grey of images of three or more channels.
+def make_gray(images: Any, chosen: Any, out: Any) -> None:
+    """Write the grey of images of three channels.
 
     Args:
-        images: uint8 or float32 [m, values], C-contiguous.
-        channels: of a pixel.
+        images: uint8 or float32 [m, pixels * 3], C-contiguous.
         chosen: bool [m]: which images; the others are left out, and ``out`` is not written there.
-        out: [m, pixels * channels of out], of the same dtype; may be ``images``. Its first channel becomes grey, where
-            it has three its first three.
+        out: of the same dtype; [m, pixels], or [m, pixels * 3], all three alike; this may be ``images``.
     """
     half = np.float32(0.5) if images.itemsize == 1 else ZERO
-    pixels = images.shape[1] // channels
-    step = np.uintp(out.shape[1] // pixels)
+    one, two = np.uintp(1), np.uintp(2)
     for i in range(images.shape[0]):
-        if not chosen[i]:
-            continue
         image, target = images[i], out[i]
-        for k in range(np.uintp(pixels)):
-            place = k * np.uintp(channels)
-            gray = _gray(image[place], image[place + np.uintp(1)], image[place + np.uintp(2)]) + half
-            target[k * step] = gray
-            if step >= np.uintp(3):
-                target[k * step + np.uintp(1)] = gray
-                target[k * step + np.uintp(2)] = gray
+        if chosen[i] and target.size == image.size:
+            for k in range(np.uintp(image.size) // THREE):
+                place = k * THREE
+                gray = _gray(image[place], image[place + one], image[place + two]) + half
+                target[place], target[place + one], target[place + two] = gray, gray, gray
+        elif chosen[i]:
+            for k in range(np.uintp(target.size)):
+                place = k * THREE
+                target[k] = _gray(image[place], image[place + one], image[place + two]) + half

@@ -52,7 +52,7 @@ def add_noise(images: Any, keys: Any, deviations: Any, table: Any, bound: Any) -
     """
     half = np.float32(0.5) if images.itemsize == 1 else ZERO
     for i in range(images.shape[0]):
-        image, deviation, state = images[i], deviations[i], keys[i]
+        image, deviation, state = images[i], deviations[i], mix64(keys[i])
         for first in range(0, images.shape[1], 4):
             # four values of sixteen bits a hash
             state += _GOLDEN

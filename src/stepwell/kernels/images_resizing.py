@@ -180,30 +180,30 @@ def _blend_colors(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at:
         to += three
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _blend_color_pairs(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
-    """As `_blend_pixels`, of three channels and two taps."""
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _blend_pairs(row: Any, step: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
+    """As `_blend_pixels`, of two taps; ``step`` is the number of channels, best known to the compiler."""
     half, places = np.int32(1 << (shift - 1)), np.int32(shift)
-    one, two, three = np.uintp(1), np.uintp(2), np.uintp(3)
     to = np.uintp(at)
     for x in range(np.uintp(starts.size)):
-        place = np.uintp(starts[x]) * three
-        after = place + three
+        place = np.uintp(starts[x]) * step
         a, b = weights[x, 0], weights[x, 1]
-        out[to] = _weighed(row[place], a, row[after], b, half) >> places
-        out[to + one] = _weighed(row[place + one], a, row[after + one], b, half) >> places
-        out[to + two] = _weighed(row[place + two], a, row[after + two], b, half) >> places
-        to += three
+        for c in range(step):
+            out[to + c] = _weighed(row[place + c], a, row[place + step + c], b, half) >> places
+        to += step
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _blend_across(row: Any, channels: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
-    if channels != 3:
-        _blend_pixels(row, channels, starts, weights, shift, out, at)
-    elif weights.shape[1] == 2:
-        _blend_color_pairs(row, starts, weights, shift, out, at)
-    else:
+    is_pairs = weights.shape[1] == 2
+    if is_pairs and channels == 1:
+        _blend_pairs(row, np.uintp(1), starts, weights, shift, out, at)
+    elif is_pairs and channels == 3:
+        _blend_pairs(row, np.uintp(3), starts, weights, shift, out, at)
+    elif channels == 3:
         _blend_colors(row, starts, weights, shift, out, at)
+    else:
+        _blend_pixels(row, channels, starts, weights, shift, out, at)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

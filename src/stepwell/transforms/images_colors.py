@@ -249,7 +249,7 @@ class Grayscale(ColorTransform):
         images = computable(layout.images(values))
         out = images if self.channels == 3 else np.empty((*images.shape[:3], 1), images.dtype)
         chosen = of_images(draws.uniform(size=(self.draws_of(layout),)) < self.p, layout)
-        make_gray(flat(images), 3, chosen, flat(out))
+        make_gray(flat(images), chosen, flat(out))
         return layout.windows(out).astype(values.dtype, copy=False)
 
 

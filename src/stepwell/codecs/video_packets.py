@@ -157,7 +157,7 @@ class PacketReader:
         yield from self._from(0)
 
     def _sought(self, container: Any, video: Any, first: int) -> tuple[int, Iterator[Any]]:
-        """Return the number of a packet at or before `first`, -1 where seeking gets lost, and the packets from it on."""
+        """Return the number of a packet at or before `first` and those from it on; -1 where seeking gets lost."""
         if first == 0:
             return 0, _packets_of(container, video)
         # by which of its times a packet is found is a matter of the file's format

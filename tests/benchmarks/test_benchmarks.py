@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-NAMES = ["append", "gather", "jpeg", "memory", "mixing", "pool_jpeg", "start", "video_append", "windows"]
+NAMES = ["append", "crop_jpeg", "gather", "jpeg", "memory", "mixing", "pool_jpeg", "start", "video_append", "windows"]
 KEYS = ["bench", "case", "rival", "ratio", "spread", "ours", "theirs", "unit", "memcpy_gb_per_s"]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import stepwell
 import stepwell.testing.codecs  # registers "running"
@@ -18,6 +20,7 @@ from stepwell.store import Store
 from stepwell.transforms import RandomCrop
 from stepwell.windows import WindowReader
 
+from .conftest import loader_threads
 from .counting_codec import CountingCodec
 
 FEATURES = {
@@ -119,6 +122,42 @@ def test_any_batch_size_does(view: View, batch_size: int, threads: int) -> None:
     positions = order.bind(reader.index).positions(0, 0, reader.index.num_anchors)
     loader = Loader(view, FIELDS, batch_size=batch_size, order=order, threads=threads)
     assert check(loader, reader, positions) == reader.index.num_anchors
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    num_bytes=st.integers(2_500, 30_000),
+    blocks=st.integers(4, 40),
+    batch_size=st.integers(1, 80),
+    threads=st.integers(0, 6),
+    prefetch=st.integers(1, 4),
+    world_size=st.integers(1, 3),
+    ends=st.sampled_from([{}, {"pad": True}, {"drop_last": True}]),
+)
+def test_no_pool_is_too_small_for_any_batches_nor_gives_it_other_bytes(
+    view: View, num_bytes: int, blocks: int, batch_size: int, threads: int, prefetch: int, world_size: int, ends: dict
+) -> None:
+    fields = {"number": "number", "counted": Field("counted", range(-1, 2)), "image": Field("image", [0, 2])}
+    reader = WindowReader(view, fields)
+    positions = {int(number): i for i, number in enumerate(reader.read(np.arange(reader.index.num_anchors))["number"])}
+    for rank in range(world_size):
+        loader = Loader(
+            view,
+            fields,
+            batch_size=batch_size,
+            order=pooled(num_bytes, blocks=blocks),
+            threads=threads,
+            prefetch=prefetch,
+            rank=rank,
+            world_size=world_size,
+            epochs=2,
+            **ends,
+        )
+        for batch in loader:
+            expected = reader.read(np.array([positions[number] for number in batch["number"].tolist()]))
+            for key, value in expected.items():
+                np.testing.assert_array_equal(batch[key], value, err_msg=key)
+        assert not loader_threads()
 
 
 @pytest.mark.parametrize("page_cache", [True, False])

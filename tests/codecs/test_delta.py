@@ -92,7 +92,7 @@ def test_any_rows_of_any_dtype_come_back_bit_for_bit(
     rows = bits.astype(np.uint8).view(dtype).reshape(every, *shape)
     wanted = sorted(data.draw(st.sets(st.integers(0, every - 1))))
     found = decoded(DeltaCodec(feature), encoded(feature, rows), wanted)
-    assert [row.tobytes() for row in found] == [rows[place].tobytes() for place in wanted]
+    assert [row.tobytes() for row in found] == [rows[place, ...].tobytes() for place in wanted]
 
 
 def test_encoder_keeps_no_view_of_a_row_that_its_owner_writes_again() -> None:

@@ -93,7 +93,7 @@ class ZstdCompressor(Compressor):
 
 
 class Lz4Compressor(Compressor):
-    """LZ4: three times as fast to decompress as Zstandard, and half as small again.
+    """LZ4: rows half as large again as by Zstandard, decompressed about twice as fast.
 
     Args:
         level: 0 (fastest), or 1 to 12 of the slower search for smaller rows.

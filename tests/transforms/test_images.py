@@ -144,6 +144,11 @@ def test_a_transform_is_pickled_and_compared_by_what_it_does(transform):
     assert hash(transform) == hash(pickle.loads(pickle.dumps(transform)))
 
 
+def test_sizes_are_the_same_however_they_are_given():
+    assert Resize(8) == Resize((8, 8)) == Resize([8, 8]) == Resize(np.int64(8))
+    assert hash(CenterCrop([8, 9])) == hash(CenterCrop((8, 9)))
+
+
 @pytest.mark.parametrize("transform", ALL, ids=repr)
 def test_an_empty_batch_stays_empty(transform):
     result = transform(pictures(0, 2, 24, 28, 3), draws(0))
@@ -161,6 +166,7 @@ def test_integers_without_a_largest_value_are_refused(transform):
     [
         lambda: RandomCrop(0),
         lambda: CenterCrop((1, 2, 3)),
+        lambda: CenterCrop(8.5),
         lambda: PadShift(-1),
         lambda: Translate(1.5),
         lambda: Resize(8, "cubic"),

@@ -65,6 +65,12 @@ def test_colours_change_by_the_formula(transform, formula, amount, dtype, bound,
     assert np.abs(result - expected).max() <= near
 
 
+def test_the_mean_of_a_large_float_image_is_not_rounded_on_the_way():
+    values = np.random.default_rng(0).random((1, 400, 500, 3), dtype=np.float32)
+    expected = contrast(values[0].astype(np.float64), 0.0, 1)
+    np.testing.assert_allclose(Contrast((0.0, 0.0))(values.copy(), draws(1))[0], expected, rtol=1e-6)
+
+
 def test_a_hue_can_be_turned_backwards():
     values = pictures()
     expected = np.stack([hue(image.astype(np.float64), -0.4, 255) for image in values])

@@ -63,6 +63,15 @@ def test_nearest_takes_the_pixel_under_the_middle(old, new):
     np.testing.assert_array_equal(Resize(new, "nearest")(noise.copy(), draws(2)), noise[:, ys][:, :, xs])
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.int64, np.float64])
+def test_nearest_takes_labels_of_any_dtype_as_it_takes_bytes(dtype):
+    labels = np.random.default_rng(0).integers(0, 2, (6, 2, 24, 40), dtype=np.uint8)
+    for transform in (Resize((11, 50), "nearest"), RandomResizedCrop(16, "nearest")):
+        expected = transform(labels.copy(), draws(6)).astype(dtype)
+        assert transform.output((2, 24, 40), np.dtype(dtype)) == (expected.shape[1:], expected.dtype)
+        np.testing.assert_array_equal(transform(labels.astype(dtype), draws(6)), expected)
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("how", [{"antialias": False}, {}, {"interpolation": "area"}, {"interpolation": "nearest"}])
 @pytest.mark.parametrize(("old", "new"), SIZES[1:4])

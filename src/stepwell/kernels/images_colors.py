@@ -50,16 +50,28 @@ def _gray(red: Any, green: Any, blue: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _mean_gray(image: Any, channels: Any) -> Any:
+def _mean_of(image: Any, first: Any, step: Any) -> Any:
+    """Return the mean of every ``step``-th value from ``first`` on."""
+    number = np.uintp(image.size) // step
+    if image.itemsize == 1:
+        # whole numbers need not be added in order
+        whole = 0
+        for k in range(number):
+            whole += image[k * step + first]
+        return whole / number
     total = 0.0
+    for k in range(number):
+        total += image[k * step + first]
+    return total / number
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _mean_gray(image: Any, channels: Any) -> Any:
+    step = np.uintp(channels)
+    first = _mean_of(image, np.uintp(0), step)
     if channels < 3:
-        for k in range(0, image.size, channels):
-            total += image[np.uintp(k)]
-        return np.float32(total * channels / image.size)
-    for k in range(0, image.size, channels):
-        place = np.uintp(k)
-        total += _gray(image[place], image[place + np.uintp(1)], image[place + np.uintp(2)])
-    return np.float32(total * channels / image.size)
+        return np.float32(first)
+    return np.float32(_gray(first, _mean_of(image, np.uintp(1), step), _mean_of(image, np.uintp(2), step)))
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,14 @@ def sides_of(size: Size) -> tuple[int, int]:
     Raises:
         WindowError: it is not one or two numbers above 0.
     """
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise WindowError(f"an image size of {size!r}. Allowed: a number above 0, or (height, width).")
-    return sides[0], sides[1]
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    try:
+        height, width = (index(side) for side in sides)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1:
+        raise WindowError(f"an image size of {size!r}. Allowed: a whole number above 0, or (height, width).")
+    return height, width
 
 
 def range_of(

@@ -32,7 +32,7 @@ class CenterCrop(CutDecoder):
     size: Size
 
     def __post_init__(self) -> None:
-        sides_of(self.size)
+        object.__setattr__(self, "size", sides_of(self.size))
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """Return the size of the crop; see `Cut.sides`."""
@@ -64,7 +64,7 @@ class RandomCrop(CutDecoder):
     size: Size
 
     def __post_init__(self) -> None:
-        sides_of(self.size)
+        object.__setattr__(self, "size", sides_of(self.size))
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """Return the size of the crop; see `Cut.sides`."""

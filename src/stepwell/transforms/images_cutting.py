@@ -54,6 +54,11 @@ class Cut(ImageTransform):
         return 0
 
     @property
+    def copies_pixels(self) -> bool:
+        """Whether no pixel is made of several: then values may be of any dtype."""
+        return not self.resampling
+
+    @property
     def border(self) -> Color | None:
         """What is outside of an image; None: its nearest pixel."""
         return None
@@ -63,7 +68,7 @@ class Cut(ImageTransform):
         if isinstance(shape, Feature):
             shape, dtype = shape.fixed_shape, shape.np_dtype
         layout = ImageLayout.of(shape)
-        if self.resampling:
+        if not self.copies_pixels:
             check_dtype(dtype, RESIZABLE, f"{type(self).__name__}")
         return layout.shape(*self.sides(layout.height, layout.width)), dtype
 
@@ -196,8 +201,11 @@ def resize(
         kind: of `stepwell.kernels.images_resizing`.
     """
     from stepwell.kernels.images_crops import image_addresses
-    from stepwell.kernels.images_resizing import resize_bytes, resize_floats
+    from stepwell.kernels.images_resizing import NEAREST, resize_bytes, resize_floats
 
+    if kind == NEAREST and images.dtype != np.uint8:
+        pixels = np.ascontiguousarray(images).view(np.uint8)
+        return resize(pixels, boxes, flips, sides, kind).view(images.dtype)
     number, height, width, channels = images.shape
     out = np.empty((number, *sides, channels), images.dtype if images.dtype == np.uint8 else np.float32)
     if images.dtype != np.uint8:

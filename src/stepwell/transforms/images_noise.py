@@ -173,7 +173,7 @@ class Cutout(_Filled):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        sides_of(self.size)
+        object.__setattr__(self, "size", sides_of(self.size))
         check_probability(self.p)
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:

@@ -29,7 +29,7 @@ class Resizing(CutDecoder):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        sides_of(self.size)
+        object.__setattr__(self, "size", sides_of(self.size))
         if self.interpolation not in get_args(Interpolation):
             raise WindowError(f"interpolation {self.interpolation!r}. Allowed: {', '.join(get_args(Interpolation))}.")
 
@@ -40,6 +40,11 @@ class Resizing(CutDecoder):
 
         linear = ANTIALIAS if self.antialias else LINEAR
         return {"linear": linear, "area": AREA, "nearest": NEAREST}[self.interpolation]
+
+    @property
+    def copies_pixels(self) -> bool:
+        """Whether no pixel is made of several; see `Cut.copies_pixels`."""
+        return self.interpolation == "nearest"
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """Return the new size; see `Cut.sides`."""
@@ -52,7 +57,8 @@ class Resize(Resizing):
 
     Args:
         size: height and width, or one number for both.
-        interpolation: "linear"; "area" (the mean of what a pixel covers; linear where an image grows); "nearest".
+        interpolation: "linear"; "area" (the mean of what a pixel covers; linear where an image grows); "nearest", for
+            values of any dtype: labels, masks.
         antialias: for "linear": whether an image that shrinks is filtered as wide as it shrinks. Without, it is as fast
             as can be, and aliases.
 

@@ -24,6 +24,22 @@ def test_padded_batch_says_how_many_rows_are_valid() -> None:
     assert "index 0, 2 of 3 valid" in repr(Batch({}, valid=np.array([True, True, False])))
 
 
+def test_a_mask_on_a_gpu_is_counted_there() -> None:
+    class Mask:
+        """A tensor that numpy cannot read."""
+
+        def __len__(self) -> int:
+            return 3
+
+        def sum(self) -> float:
+            return 2.0
+
+        def __array__(self, *arguments: object) -> np.ndarray:
+            raise TypeError("can't convert cuda tensor")
+
+    assert "index 0, 2 of 3 valid" in repr(Batch({}, valid=Mask()))
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
 def test_copies_of_a_batch_keep_its_attributes(copied) -> None:
     batch = Batch({"a": np.arange(3)}, 1, 2, np.array([True, True, False]))

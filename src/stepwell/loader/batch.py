@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from stepwell.errors import WindowError
 
 __all__ = ["Batch", "nest"]
@@ -23,6 +21,7 @@ class Batch(dict[str, Any]):
             all are real.
 
     Example:
+        >>> import numpy as np
         >>> Batch({"action": np.zeros((64, 16, 2), "float32")}, epoch=1, index=3)
         <Batch epoch 1, index 3
           action: float32[64, 16, 2]>
@@ -48,7 +47,7 @@ class Batch(dict[str, Any]):
         self.valid = valid
 
     def __repr__(self) -> str:
-        padded = "" if self.valid is None else f", {int(np.asarray(self.valid).sum())} of {len(self.valid)} valid"
+        padded = "" if self.valid is None else f", {int(self.valid.sum())} of {len(self.valid)} valid"
         lines = "".join(f"\n  {line}" for line in _describe(self))
         return f"<Batch epoch {self.epoch}, index {self.index}{padded}{lines}>"
 

@@ -50,25 +50,25 @@ def num_taps(kind: Any, length: Any, number: Any) -> Any:
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
     """Set the weights of output i, not yet of sum one; return its first input."""
-    center = (i + 0.5) * scale
+    center, taps = (i + 0.5) * scale, weights.shape[1]
     if kind == NEAREST:
-        weights[0] = 1.0
+        weights[i, 0] = 1.0
         return min(int(center), length - 1)
     if scale <= 1.0 or kind == LINEAR:
         place = min(max(center - 0.5, 0.0), length - 1.0)
         start = min(int(place), max(length - 2, 0))
-        weights[0] = 1.0 - (place - start)
-        weights[weights.size - 1] = 1.0 if weights.size == 1 else place - start
+        weights[i, 0] = 1.0 - (place - start)
+        weights[i, taps - 1] = 1.0 if taps == 1 else place - start
         return start
     if kind == AREA:
         start, stop = int(i * scale), min((i + 1) * scale, float(length))
-        for k in range(weights.size):
-            weights[k] = max(min(start + k + 1.0, stop) - max(float(start + k), i * scale), 0.0)
+        for k in range(taps):
+            weights[i, k] = max(min(start + k + 1.0, stop) - max(float(start + k), i * scale), 0.0)
         return start
     start = max(int(center - scale + 0.5), 0)
     stop = min(int(center + scale + 0.5), length)
     for k in range(stop - start):
-        weights[k] = max(1.0 - abs(start + k + 0.5 - center) / scale, 0.0)
+        weights[i, k] = max(1.0 - abs(start + k + 0.5 - center) / scale, 0.0)
     return start
 
 
@@ -85,8 +85,10 @@ def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) ->
     """
     weights[:] = 0.0
     for i in range(number):
-        start = _set_taps(kind, length, length / number, i, weights[i])
-        total = weights[i].sum()
+        start = _set_taps(kind, length, length / number, i, weights)
+        total = 0.0
+        for k in range(weights.shape[1]):
+            total += weights[i, k]
         # at the end, taps without weight come first, so that none is read after it
         late = max(start + weights.shape[1] - length, 0)
         starts[i] = start - late

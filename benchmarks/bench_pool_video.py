@@ -50,7 +50,7 @@ def run(settings: Settings) -> Iterator[Row]:
         for kind, (gop, target) in ENCODINGS.items():
             case = f"2 steps of {size}x{size}, {kind} GOP {gop}"
             path = settings.data / f"{kind}-{size}.mp4"
-            count = settings.sized(num_frames, 960)
+            count = settings.sized(num_frames, EPISODE)
             write_mp4(path, pan_frames(count, size), size, kind, gop)
             with removed(_import(path, settings.data / "pool-video.well", count)) as store:
                 yield _beside_pyav(store, path, settings, case, target)
@@ -97,7 +97,8 @@ def _beside_lerobot(store: stepwell.Store, path: Path, settings: Settings, case:
         (row,) = skipped(NAME, "lerobot", case)
         return row
     script = Path(__file__).with_name("lerobot_windows.py")
-    command = [python, str(script), str(path), str(settings.data / "lerobot"), str(EPISODE), str(store.num_steps)]
+    # -P: a module of this folder has the name of one that lerobot imports
+    command = [python, "-P", str(script), str(path), str(settings.data / "lerobot"), str(EPISODE), str(store.num_steps)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
     theirs = json.loads(printed.splitlines()[-1])
     transform = (ToFloat(), ToCHW())

@@ -52,9 +52,10 @@ def main() -> None:
     dataset = LeRobotDataset(
         "bench/windows", root=root, delta_timestamps={NAME: [-1 / FPS, 0.0]}, video_backend="torchcodec"
     )
+    # workers first: a decoder that is open in the parent shares its place in the file with theirs
+    best = max(rate(dataset, workers) for workers in (WORKERS, 0))
     index = num_steps // 2 + 7
     means = dataset[index][NAME].mean(dim=(0, 2, 3)).tolist()
-    best = max(rate(dataset, workers) for workers in (0, WORKERS))
     shutil.rmtree(root)
     print(json.dumps({"rate": best, "index": index, "means": means}))
 

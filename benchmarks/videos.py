@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +35,8 @@ def pan_frames(num_frames: int, size: int) -> Iterator[np.ndarray]:
 
 def write_mp4(path: Path, frames: Iterator[np.ndarray], size: int, kind: str, gop: int) -> None:
     """Encode frames with a keyframe every ``gop``."""
+    # svt-av1 would tell its settings on stderr
+    os.environ.setdefault("SVT_LOG", "0")
     library, options = ENCODERS[kind]
     with av.open(str(path), "w") as container:
         stream = container.add_stream(library, rate=FPS, options={**options, "g": str(gop)})
@@ -43,8 +46,10 @@ def write_mp4(path: Path, frames: Iterator[np.ndarray], size: int, kind: str, go
         if kind == "h264":
             stream.options["keyint_min"] = str(gop)
         stream.time_base = Fraction(1, FPS)
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        for number, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture.pts = number
+            container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
 

@@ -6,7 +6,7 @@ import pytest
 from stepwell import Field, Loader, create, random
 from stepwell.codecs import make_codec
 from stepwell.kernels.draws import Draws
-from stepwell.schema import Image
+from stepwell.schema import Array, Image
 from stepwell.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 
 EXACT = [RandomCrop((13, 20)), CenterCrop(16), Resize((20, 44), antialias=False), Resize(16), RandomResizedCrop(30)]
@@ -78,6 +78,15 @@ def test_rows_of_other_dtypes_are_converted(dtype):
             decoder.convert(rows[i], out[i], drawn[i] if decoder.is_random else None)
         np.testing.assert_array_equal(out, decoder(rows.copy(), draws(6)))
     assert feature is None or EXACT[0].output(feature) == ((13, 20, 3), np.dtype("uint8"))
+
+
+@pytest.mark.parametrize("decoder", EXACT, ids=repr)
+def test_a_row_is_one_image_however_many_channels_it_has(decoder):
+    rows = np.random.default_rng(0).integers(0, 256, (6, 24, 32, 40), dtype=np.uint8)
+    result = converted(decoder, Array((24, 32, 40), "uint8"), rows)
+    for first in range(0, 40, 4):
+        part = np.ascontiguousarray(rows[..., first : first + 4])
+        np.testing.assert_array_equal(result[..., first : first + 4], decoder(part, draws(6)))
 
 
 def test_the_same_class_is_a_fields_decoder_and_its_transform(tmp_path):

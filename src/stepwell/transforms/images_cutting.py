@@ -65,11 +65,15 @@ class Cut(ImageTransform):
 
     def output(self, shape: Any, dtype: Any = None) -> tuple[Shape, np.dtype[Any]]:
         """Return shape and dtype afterwards; see `Transform.output`, and for a feature `Decoder.output`."""
-        if isinstance(shape, Feature):
+        is_feature = isinstance(shape, Feature)
+        if is_feature:
             shape, dtype = shape.fixed_shape, shape.np_dtype
         layout = ImageLayout.of(shape)
         if not self.copies_pixels:
             check_dtype(dtype, RESIZABLE, f"{type(self).__name__}")
+        if is_feature:
+            # a row is one image, however many channels it has
+            return (*self.sides(*shape[:2]), *shape[2:]), dtype
         return layout.shape(*self.sides(layout.height, layout.width)), dtype
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:

@@ -38,7 +38,7 @@ EPISODE = 480
 NUM_FRAMES = {96: 24_000, 224: 9_600}
 ENCODINGS = {"h264": (30, 6.0), "av1": (2, 2.0)}
 LEROBOT_TARGET = 8.0
-MOST_BYTES = 512 << 20
+MOST_BYTES, LEAST_BYTES = 512 << 20, 64 << 20
 # windows that the open decoder makes in one turn
 HAND_WINDOWS = 32
 LEROBOT = "STEPWELL_LEROBOT_PYTHON"
@@ -125,7 +125,7 @@ def _beside_lerobot(store: stepwell.Store, path: Path, settings: Settings, case:
 
 def _loader(store: stepwell.Store, threads: int, transform: tuple[stepwell.Transform, ...] = ()) -> stepwell.Loader:
     decoded = store.num_steps * store.schema["image"].row_bytes  # type: ignore[index]
-    order = pooled(min(MOST_BYTES, decoded // 5))
+    order = pooled(min(MOST_BYTES, max(LEAST_BYTES, decoded // 5)))
     fields = {"image": stepwell.Field("image", [-1, 0], transform=transform)}
     return stepwell.Loader(store, fields, batch_size=BATCH, order=order, threads=threads)
 

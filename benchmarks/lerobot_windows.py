@@ -1,6 +1,6 @@
 """Windows of 2 frames through LeRobotDataset: run by an interpreter that has lerobot, by bench_pool_video.py.
 
-Makes a dataset of tiny pictures, puts a given mp4 in the place of its own, and prints {"rate", "index", "means"} as JSON.
+Makes a dataset of tiny pictures, puts a given mp4 in the place of its own, and prints {"rate", "index", "means"}.
 """
 
 import json

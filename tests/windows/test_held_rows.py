@@ -229,3 +229,11 @@ def test_concatenated_runs_still_decode(tmp_path: Any) -> None:
     joined = concatenate(tmp_path / "c.well", stores)
     batch = WindowReader(View(joined), {"x": [0, 1]}).read(np.arange(20))
     assert batch["x"][:, 0, 0].tolist() == [*range(5), *range(100, 106), *range(9)]
+
+
+def test_spans_are_announced_where_the_files_do_not_fit_in_memory(view: View) -> None:
+    positions = np.arange(20)
+    small = WindowReader(view, FIELDS, memory_bytes=0)
+    assert small.maps.is_announcing
+    expected = WindowReader(view, FIELDS).read(positions, draws=draws_of(positions))
+    assert_same(small.read(positions, held=hold_blocks(small, positions, 400), draws=draws_of(positions)), expected)

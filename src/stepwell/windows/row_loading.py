@@ -79,7 +79,7 @@ class RowLoader:
 
         Args:
             piece: int64 [7].
-            memory: uint8 [>= num_bytes], at a multiple of 64 bytes; written.
+            memory: uint8 [>= num_bytes], written. At a multiple of 64 bytes, or anywhere if all columns are of bytes.
 
         Returns:
             int64 [2 * columns], the piece's column of a table's addresses; odd entries are 0.
@@ -146,6 +146,8 @@ class RowLoader:
         if (np.diff(edges) < 0).any() or edges[-1] > blob.size or edges[0] < 0:
             wrong = int(np.argmax(np.append(np.diff(edges) < 0, True)))
             raise RowError(wrong, misplaced(column.name, first + wrong))
+        if self.page_cache and self._maps.is_announcing:
+            _announce(blob[edges[0] : edges[-1]])
         if isinstance(codec, SequentialCodec):
             self._decode_runs(column, codec, (offsets, blob), segment, rows, first, out)
             return
@@ -223,6 +225,13 @@ class RowLoader:
         begin, end = np.searchsorted(self._finals, [(segment << 32) | first, (segment << 32) | stop])
         finals = set((self._finals[begin:end] & 0xFFFFFFFF).tolist())
         return [row for row in range(first, stop) if row not in finals]
+
+
+def _announce(span: npt.NDArray[np.uint8]) -> None:
+    """Tell the system that mapped bytes are about to be read: it fetches them at once instead of a page at a time."""
+    from stepwell.kernels.spans import announce
+
+    announce(np.array([span.__array_interface__["data"][0]]), np.array([span.nbytes]))
 
 
 def _final_rows(index: AnchorIndex) -> Int64s:

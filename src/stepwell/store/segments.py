@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Feature, Schema
+from stepwell.store.direct_reading import read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.mapping import map_descriptor
@@ -126,15 +127,10 @@ class Segment:
             os.close(descriptor)
 
     def _read_past_cache(self, descriptor: int, file: str, start: int, out: npt.NDArray[np.uint8]) -> None:
-        """Fill ``out`` by as few reads as the system allows, and let go of the pages that they brought in."""
-        done = 0
-        while done < out.nbytes:
-            count = os.preadv(descriptor, [out[done:].data], start + done)
-            if count == 0:
-                raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
-            done += count
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, start, out.nbytes, os.POSIX_FADV_DONTNEED)
+        # a writer's pages are not to be flushed because somebody reads them
+        done = read_past_cache(descriptor, start, out, is_direct=self.is_sealed)
+        if done < out.nbytes:
+            raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
 
     def read_rows(self, name: str, start: int, stop: int) -> Any:
         """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size."""

@@ -4,3 +4,6 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# a program of its own, imported by name: as a module of the tests its codecs would be registered twice
+collect_ignore = ["conversion_killing.py"]

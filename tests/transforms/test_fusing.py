@@ -79,6 +79,11 @@ def assert_equal(chain, values):
     return lengths
 
 
+def named(values):
+    """Name a case by its classes: some of them print their address."""
+    return "-".join(str(value) if isinstance(value, int) else type(value).__name__ for value in values) or "none"
+
+
 @pytest.mark.parametrize(
     ("chain", "lengths"),
     [
@@ -105,7 +110,7 @@ def assert_equal(chain, values):
         ([RandomFlip()], [1]),
         ([], []),
     ],
-    ids=str,
+    ids=named,
 )
 @pytest.mark.parametrize("steps", [(), (3,)])
 def test_neighbours_are_done_in_one_pass_and_make_the_same(chain, lengths, steps):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,73 @@ def test_an_interrupted_end_can_be_made_up_for(tmp_path: Path, monkeypatch: pyte
     assert [episode.has_final for episode in store] == [True, False]
     assert_episodes(store, [(1, 7), (2, 6)])
     assert store.verify(deep=True).is_ok
+
+
+def interrupted_at_return(call: Callable[[], Any], number: int) -> bool:
+    """Call it, and be interrupted when the function number so and so that it calls returns; False: all was over before.
+
+    That is where a signal's handler may raise: right after what was called has done its work.
+    """
+    count = itertools.count()
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if event == "return" and next(count) == number:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_append_that_was_interrupted_anywhere_can_be_made_up_for(tmp_path: Path) -> None:
+    store = make(tmp_path / "a.well", "slow", "plain", "late")
+    with store.writer() as writer:
+        writer.append(step(store, 0, 0))
+        number = 0
+        # every step is new, so that a row of two steps would show
+        while interrupted_at_return(lambda: writer.append(step(store, 0, number + 1)), number):
+            number += 1
+            writer.end_episode()
+            writer.append(step(store, 0, 1000 + number))
+        writer.end_episode()
+    assert number > 10
+    for episode in store:
+        for name in ("slow", "plain", "late"):
+            assert np.array_equal(episode[name], values(0, 3000)[episode["t"]]), (episode, name)
+    assert store.verify(deep=True).is_ok
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_step_that_takes_the_place_of_one_that_failed_is_not_committed_before_it_is_stored(
+    tmp_path: Path, ends: bool
+) -> None:
+    slow = Array(SHAPE, "int32", codec="slow-running", milliseconds=40)
+    quick = Array(SHAPE, "int32", codec="running", at=int(values(0, 2)[1, 0, 0]))
+    store = create(tmp_path / "a.well", {"slow": slow, "quick": quick})
+    rows = values(0, 3)
+    with store.writer() as writer:
+        writer.append(slow=rows[0], quick=rows[0])
+        with pytest.raises(EncodeError):
+            writer.append(slow=rows[1], quick=rows[1])
+        if ends:
+            writer.end_episode()
+        # the slow column has stored its row of the step that failed
+        time.sleep(0.15)
+        writer.append(slow=rows[2], quick=rows[2])
+        reader = open(store.path, mode="r")
+        assert [len(episode["slow"]) for episode in reader] in ([1], [2], [1, 1])
+        for name in ("slow", "quick"):
+            found = np.concatenate([episode[name] for episode in reader])
+            assert np.array_equal(found, rows[[0, 2]][: len(found)]), name
 
 
 def test_append_does_not_wait_for_a_slow_codec_until_the_queue_is_full(

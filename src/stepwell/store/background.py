@@ -50,7 +50,9 @@ class BackgroundRows:
             slot.reshape(-1).view(np.uint8)[:] = 0
         self._num_unmade = num_slots - len(self._free)
         self._queue: deque[tuple[Callable[[], None], Slot | None]] = deque()
-        self._changed = threading.Condition()
+        # taken as it is: a Ctrl-C between a Condition's own __enter__ and its caller would leave it taken for ever
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self.error: BaseException | None = None
@@ -73,7 +75,11 @@ class BackgroundRows:
     def put(self, row: int, value: Any) -> None:
         """Copy a value into the queue; waits while it is full."""
         slot = self._take_slot()
-        _copy(slot, value)
+        try:
+            _copy(slot, value)
+        except BaseException:
+            self._free.append(slot)
+            raise
         self._enqueue(lambda: self.rows.put(row, slot), slot)
 
     def put_encoded(self, row: int, blobs: Iterable[bytes]) -> None:
@@ -93,14 +99,14 @@ class BackgroundRows:
         # the garbage collector may end a forgotten writer in this very thread
         if threading.current_thread() is self._thread:
             return
-        with self._changed:
+        with self._lock:
             while self._queue and self.error is None:
                 self._changed.wait()
         self._check()
 
     def close(self) -> None:
         """Drop what is in the queue, wait for the row that is being encoded, and let go of the encoder."""
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
         thread = self._thread
@@ -115,7 +121,7 @@ class BackgroundRows:
             raise EncodeError(f"feature {self.rows.name!r}: its encoder was closed. Make a new writer.")
 
     def _take_slot(self) -> Slot:
-        with self._changed:
+        with self._lock:
             while not self._free and not self._num_unmade and self.error is None:
                 self._changed.wait()
             self._check()
@@ -125,7 +131,7 @@ class BackgroundRows:
         return np.empty(self._shape, self._dtype)
 
     def _enqueue(self, action: Callable[[], None], slot: Slot | None = None) -> None:
-        with self._changed:
+        with self._lock:
             self._check()
             self._queue.append((action, slot))
             self._changed.notify_all()
@@ -135,7 +141,7 @@ class BackgroundRows:
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._queue and not self._is_stopped:
                     self._changed.wait()
                 if self._is_stopped:
@@ -146,7 +152,7 @@ class BackgroundRows:
                 self._committed()
             except BaseException as error:
                 self.error = error
-            with self._changed:
+            with self._lock:
                 if self.error is None:
                     self._queue.popleft()
                     if slot is not None:

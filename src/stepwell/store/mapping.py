@@ -32,9 +32,9 @@ class _Map:
     __slots__ = ("__array_interface__", "_address", "_munmap", "_num_bytes")
 
     def __init__(self, address: int, num_bytes: int, writable: bool) -> None:
+        self._munmap = _libc().munmap
         self._address = address
         self._num_bytes = num_bytes
-        self._munmap = _libc().munmap
         self.__array_interface__ = {
             "shape": (num_bytes,),
             "typestr": "|u1",

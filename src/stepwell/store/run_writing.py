@@ -99,7 +99,7 @@ class RunWriter:
 
     def _go_to(self, row: int) -> None:
         """Take back the rows from number ``row`` on, if there are any."""
-        if row < self._num_put:
+        if row < max(self._num_put, self.num_ready):
             self.end()
             self._num_put = self.num_ready = row
 
@@ -112,7 +112,7 @@ class RunWriter:
         """Save what the encoder kept back, let go of it, and return the error to raise."""
         if self._encoder is not None:
             with suppress(Exception):
-                self._store(self._encoder.end()[: self._num_put - self.num_ready])
+                self._store(self._encoder.end()[: max(0, self._num_put - self.num_ready)])
             with suppress(Exception):
                 self.close()
         if isinstance(error, EncodeError | OSError) or not isinstance(error, Exception):

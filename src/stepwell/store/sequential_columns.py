@@ -38,6 +38,7 @@ class SequentialColumns:
         self._progress = progress
         self._lock = threading.Lock()
         self._limit = 0
+        self._num_tried = 0
         self._places: list[tuple[int, str, RunWriter | BackgroundRows]] = []
         slow = sum(schema[name].row_bytes for name, column in columns.items() if _is_slow(column))
         num_slots = max(MIN_SLOTS, queue_bytes // max(1, slow))
@@ -63,11 +64,15 @@ class SequentialColumns:
 
     def put(self, row: int, values: Sequence[Any]) -> None:
         """Take a step, in the schema's order; waits while a queue is full."""
+        is_again = self._try(row + 1) > row
         for place, _, rows in self._places:
             rows.put(row, values[place])
+        if is_again:
+            self._replace(row + 1)
 
     def put_rows(self, row: int, columns: Sequence[Any], count: int) -> None:
         """Take ``count`` steps by columns, in the schema's order."""
+        is_again = self._try(row + count) > row
         given = []
         for place, _, rows in self._places:
             if isinstance(columns[place], EncodedRows):
@@ -77,6 +82,8 @@ class SequentialColumns:
         for i in range(count):
             for values, rows in given:
                 rows.put(row + i, values[i])
+        if is_again:
+            self._replace(row + count)
 
     def commit(self, rows: int) -> None:
         """Let the first ``rows`` rows be committed as soon as they are ready."""
@@ -86,6 +93,7 @@ class SequentialColumns:
 
     def end_run(self, row: int, final: Mapping[str, Any] | None) -> None:
         """End the episode before row number ``row``, which is its final row if there is one; waits for all rows."""
+        self._try(row + (final is not None))
         for _, name, rows in self._places:
             value = None if final is None else final.get(name)
             if isinstance(value, EncodedRows):
@@ -95,8 +103,7 @@ class SequentialColumns:
             rows.end()
             if final is not None and value is None:
                 rows.put_encoded(row, [b""])
-        for _, _, rows in self._places:
-            rows.wait()
+        self._wait()
 
     def settle(self) -> None:
         """Wait until every step is stored; where an encoder keeps rows back, end its run for that."""
@@ -104,14 +111,27 @@ class SequentialColumns:
             rows.wait()
             if rows.is_behind:
                 rows.end()
-        for _, _, rows in self._places:
-            rows.wait()
+        self._wait()
         self._commit_ready()
 
     def close(self) -> None:
         """Let go of the encoders and their threads; what they have not stored is lost."""
         for _, _, rows in self._places:
             rows.close()
+
+    def _try(self, stop: int) -> int:
+        """Take note that rows before ``stop`` are put; return the row before which some columns may have rows."""
+        before, self._num_tried = self._num_tried, max(self._num_tried, stop)
+        return before
+
+    def _replace(self, stop: int) -> None:
+        """Wait until rows that were put again are stored: what they replace must not be committed for them."""
+        self._wait()
+        self._num_tried = stop
+
+    def _wait(self) -> None:
+        for _, _, rows in self._places:
+            rows.wait()
 
     def _commit_ready(self) -> None:
         with self._lock:

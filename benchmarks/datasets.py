@@ -88,7 +88,8 @@ def photo_crops(num_frames: int, size: int) -> np.ndarray:
     planes = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(4, side, side))) / frequency**1.4, s=(side, side))
     planes /= planes.std(axis=(1, 2), keepdims=True)
     picture = 128 + 55 * planes[0][..., None] + 12 * np.moveaxis(planes[1:], 0, -1)
-    picture = np.clip(picture, 0, 255).astype(np.uint8)
+    # in memory too: crops of planes would be stacked as planes
+    picture = np.ascontiguousarray(np.clip(picture, 0, 255).astype(np.uint8))
     corners = rng.integers(0, side - size, size=(num_frames, 2))
     return np.stack([picture[y : y + size, x : x + size] for y, x in corners.tolist()])
 

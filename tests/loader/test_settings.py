@@ -49,6 +49,13 @@ def test_a_pool_has_work_for_every_cpu() -> None:
     assert LoaderSettings(threads=0).num_threads(1000, is_raw=False, is_pooled=True) == 0
 
 
+def test_past_the_page_cache_other_threads_work_while_some_wait_for_the_disk() -> None:
+    settings = LoaderSettings(page_cache=False)
+    assert settings.num_threads(1000, is_raw=False) == min(2 * available_cpus(), 8)
+    assert settings.num_threads(1000, is_raw=False, is_pooled=True) == min(2 * available_cpus(), 32)
+    assert LoaderSettings(page_cache=False, threads=1).num_threads(1000, is_raw=False, is_pooled=True) == 1
+
+
 def test_small_batches_are_handed_over_together() -> None:
     settings = LoaderSettings()
     assert settings.group(1 << 18, is_raw=True) == 4

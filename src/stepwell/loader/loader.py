@@ -48,7 +48,8 @@ class Loader:
         rank: of this process, ``0 <= rank < world_size``; plain ints: ``torch.distributed.get_rank()``,
         world_size: and ``torch.distributed.get_world_size()``.
         threads: that build batches; 0 builds in the consumer. Default: 0 for raw batches below 1 MiB, which cost less
-            than a hand-over, else one a CPU, at most 8. The batches are the same for any number.
+            than a hand-over, else one a CPU (two with ``page_cache=False``: some wait for the disk), at most 8, of a
+            pooled order 32. The batches are the same for any number.
         prefetch: hand-overs a thread builds ahead, default 2; a hand-over is one batch, or small ones of 1 MiB together
             (128 KiB where rows are decoded, at most 16 batches).
         to: "numpy" (default), or "torch": tensors over the same memory. What torch has no dtype for stays numpy: text,

@@ -16,6 +16,7 @@ __all__ = ["LoaderSettings"]
 MAX_AUTO_THREADS = 8
 # each has a block of its own under way, and blocks are a share of the pool
 MAX_POOL_THREADS = 32
+DISK_THREADS = 2
 INLINE_BYTES = 1 << 20
 RAW_HANDOVER_BYTES = 1 << 20
 # decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
@@ -97,6 +98,8 @@ class LoaderSettings:
     def num_threads(self, batch_bytes: int, is_raw: bool, is_pooled: bool = False) -> int:
         """Return the number of threads to use: what the user said, else by the work in a batch.
 
+        Past the page cache there are two a CPU: while one of them waits for the disk the other copies or decodes.
+
         Args:
             batch_bytes: decoded bytes of a batch.
             is_raw: whether nothing is decoded, nor read past the page cache.
@@ -104,11 +107,12 @@ class LoaderSettings:
         """
         if self.threads is not None:
             return self.threads
+        wanted = available_cpus() if self.page_cache else DISK_THREADS * available_cpus()
         if is_pooled:
-            return min(available_cpus(), MAX_POOL_THREADS)
+            return min(wanted, MAX_POOL_THREADS)
         if is_raw and batch_bytes < INLINE_BYTES:
             return 0
-        return min(available_cpus(), MAX_AUTO_THREADS)
+        return min(wanted, MAX_AUTO_THREADS)
 
     def group(self, batch_bytes: int, is_raw: bool) -> int:
         """Return the number of batches that a thread hands over at a time."""

@@ -34,7 +34,7 @@ def read_past_cache(descriptor: int, start: int, out: Bytes, *, is_direct: bool 
     """Read bytes of a file, and leave nothing of them in the page cache that was not there.
 
     Args:
-        descriptor: an open file; nobody else reads by it meanwhile.
+        descriptor: a file that is open for reading; nobody else uses it meanwhile.
         start: the first byte wanted.
         out: uint8 [n], contiguous, written.
         is_direct: whether O_DIRECT may be used; not for a file that is being written, whose pages it would flush.
@@ -55,7 +55,7 @@ def read_past_cache(descriptor: int, start: int, out: Bytes, *, is_direct: bool 
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        # where blocks are not enough for the file's system, or it ends within one
+        # what is left is beyond the file's end, or its system asks for larger blocks
         _set_direct(descriptor, False)
     if done < out.nbytes:
         done += _read_cached(descriptor, start + done, out[done:])
@@ -111,9 +111,8 @@ def _set_direct(descriptor: int, is_direct: bool) -> bool:
         return False
     import fcntl
 
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_DIRECT if is_direct else 0)
     except OSError:
         return False
     return True

@@ -197,6 +197,23 @@ def test_what_does_not_fit_the_images_is_refused_with_both_sizes(transform):
         transform.output((24, 28, 3), np.dtype("uint8"))
 
 
+@pytest.mark.parametrize("fill", [(1, 2), (0, 0, 0, 255), 300, -1, 0.5])
+@pytest.mark.parametrize(
+    "transform", [lambda f: Translate(2, f), lambda f: Cutout(3, fill=f), lambda f: RandomErasing(fill=f)]
+)
+def test_a_colour_that_images_cannot_have_is_refused_before_any_is_filled(transform, fill):
+    with pytest.raises(WindowError, match="fill=.* Allowed"):
+        transform(fill).output((24, 28, 3), np.dtype("uint8"))
+
+
+@pytest.mark.parametrize(
+    ("cut", "shape"), [(Resize((5, 9)), (20, 30, 9)), (RandomResizedCrop(6), (2, 24, 24, 6)), (RandomCrop(4), (3, 9, 9))]
+)
+def test_a_size_at_which_other_axes_would_be_taken_for_the_image_is_refused(cut, shape):
+    with pytest.raises(WindowError, match="would be taken for"):
+        cut.output(shape, np.dtype("uint8"))
+
+
 def test_importing_the_transforms_loads_no_compiler():
     code = "import sys, stepwell.transforms; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -151,6 +151,18 @@ def check_dtype(dtype: np.dtype[Any], allowed: Collection[str], what: str) -> No
         raise WindowError(f"{what} of {dtype.name} images. Allowed: {', '.join(allowed)}.")
 
 
+def check_layout(layout: ImageLayout, height: int, width: int, what: str) -> None:
+    """Raise WindowError for a size at which whatever comes next would take other axes for those of the images."""
+    shape = layout.shape(height, width)
+    found = ImageLayout.of(shape)
+    if (found.height, found.width, found.channels) != (height, width, layout.channels):
+        raise WindowError(
+            f"{what} to {height}x{width} makes windows of shape {shape}, which would be taken for images of "
+            f"{found.height}x{found.width} with {found.channels} channels. Use a width of more than "
+            f"{max(FEW_CHANNELS, layout.channels)}, or cut in the decoder: Field(decoder=...)."
+        )
+
+
 def check_probability(p: float) -> None:
     """Raise WindowError for what is no probability."""
     if not 0.0 <= p <= 1.0:

@@ -16,7 +16,7 @@ from stepwell.codecs.decoders import Decoder
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.schema import Feature
-from stepwell.transforms.images import ImageLayout, ImageTransform, check_dtype, of_images
+from stepwell.transforms.images import ImageLayout, ImageTransform, check_dtype, check_layout, of_images
 from stepwell.transforms.transform import Shape
 
 __all__ = ["Cut", "CutDecoder", "Interpolation", "cut", "resize"]
@@ -74,7 +74,11 @@ class Cut(ImageTransform):
         if is_feature:
             # a row is one image, however many channels it has
             return (*self.sides(*shape[:2]), *shape[2:]), dtype
-        return layout.shape(*self.sides(layout.height, layout.width)), dtype
+        if self.border is not None:
+            check_color(self.border, layout.channels, dtype, type(self).__name__)
+        sides = self.sides(layout.height, layout.width)
+        check_layout(layout, *sides, f"{type(self).__name__}")
+        return layout.shape(*sides), dtype
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images cut; see `Transform.__call__`."""
@@ -179,6 +183,22 @@ def cut(
     fill = border_pixel(border, channels, images.dtype)
     crop_rows(image_addresses(images), (height, width, pixel), boxes, flips, fill, rows)
     return out
+
+
+def check_color(color: Color, channels: int, dtype: np.dtype[Any], what: str) -> None:
+    """Raise WindowError for a colour that images of so many channels and such values cannot have."""
+    numbers = np.asarray(color, np.float64)
+    if numbers.shape not in ((), (1,), (channels,)):
+        raise WindowError(
+            f"{what} with fill={color!r} of images of {channels} channels. Allowed: one number, or one a channel."
+        )
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        if not ((numbers == np.rint(numbers)) & (numbers >= bounds.min) & (numbers <= bounds.max)).all():
+            raise WindowError(
+                f"{what} with fill={color!r} of {dtype.name} images. Allowed: whole numbers from {bounds.min} to "
+                f"{bounds.max}."
+            )
 
 
 def border_pixel(border: Color | None, channels: int, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:

@@ -23,7 +23,7 @@ from stepwell.transforms.images import (
 )
 from stepwell.transforms.images_colors import COLORED, bound_of, computable, flat
 from stepwell.transforms.images_crops import boxes_within
-from stepwell.transforms.images_cutting import Color, border_pixel
+from stepwell.transforms.images_cutting import Color, border_pixel, check_color
 from stepwell.transforms.transform import Shape
 
 __all__ = ["Cutout", "GaussianBlur", "GaussianNoise", "RandomErasing"]
@@ -134,13 +134,20 @@ class _Filled(ImageTransform):
         """Return both as they are; see `Transform.output`."""
         layout = ImageLayout.of(shape)
         self._boxes(layout.height, layout.width, Draws(np.zeros(1, np.uint64)), 1)
+        check_color(self._color, layout.channels, dtype, type(self).__name__)
         return shape, dtype
+
+    @property
+    @abstractmethod
+    def _color(self) -> Color:
+        """What boxes are filled with."""
 
     @abstractmethod
     def _boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         """Return boxes, int64 [B, number, 4]; height 0: none."""
 
-    def _fill(self, values: npt.NDArray[Any], draws: Draws, color: Color) -> npt.NDArray[Any]:
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images changed; see `Transform.__call__`."""
         from stepwell.kernels.images_filters import fill_boxes
 
         layout = ImageLayout.of(values.shape[1:])
@@ -148,7 +155,7 @@ class _Filled(ImageTransform):
         boxes = of_images(self._boxes(layout.height, layout.width, draws, self.draws_of(layout)), layout)
         # kernels know no float16, and colours are only copied
         words = np.dtype(f"u{values.dtype.itemsize}")
-        fill_boxes(images.view(words), boxes, border_pixel(color, layout.channels, values.dtype).view(words))
+        fill_boxes(images.view(words), boxes, border_pixel(self._color, layout.channels, values.dtype).view(words))
         return layout.windows(images)
 
 
@@ -176,9 +183,9 @@ class Cutout(_Filled):
         object.__setattr__(self, "size", sides_of(self.size))
         check_probability(self.p)
 
-    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
-        """Return the images changed; see `Transform.__call__`."""
-        return self._fill(values, draws, self.fill)
+    @property
+    def _color(self) -> Color:
+        return self.fill
 
     def _boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         sides = sides_of(self.size)
@@ -214,9 +221,9 @@ class RandomErasing(_Filled):
         if not 0 < self.scale[0] <= self.scale[1] <= 1 or not 0 < self.ratio[0] <= self.ratio[1]:
             raise WindowError(f"{self!r}. Allowed: ranges above 0, scale at most 1.")
 
-    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
-        """Return the images changed; see `Transform.__call__`."""
-        return self._fill(values, draws, self.fill)
+    @property
+    def _color(self) -> Color:
+        return self.fill
 
     def _boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         areas = height * width * draws.uniform(*self.scale, (number,))

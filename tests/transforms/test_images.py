@@ -202,12 +202,13 @@ def test_what_does_not_fit_the_images_is_refused_with_both_sizes(transform):
     "transform", [lambda f: Translate(2, f), lambda f: Cutout(3, fill=f), lambda f: RandomErasing(fill=f)]
 )
 def test_a_colour_that_images_cannot_have_is_refused_before_any_is_filled(transform, fill):
-    with pytest.raises(WindowError, match="fill=.* Allowed"):
+    with pytest.raises(WindowError, match=r"fill=.* Allowed"):
         transform(fill).output((24, 28, 3), np.dtype("uint8"))
 
 
 @pytest.mark.parametrize(
-    ("cut", "shape"), [(Resize((5, 9)), (20, 30, 9)), (RandomResizedCrop(6), (2, 24, 24, 6)), (RandomCrop(4), (3, 9, 9))]
+    ("cut", "shape"),
+    [(Resize((5, 9)), (20, 30, 9)), (RandomResizedCrop(6), (2, 24, 24, 6)), (RandomCrop(4), (3, 9, 9))],
 )
 def test_a_size_at_which_other_axes_would_be_taken_for_the_image_is_refused(cut, shape):
     with pytest.raises(WindowError, match="would be taken for"):

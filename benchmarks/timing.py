@@ -73,16 +73,19 @@ class Rates:
         return self.median(MEMCPY)
 
 
-def time_rounds(contenders: Mapping[str, Work], settings: Settings) -> Rates:
+def time_rounds(contenders: Mapping[str, Work], settings: Settings, before: Callable[[], None] | None = None) -> Rates:
     """Let contenders take turns.
 
     Args:
         contenders: name to a callable that does some work, and returns how many units it did. `MEMCPY` joins them.
         settings: rounds and the seconds of a turn.
+        before: what is done before each turn and not timed; a turn is then one call, however long it takes.
     """
     contenders = {**contenders, MEMCPY: _memcpy()}
     names = list(contenders)
     for work in contenders.values():
+        if before is not None:
+            before()
         work()
     gc.collect()
     # what was made before the rounds is not looked through in them
@@ -91,7 +94,9 @@ def time_rounds(contenders: Mapping[str, Work], settings: Settings) -> Rates:
     for turn in range(settings.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            rates[name].append(_rate(contenders[name], settings.block_seconds))
+            if before is not None:
+                before()
+            rates[name].append(_rate(contenders[name], settings.block_seconds if before is None else 0.0))
     gc.unfreeze()
     return Rates({name: np.array(found) for name, found in rates.items()})
 
@@ -125,7 +130,7 @@ def _memcpy() -> Work:
 def _rate(work: Work, seconds: float) -> float:
     units = 0.0
     start = now = time.perf_counter()
-    while now - start < seconds:
+    while units == 0 or now - start < seconds:
         units += work()
         now = time.perf_counter()
     return units / (now - start)

@@ -346,7 +346,7 @@ def test_step_without_a_frame_at_its_time_is_named(tmp_path: Path) -> None:
         VideoFile(path, timestamps=[0.0, np.nan])
     with pytest.raises(StepError, match="not descending"):
         VideoFile(path, timestamps=[0.04, 0.0])
-    with pytest.raises(StepError, match="no frame between start and stop"):
+    with pytest.raises(StepError, match=r"no frame between start=100 and stop=None\. It has frames from 0\.0"):
         VideoFile(path, start=100, timestamps=[100.0])
 
 
@@ -393,6 +393,61 @@ def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
         VideoFile(write_video(tmp_path / "old.webm", library="libvpx"))
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tolerance": -1.0}, "tolerance=-1.0"),
+        ({"tolerance": np.nan}, "tolerance=nan"),
+        ({"start": np.nan}, "no frame between start=nan"),
+        ({"start": 1.0, "stop": 0.5}, "no frame between start=1.0 and stop=0.5"),
+        ({"timestamps": [0.0, 0.08, 0.04]}, r"step 2 is at 0\.04.*the one before at 0\.08"),
+        ({"timestamps": ["now"]}, "Allowed: numbers"),
+        ({"timestamps": 0.0}, "one number a step"),
+    ],
+)
+def test_times_that_cannot_be_are_refused_and_say_which(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    with pytest.raises(StepError, match=rf"a\.mp4.*{message}"):
+        VideoFile(path, **values)
+
+
+@pytest.mark.parametrize("suffix", ["avi", "asf"])
+def test_format_that_does_not_keep_when_b_frames_are_shown_is_refused_if_there_are_any(
+    tmp_path: Path, suffix: str
+) -> None:
+    with pytest.raises(DecodeError, match=rf"has B-frames.*\({suffix}\)"):
+        VideoFile(write_video(tmp_path / f"a.{suffix}", params="bframes=3"))
+    check_equals_plain_decoding(write_video(tmp_path / f"b.{suffix}", params="bframes=0"))
+
+
+def test_names_in_a_file_may_be_of_any_encoding(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv")
+    data = path.read_bytes()
+    assert b"Lavf" in data
+    path.write_bytes(data.replace(b"Lavf", b"L\xe4vf"))
+    assert VideoFile(path).num_rows == NUM_FRAMES
+
+
+def test_damage_anywhere_in_a_file_is_told_with_its_name(tmp_path: Path) -> None:
+    path, random = write_video(tmp_path / "a.mp4", params="bframes=3"), np.random.default_rng(3)
+    whole = np.frombuffer(path.read_bytes(), np.uint8)
+    table = bytes(whole).index(b"moov")
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(whole[: (table + len(whole)) // 2].tobytes())
+    with pytest.raises(DecodeError, match=r"cut\.mp4"):
+        VideoFile(cut)
+    for number in range(60):
+        data = whole.copy()
+        data[random.integers(table, len(data), 4)] ^= np.uint8(1 << random.integers(8))
+        damaged = tmp_path / f"{number}.mp4"
+        damaged.write_bytes(data.tobytes())
+        try:
+            video = VideoFile(damaged)
+            list(video.rows(video.feature))
+        except (DecodeError, StepError, SchemaError) as error:
+            assert damaged.name in str(error)
+
+
 def test_frame_without_a_keyframe_before_it_is_refused_and_can_be_left_out(tmp_path: Path) -> None:
     """A file that was cut out of an open GOP begins with such frames."""
     whole = write_video(tmp_path / "whole.mkv", params=OPEN_GOP + "normal")
@@ -406,7 +461,7 @@ def test_frame_without_a_keyframe_before_it_is_refused_and_can_be_left_out(tmp_p
             packet.stream = stream
             target.mux(packet)
     feature = Video((HEIGHT, WIDTH, 3))
-    with pytest.raises(StepError, match=r"has no keyframe before it.*Set start"):
+    with pytest.raises(StepError, match=r"cut\.mkv: .* has no keyframe before it.*Set start"):
         list(VideoFile(path).rows(feature))
     later = VideoFile(path, start=VideoFile(path).frames["seconds"][VideoFile(path).frames["is_keyframe"]][0])
     _, frames = plain_frames(whole)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,7 @@ def test_an_append_that_was_interrupted_anywhere_can_be_made_up_for(tmp_path: Pa
         writer.append(step(store, 0, 0))
         number = 0
         # every step is new, so that a row of two steps would show
-        while interrupted_at_return(lambda: writer.append(step(store, 0, number + 1)), number):
+        while interrupted_at_return(partial(writer.append, step(store, 0, number + 1)), number):
             number += 1
             writer.end_episode()
             writer.append(step(store, 0, 1000 + number))

@@ -46,7 +46,7 @@ class VideoFile:
     Raises:
         FileNotFoundError: no such file.
         DecodeError: not a video; no such stream; an encoding that is not h264, hevc, av1, vp9 or mpeg4.
-        StepError: a step at whose time there is no frame.
+        StepError: a step at whose time there is no frame, times that descend, or no frame between start and stop.
         MissingDependencyError: PyAV is not installed.
 
     Example::
@@ -73,9 +73,16 @@ class VideoFile:
     ) -> None:
         self.path = Path(path)
         self._stream, self._tolerance = stream, tolerance
+        if not tolerance >= 0:
+            raise StepError(f"{self.path}: tolerance={tolerance}. Allowed: seconds, 0 or more.")
         self._table = packet_table(self.path, stream)
         shown = _shown_packets(self._table, start - tolerance, np.inf if stop is None else stop - tolerance)
-        self._packets = shown if timestamps is None else self._nearest(shown, np.asarray(timestamps, np.float64))
+        if not shown.size:
+            raise StepError(
+                f"{self.path}: no frame between start={start} and stop={stop}. It has frames from "
+                f"{self._table.seconds.min():.6f} to {self._table.seconds.max():.6f} s."
+            )
+        self._packets = shown if timestamps is None else self._nearest(shown, _times(self.path, timestamps))
 
     @property
     def num_rows(self) -> int:
@@ -111,7 +118,7 @@ class VideoFile:
             raise SchemaError(f"{self.path} is {size[0]}x{size[1]} video, the feature {feature}. Use {self.feature!r}.")
         reader = PacketReader(self.path, self._stream, table)
         try:
-            for key, packets in _runs(table, self._packets):
+            for key, packets in _runs(self.path, table, self._packets):
                 reader.forget(key)
                 yield from _run_rows(table, reader, key, packets)
         finally:
@@ -119,10 +126,6 @@ class VideoFile:
 
     def _nearest(self, shown: npt.NDArray[np.int64], timestamps: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the packet whose picture each time shows."""
-        if timestamps.ndim != 1 or (np.diff(timestamps) < 0).any():
-            raise StepError(f"{self.path}: timestamps of shape {timestamps.shape}. Allowed: one row, not descending.")
-        if not shown.size:
-            raise StepError(f"{self.path}: no frame between start and stop.")
         seconds = self._table.seconds[shown]
         after = np.searchsorted(seconds, timestamps).clip(0, len(seconds) - 1)
         before = np.maximum(after - 1, 0)
@@ -144,6 +147,24 @@ class VideoFile:
         return f"<VideoFile {self.path.name}  {table.kind} {table.height}x{table.width}  {self.num_rows:,} steps>"
 
 
+def _times(path: Path, timestamps: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the times of steps, which do not descend."""
+    try:
+        times = np.asarray(timestamps, np.float64)
+    except (TypeError, ValueError) as error:
+        raise StepError(f"{path}: timestamps: {error}. Allowed: numbers, seconds.") from error
+    if times.ndim != 1:
+        raise StepError(f"{path}: timestamps of shape {times.shape}. Allowed: one number a step.")
+    before = np.flatnonzero(np.diff(times) < 0)
+    if before.size:
+        step = int(before[0]) + 1
+        raise StepError(
+            f"{path}: timestamps: step {step} is at {times[step]:.6f} s, the one before at {times[step - 1]:.6f} s. "
+            "Allowed: not descending."
+        )
+    return times
+
+
 def _shown_packets(table: PacketTable, start: float, stop: float) -> npt.NDArray[np.int64]:
     """Return the packets whose pictures are shown in a range of time, in the order of showing."""
     order = np.argsort(table.pts, kind="stable")
@@ -151,7 +172,7 @@ def _shown_packets(table: PacketTable, start: float, stop: float) -> npt.NDArray
     return order[table.is_shown[order] & (seconds >= start) & (seconds < stop)]
 
 
-def _runs(table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[int, list[int]]]:
+def _runs(path: Path, table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[int, list[int]]]:
     """Yield (key packet to begin with, packets shown) of runs of steps.
 
     A step's run begins with the last key packet that is neither decoded nor shown after what the step shows.
@@ -165,7 +186,9 @@ def _runs(table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[
         place -= is_late
     if (place < 0).any():
         first = table.seconds[packets[place < 0][0]]
-        raise StepError(f"the frame at {first:.6f} s has no keyframe before it and cannot be decoded. Set start.")
+        raise StepError(
+            f"{path}: the frame at {first:.6f} s has no keyframe before it and cannot be decoded. Set start."
+        )
     bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(packets)]
     for begin, end in pairwise(bounds):
         if begin < end:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from stepwell.errors import DecodeError, MissingDependencyError
 __all__ = ["PacketReader", "PacketTable", "packet_table"]
 
 MAX_KEPT_TABLES = 8
+# frames among which a stream that has B-frames shows some
+LOOK_FRAMES = 100
 NO_TIME = int(np.iinfo(np.int64).min)
 # parameter sets go in band, in front of every packet that a decoder may begin with, with start codes
 _FILTERS = {
@@ -84,10 +86,24 @@ def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTab
         if not found or any(pts is None for _, pts, *_ in found):
             raise DecodeError(f"{path}: packets without presentation times. Copy it into an mp4 or mkv file first.")
         dts, pts, durations, is_key, is_shown = (np.array(column) for column in zip(*found, strict=True))
+        if context.has_b_frames and (np.diff(pts) >= 0).all():
+            _check_times(path, stream)
         seconds = pts * base.numerator / base.denominator
         durations = durations * base.numerator / base.denominator
         return PacketTable(
             kind, context.height, context.width, dts, pts.astype(np.int64), seconds, durations, is_key, is_shown
+        )
+
+
+def _check_times(path: str, stream: int) -> None:
+    """Refuse a file whose pictures change their order and whose times do not: avi and asf keep those of decoding."""
+    with _opened(path, stream) as (container, video):
+        shown = [frame.pts for frame in islice(container.decode(video), LOOK_FRAMES) if frame.pts is not None]
+        name = container.format.name
+    if any(after < before for before, after in pairwise(shown)):
+        raise DecodeError(
+            f"{path}: it has B-frames, and a file of this format ({name}) does not keep when they are shown. "
+            "Encode it again, into an mp4 or mkv file."
         )
 
 
@@ -122,7 +138,7 @@ class PacketReader:
         """Return a packet: with start codes, a key packet with parameter sets.
 
         Raises:
-            DecodeError: the file was changed since its table was made.
+            DecodeError: the file was changed since its table was made, or its packets are asked for in another order.
         """
         if self._packets is None:
             self._packets = self._from(number)
@@ -131,6 +147,8 @@ class PacketReader:
             if packet is None:
                 raise DecodeError(f"{self._path}: ends before packet {number}; it was changed while it was read.")
             self._kept[self._last] = packet
+        if number not in self._kept:
+            raise DecodeError(f"{self._path}: packet {number} is shown after later ones; its times are damaged.")
         return self._kept[number]
 
     def forget(self, number: int) -> None:
@@ -192,8 +210,11 @@ def _opened(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
     except ImportError as error:
         raise MissingDependencyError.of("av", "video") from error
     try:
-        container = av.open(path)
-    except av.error.InvalidDataError as error:
+        # names and comments in the file may be of any encoding
+        container = av.open(path, metadata_errors="ignore")
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except av.error.FFmpegError as error:
         raise DecodeError(f"{path}: ffmpeg finds no video in it ({error}).") from error
     with container:
         videos = container.streams.video
@@ -201,13 +222,13 @@ def _opened(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
             raise DecodeError(f"{path}: no video stream {stream}. It has {len(videos)}, counted from 0.")
         try:
             yield container, videos[stream]
-        except av.error.InvalidDataError as error:
+        except av.error.FFmpegError as error:
             raise DecodeError(f"{path}: damaged ({error}).") from error
 
 
 def _kind_of(video: Any) -> str:
     """Return what a stream is called, whichever decoder ffmpeg would take."""
-    return str(video.codec.canonical_name)
+    return "an unknown kind" if video.codec_context is None else str(video.codec.canonical_name)
 
 
 def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:

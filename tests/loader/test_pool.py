@@ -1,5 +1,6 @@
 """Slots are given out and taken back without a thread, so that each rule is one test."""
 
+import sys
 import threading
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepwell.loader import pool as pool_module
 from stepwell.loader.pool import BlockPool
 from stepwell.windows.blocks import Blocks
 from stepwell.windows.maps import MapTable
@@ -181,6 +183,54 @@ def test_what_nobody_loaded_is_forgotten_when_the_pool_is_settled() -> None:
     assert pool.num_held == 0
     visit(pool, [0, 1])
     assert rows.loaded == [0, 3, 6, 9]
+
+
+def test_a_pool_that_ctrl_c_tore_anywhere_is_whole_again_when_it_is_settled() -> None:
+    lines = 0
+    while True:
+        lines += 1
+        pool, _ = make(6, 3)
+        visit(pool, [0, 1])
+        is_over = not interrupted_after(lines, lambda pool=pool: change_hands(pool))
+        pool.settle()
+        for needed in ([4, 5], [0, 1, 2], [3, 0], [5, 1, 2, 4]):
+            visit(pool, needed)
+        assert pool.num_bytes <= 3 * pool.slot_bytes
+        if is_over:
+            break
+    assert lines > 50
+
+
+def change_hands(pool: BlockPool) -> None:
+    run(pool.take([2, 3, 4, 0], (5, 1), is_forced=True))
+    pool.give_back([0, 2, 3, 4])
+    run(pool.take_ahead(2))
+
+
+def interrupted_after(lines: int, call: Any) -> bool:
+    """Call, with Ctrl-C before a line of the pool's; return whether it came to that."""
+    left = lines
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        # a traced line may fall between the end of a `with` and the release of its lock: signals never do
+        if frame.f_code.co_filename != pool_module.__file__ or frame.f_code.co_name == "fill":
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return left <= 0
 
 
 def test_whoever_needs_a_block_waits_for_the_thread_that_loads_it() -> None:

@@ -94,6 +94,8 @@ class BlockPool:
         self._clock = 0
         # of blocks that will be needed, which comes first, second ...
         self._turns: dict[int, int] = {}
+        # while slots change hands: Ctrl-C may come between any two statements
+        self._is_torn = False
 
     @property
     def num_held(self) -> int:
@@ -119,6 +121,7 @@ class BlockPool:
         missing = [block for block in needed if block not in self._by_block]
         if missing and not is_forced and len(missing) > self._num_free(needed):
             return None
+        self._is_torn = True
         self._clock += 1
         self._turns = {block: turn for turn, block in enumerate(upcoming)}
         for block in needed:
@@ -130,6 +133,7 @@ class BlockPool:
             empty = self._empty_slot() or self._new_slot()
             tasks.append(self._load_into(empty, block))
             empty.hold(self._clock)
+        self._is_torn = False
         return tasks
 
     def take_ahead(self, limit: int) -> list[Task]:
@@ -147,11 +151,13 @@ class BlockPool:
         self._loading = [slot for slot in self._loading if not slot.is_loaded]
         limit -= len(self._loading)
         tasks: list[Task] = []
+        self._is_torn = True
         for block in absent[: max(limit, 0)]:
             slot = self._empty_slot(but=self._turns)
             if slot is None:
                 break
             tasks.append(self._load_into(slot, block))
+        self._is_torn = False
         return tasks
 
     def lend(self, needed: Sequence[int], anchors: Int64s) -> Loan:
@@ -160,12 +166,16 @@ class BlockPool:
 
     def give_back(self, needed: Sequence[int]) -> None:
         """Let go of blocks that `take` held."""
+        self._is_torn = True
         for block in needed:
             self._by_block[block].num_readers -= 1
         self._shrink()
+        self._is_torn = False
 
     def settle(self) -> None:
         """Let go of everything and forget what was not loaded; no thread may use the pool."""
+        if self._is_torn:
+            self._forget()
         for slot in self._slots:
             slot.num_readers = 0
             if not slot.is_loaded or slot.error is not None:
@@ -249,6 +259,15 @@ class BlockPool:
             self._empty(slot)
             self._slots.remove(slot)
             self._free_numbers.append(slot.number)
+
+    def _forget(self) -> None:
+        """Hold nothing: nobody knows which block is where after a change that was broken off."""
+        self._slots = []
+        self._by_block = {}
+        self._free_numbers = list(range(self.num_slots - 1, -1, -1))
+        # it may be held by what was broken off
+        self._lock = threading.Lock()
+        self._is_torn = False
 
     def _uselessness(self, slot: _Slot) -> tuple[float, int]:
         """Return how little a slot's block will be missed: nothing, not needed, needed last, asked for long ago."""

@@ -6,8 +6,10 @@ import pytest
 import stepwell
 from stepwell import Field, Loader
 from stepwell.kernels.draws import Draws
+from stepwell.loader.arenas import ArenaPool
+from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.transforms.batch import Together
-from stepwell.transforms.images_axes import ToCHW
+from stepwell.transforms.images_axes import ToCHW, ToFloat
 from stepwell.transforms.images_crops import RandomCrop
 from stepwell.transforms.images_flips import RandomFlip
 from stepwell.transforms.normalising import Normalize
@@ -75,3 +77,45 @@ def test_a_chain_in_the_wrong_order_is_refused_when_the_loader_is_made(store: st
         Loader(store, {"raw": Field("raw", transform=[ToCHW(), Normalize.of(store, "raw")])})
     with pytest.raises(stepwell.WindowError, match="field 'raw', transform RandomCrop"):
         Loader(store, {"raw": Field("raw", transform=RandomCrop(13))})
+
+
+def test_memory_of_a_fused_chain_is_leased_again_when_its_batch_is_gone_and_not_before() -> None:
+    pools: list[ArenaPool] = []
+
+    def arenas(num_bytes: int) -> ArenaPool:
+        pools.append(ArenaPool(5 * num_bytes, max_free=2))
+        return pools[-1]
+
+    images = np.random.default_rng(0).integers(0, 256, (5, 12, 14, 3)).astype(np.uint8)
+    samples = {"a": ((12, 14, 3), np.dtype(np.uint8)), "b": ((12, 14, 3), np.dtype(np.uint8))}
+    # a mere cut is none of it
+    fields = {"a": (RandomCrop(8), ToFloat(), ToCHW()), "b": (RandomCrop(8), RandomFlip())}
+    chain = TransformChain(fields, samples=samples, arenas=arenas)
+    (pool,) = pools
+    assert pool.num_bytes == 5 * 3 * 8 * 8 * 4
+
+    def apply(epoch: int) -> np.ndarray:
+        return chain.apply({"a": images, "b": images}, BatchKey(0, ((epoch, range(5)),), 5))["a"]
+
+    view = apply(0)[1:, 2].T
+    kept, other = view.copy(), apply(1)
+    assert np.array_equal(view, kept)
+    assert not np.array_equal(view, other[1:, 2].T)
+    assert pool.num_free == 0
+    del view
+    assert pool.num_free == 1
+    assert np.array_equal(apply(0)[1:, 2].T, kept)
+
+
+@pytest.mark.parametrize("to", ["numpy", "torch"])
+def test_batches_that_are_kept_are_not_written_again(store: stepwell.Store, to: str) -> None:
+    if to == "torch":
+        pytest.importorskip("torch")
+    field = Field("raw", [-1, 0], transform=[RandomCrop(8), RandomFlip(), ToFloat(), ToCHW()])
+
+    def batches():
+        return Loader(store, {"a": field}, batch_size=2, order="random", epochs=2, seed=4, threads=2, to=to)
+
+    held = [batch["a"] for batch in batches()]
+    assert len(held) > 20
+    assert all(np.array_equal(one, other["a"]) for one, other in zip(held, batches(), strict=True))

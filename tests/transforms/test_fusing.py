@@ -133,6 +133,28 @@ def test_many_channels_are_fused():
     assert assert_equal([RandomCrop(20), RandomFlip(), ToFloat(), ToCHW()], pictures(8, 24, 28, 9)) == [4]
 
 
+@pytest.mark.parametrize(("chain", "is_pass"), [([ToFloat()], True), ([IMAGENET], True), ([ToCHW()], False)])
+def test_a_transform_of_values_alone_is_a_pass_that_makes_the_same(chain, is_pass):
+    (stage,) = fuse(chain, (2, 24, 28, 3), np.dtype(np.uint8))
+    assert (stage.image_pass is not None) == is_pass
+    assert assert_equal(chain, pictures(8, 2, 24, 28, 3)) == [1]
+
+
+@pytest.mark.parametrize("chain", [[RandomCrop(20), ToFloat()], [Resize(12), ToCHW()], [IMAGENET]], ids=named)
+def test_a_pass_writes_into_the_memory_that_it_is_given(chain):
+    (stage,) = fuse(chain, (24, 28, 3), np.dtype(np.uint8))
+    given = np.zeros(8 * stage.num_bytes, np.uint8)
+    asked = []
+
+    def memory(num_bytes):
+        asked.append(num_bytes)
+        return given
+
+    result = stage(pictures(8, 24, 28, 3), [draws(8, number) for number in range(len(chain))], memory)
+    assert asked == [result.nbytes] == [given.size]
+    assert np.shares_memory(result, given)
+
+
 def test_statistics_of_something_else_than_channels_are_not_done_by_channel():
     of_columns = Normalize(np.linspace(0, 1, 28), np.linspace(1, 2, 28))
     assert assert_equal([ToFloat(), of_columns], pictures(8, 24, 28)) == [1, 1]

@@ -62,7 +62,12 @@ class BatchBuilder:
         self._num_bytes = reader.num_bytes(settings.batch_size)
         self._seed = settings.seed
         transforms = {key: found.field.transforms for key, found in reader.fields.items()}
-        self._chain = TransformChain(transforms, transform, samples_of(reader.fields))
+        self._chain = TransformChain(
+            transforms,
+            transform,
+            samples_of(reader.fields),
+            arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
+        )
         self._pool = ArenaPool(self._num_bytes, max_free)
         self._torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory

@@ -26,9 +26,11 @@ from stepwell.kernels.draws import Draws
 from stepwell.order.keys import derive_key
 from stepwell.transforms.batch import BatchTransform, Samples
 from stepwell.transforms.fusing import Stage, fuse
+from stepwell.transforms.images_passes import Memory, new_memory
 from stepwell.transforms.transform import Transform
 
 if TYPE_CHECKING:
+    from stepwell.loader.arenas import ArenaPool
     from stepwell.order import Share
     from stepwell.windows.resolved import ResolvedField
 
@@ -104,6 +106,8 @@ class TransformChain:
         fields: key to its transforms, each array -> array.
         whole: transform(s) of the whole batch, dict -> dict, or None.
         samples: shape and dtype of what is read, for checking and fusing; see `samples_of`. Default: unknown.
+        arenas: from a number of bytes a window to the pool that what comes out of a fused stage is leased from.
+            Default: it is new memory each time.
 
     Raises:
         WindowError: a transform that refuses the shapes that it will get, or one in the wrong place.
@@ -122,11 +126,12 @@ class TransformChain:
         fields: Mapping[str, Iterable[Callable[..., Any]]],
         whole: WholeTransform | None = None,
         samples: Samples | None = None,
+        arenas: Callable[[int], ArenaPool] | None = None,
     ) -> None:
         known: Samples | None = None if samples is None else dict(samples)
         self._calls: list[tuple[str, _Call]] = []
         for key, transforms in fields.items():
-            self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known)]
+            self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known, arenas)]
         several = () if whole is None else (whole,) if callable(whole) else tuple(whole)
         self._whole = [_whole_call(number, transform) for number, transform in enumerate(several)]
         _check_whole(several, known)
@@ -182,7 +187,12 @@ class _Call:
             raise LoaderError(message) from error
 
 
-def _field_calls(key: str, transforms: tuple[Callable[..., Any], ...], samples: Samples | None) -> list[_Call]:
+def _field_calls(
+    key: str,
+    transforms: tuple[Callable[..., Any], ...],
+    samples: Samples | None,
+    arenas: Callable[[int], ArenaPool] | None,
+) -> list[_Call]:
     """Return a field's transforms as calls, and put what comes out of them into ``samples``."""
     for transform in transforms:
         if isinstance(transform, BatchTransform):
@@ -195,7 +205,12 @@ def _field_calls(key: str, transforms: tuple[Callable[..., Any], ...], samples: 
     else:
         samples[key] = _follow(key, transforms, *sample)
         stages = fuse(transforms, *sample)
-    return [_stage_call(key, stage) for stage in stages]
+    return [_stage_call(key, stage, _memory_of(stage, arenas)) for stage in stages]
+
+
+def _memory_of(stage: Stage, arenas: Callable[[int], ArenaPool] | None) -> Memory:
+    """Return where a stage gets memory from: arrays that the allocator takes from the system are slow to touch."""
+    return new_memory if arenas is None or not stage.num_bytes else arenas(stage.num_bytes).lease
 
 
 def _follow(key: str, transforms: Iterable[Callable[..., Any]], shape: Any, dtype: Any) -> Any:
@@ -210,7 +225,7 @@ def _follow(key: str, transforms: Iterable[Callable[..., Any]], shape: Any, dtyp
     return shape, dtype
 
 
-def _stage_call(key: str, stage: Stage) -> _Call:
+def _stage_call(key: str, stage: Stage, memory: Memory) -> _Call:
     where = f"of field {key!r}"
     first = stage.transforms[0]
     if not isinstance(first, Transform):
@@ -220,7 +235,7 @@ def _stage_call(key: str, stage: Stage) -> _Call:
         for number, transform in enumerate(stage.transforms)
     ]
     name = " + ".join(_name(transform) for transform in stage.transforms)
-    return _Call(name, where, lambda values, batch: stage(values, [batch.draws(purpose) for purpose in purposes]))
+    return _Call(name, where, lambda values, batch: stage(values, [batch.draws(each) for each in purposes], memory))
 
 
 def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:

@@ -24,7 +24,7 @@ from stepwell.transforms.images import ImageLayout
 from stepwell.transforms.images_axes import ToCHW
 from stepwell.transforms.images_cutting import Cut
 from stepwell.transforms.images_flips import RandomFlip
-from stepwell.transforms.images_passes import ImagePass
+from stepwell.transforms.images_passes import ImagePass, Memory, new_memory
 from stepwell.transforms.transform import Shape, Transform
 
 __all__ = ["Stage", "fuse"]
@@ -47,15 +47,23 @@ class Stage:
     transforms: tuple[Callable[..., Any], ...]
     image_pass: ImagePass | None = None
 
-    def __call__(self, values: npt.NDArray[Any], draws: Sequence[Draws]) -> npt.NDArray[Any]:
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a window that it asks of ``memory``; 0: what it makes, it makes elsewhere."""
+        return 0 if self.image_pass is None else self.image_pass.num_bytes
+
+    def __call__(
+        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
+    ) -> npt.NDArray[Any]:
         """Return the transformed windows.
 
         Args:
             values: [B, *window, *step]; may be written.
             draws: of each of ``transforms``, as each alone would get them.
+            memory: for what comes out of one pass of several.
         """
         if self.image_pass is not None:
-            return self.image_pass(values, self.transforms, draws)
+            return self.image_pass(values, self.transforms, draws, memory)
         for transform, own in zip(self.transforms, draws, strict=True):
             values = transform(values, own)
         return values
@@ -98,14 +106,16 @@ def _known(transforms: Sequence[Callable[..., Any]]) -> list[Transform]:
 
 
 def _image_pass(transforms: list[Transform], shape: Shape, dtype: np.dtype[Any]) -> tuple[int, ImagePass | None]:
-    """Return how many transforms can be done in one pass, and how; (1, None) when it is no more than one."""
+    """Return how many transforms can be done in one pass, and how; (1, None) when one alone does it best by itself."""
     try:
         layout = ImageLayout.of(shape)
     except WindowError:
         return 1, None
     num_cuts = _num_cuts(transforms)
     end = num_cuts if dtype != np.uint8 else num_cuts + _num_of_values(transforms[num_cuts:])
-    for number in range(end, 1, -1):
+    # alone, a transform of values is faster by its table: one pass, into memory that was used before
+    least = 1 if transforms[0].is_pointwise else 2
+    for number in range(end, least - 1, -1):
         run, tables = transforms[:number], _tables(transforms[num_cuts:number], layout)
         if tables is not None:
             for transform in run:

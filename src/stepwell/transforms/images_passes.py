@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,18 @@ from stepwell.transforms.images import ImageLayout
 from stepwell.transforms.images_cutting import Cut, border_pixel
 from stepwell.transforms.transform import Shape
 
-__all__ = ["ImagePass"]
+__all__ = ["ImagePass", "Memory", "new_memory"]
+
+# bytes wanted -> uint8 [bytes] that nobody else has, aligned for any dtype, of undefined content
+Memory = Callable[[int], npt.NDArray[np.uint8]]
 
 # bytes of resized images that are still in the cache when their values are made
 RESIZED_BYTES = 512 << 10
+
+
+def new_memory(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of the system's, which is slow to touch where there is much of it."""
+    return np.empty(num_bytes, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +49,31 @@ class ImagePass:
     is_planar: bool
     shape: Shape
 
-    def __call__(self, values: npt.NDArray[Any], transforms: Sequence[Any], draws: Sequence[Draws]) -> npt.NDArray[Any]:
-        """Return the transformed windows, of ``values`` [B, *window, *image]."""
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a window that are asked of ``memory``; 0: it is not used."""
+        is_cut_only = self.tables is None and not self.is_planar
+        return 0 if is_cut_only else math.prod(self.shape) * self._dtype.itemsize
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8) if self.tables is None else self.tables.dtype
+
+    def __call__(
+        self,
+        values: npt.NDArray[Any],
+        transforms: Sequence[Any],
+        draws: Sequence[Draws],
+        memory: Memory = new_memory,
+    ) -> npt.NDArray[Any]:
+        """Return the transformed windows.
+
+        Args:
+            values: [B, *window, *image].
+            transforms: what is done.
+            draws: of each of them.
+            memory: for what comes out, where it is not a mere cut.
+        """
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)
         cutter = transforms[self.cutting] if self.cutting >= 0 else WHOLE
@@ -52,20 +84,27 @@ class ImagePass:
             flips ^= turned
             if place < self.cutting:
                 boxes = _mirrored(boxes, turned, layout)
-        return self._run(cutter, images, boxes, flips).reshape(len(values), *self.shape)
+        if not self.num_bytes:
+            return cutter.cut(images, boxes, flips).reshape(len(values), *self.shape)
+        out = memory(len(values) * self.num_bytes).view(self._dtype).reshape(len(values), *self.shape)
+        self._run(cutter, images, boxes, flips, out)
+        return out
 
     def _run(
-        self, cutter: Cut, images: npt.NDArray[Any], boxes: npt.NDArray[np.int64], flips: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[Any]:
-        if self.tables is None and not self.is_planar:
-            return cutter.cut(images, boxes, flips)
+        self,
+        cutter: Cut,
+        images: npt.NDArray[Any],
+        boxes: npt.NDArray[np.int64],
+        flips: npt.NDArray[np.uint8],
+        windows: npt.NDArray[Any],
+    ) -> None:
+        """Write what becomes of images to ``windows``, [B, *shape]."""
         number, *image = images.shape
         sides = cutter.sides(*image[:2])
-        axes = (image[2], *sides) if self.is_planar else (*sides, image[2])
-        out = np.empty((number, *axes), np.uint8 if self.tables is None else self.tables.dtype)
+        out = windows.reshape(number, *((image[2], *sides) if self.is_planar else (*sides, image[2])))
         if not cutter.resampling:
             self._make(images, boxes, flips, border_pixel(cutter.border, image[2], images.dtype), out)
-            return out
+            return
         step = max(1, RESIZED_BYTES // (sides[0] * sides[1] * image[2]))
         for start in range(0, number, step):
             part = slice(start, start + step)
@@ -73,7 +112,6 @@ class ImagePass:
             # of a box, kernels that copy look at its top and left
             corners, no_flips = np.zeros((len(resized), 4), np.int64), np.zeros(len(resized), np.uint8)
             self._make(resized, corners, no_flips, border_pixel(None, image[2], resized.dtype), out[part])
-        return out
 
     def _make(
         self,

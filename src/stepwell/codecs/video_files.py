@@ -45,7 +45,8 @@ class VideoFile:
 
     Raises:
         FileNotFoundError: no such file.
-        DecodeError: not a video; no such stream; an encoding that is not h264, hevc, av1, vp9 or mpeg4.
+        DecodeError: not a video; no such stream; an encoding that is not h264, hevc, av1, vp9 or mpeg4; B-frames in a
+            format that does not keep when they are shown (avi, asf).
         StepError: a step at whose time there is no frame, times that descend, or no frame between start and stop.
         MissingDependencyError: PyAV is not installed.
 
@@ -58,7 +59,8 @@ class VideoFile:
 
     Notes:
         Reading the table of packets reads the file once; tables of the last few files are kept. A file is open only
-        while an iterator of `rows` is. A rotation that a phone wrote beside the pictures is not applied.
+        while an iterator of `rows` is. A rotation that a phone wrote beside the pictures is not applied. A writer holds
+        the bytes of an episode's rows in memory until they are stored: take a file of many GB in several episodes.
     """
 
     def __init__(

@@ -224,6 +224,14 @@ def test_a_transform_in_the_wrong_place_is_told_where_it_belongs() -> None:
         TransformChain({}, OnlyPairs())
 
 
+def test_the_class_of_a_transform_is_refused_for_want_of_an_instance() -> None:
+    with pytest.raises(WindowError, match=r"field 'a': Swap is a class. Give an instance: Swap\(...\)"):
+        TransformChain({"a": (Swap,)})
+    with pytest.raises(WindowError, match="OnlyPairs is a class"):
+        TransformChain({}, OnlyPairs)
+    assert TransformChain({"a": (np.float32,)})
+
+
 def test_a_loader_refuses_a_chain_that_does_not_fit_when_it_is_made(store: Store) -> None:
     with pytest.raises(WindowError, match=r"field 'number', transform OnlyPairs: \(3,\) is no pair"):
         Loader(store, {"number": Field("number", range(3), transform=OnlyPairs())})

@@ -135,4 +135,4 @@ def test_resize_tells_a_video_decoder_the_size():
 
 def test_a_decoder_has_no_draws_for_steps():
     with pytest.raises(WindowError, match="one draw a window"):
-        RandomResizedCrop(8, per_step=True).draw(Image((24, 28, 3)), draws(2))
+        RandomResizedCrop(8, per_step=True).output(Image((24, 28, 3)))

@@ -195,6 +195,7 @@ def _field_calls(
 ) -> list[_Call]:
     """Return a field's transforms as calls, and put what comes out of them into ``samples``."""
     for transform in transforms:
+        _check_instance(transform, f"field {key!r}")
         if isinstance(transform, BatchTransform):
             raise WindowError(
                 f"field {key!r}: {_name(transform)} is a transform of whole batches. Use Loader(transform=...)."
@@ -240,6 +241,7 @@ def _stage_call(key: str, stage: Stage, memory: Memory) -> _Call:
 
 def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
     where = "of the loader"
+    _check_instance(transform, "Loader(transform=...)")
     if isinstance(transform, Transform):
         raise WindowError(
             f"{_name(transform)} is a transform of one field. Use Field(transform=...), or Together(keys, transform)."
@@ -250,6 +252,11 @@ def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
         purpose = _purpose(transform, own)
         return _Call(_name(transform), where, lambda values, batch: transform(values, batch.draws(purpose)))
     return _Call(_name(transform), where, _plain(transform, own))
+
+
+def _check_instance(transform: Callable[..., Any], where: str) -> None:
+    if isinstance(transform, type) and issubclass(transform, Transform | BatchTransform):
+        raise WindowError(f"{where}: {_name(transform)} is a class. Give an instance: {_name(transform)}(...).")
 
 
 def _check_whole(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> None:

@@ -72,6 +72,10 @@ class Cut(ImageTransform):
         if not self.copies_pixels:
             check_dtype(dtype, RESIZABLE, f"{type(self).__name__}")
         if is_feature:
+            if self.per_step:
+                raise WindowError(
+                    f"{self!r} as a decoder: it has one draw a window. Use it as a transform, or per_step=False."
+                )
             # a row is one image, however many channels it has
             return (*self.sides(*shape[:2]), *shape[2:]), dtype
         if self.border is not None:
@@ -111,10 +115,6 @@ class CutDecoder(Cut, Decoder):
 
     def draw(self, feature: Feature, draws: Draws) -> npt.NDArray[Any] | None:
         """Return a box a window, int64 [B, 4]; see `Decoder.draw`."""
-        if self.per_step:
-            raise WindowError(
-                f"{self!r} as a decoder: it has one draw a window. Use it as a transform, or per_step=False."
-            )
         if not self.is_random:
             return None
         height, width = feature.fixed_shape[:2]

@@ -22,12 +22,19 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["read_past_cache"]
+__all__ = ["avoid_read_ahead", "read_past_cache"]
 
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 4096
+LARGE_PAGE_BYTES = 1 << 16
 # large enough for the speed of a sequential read, small enough for a core's own cache
 BUFFER_BYTES = 1 << 20
+
+
+def avoid_read_ahead(descriptor: int) -> None:
+    """Let the system read no more of a file than what is asked for; before the first read, or it has begun to."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def read_past_cache(descriptor: int, start: int, out: Bytes, *, is_direct: bool = True) -> int:
@@ -91,17 +98,18 @@ def _read_direct(descriptor: int, start: int, out: Bytes) -> int:
 
 def _read_cached(descriptor: int, start: int, out: Bytes) -> int:
     """Read through the page cache, no further than wanted, and let go of the pages."""
-    has_advice = hasattr(os, "posix_fadvise")
-    if has_advice:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    avoid_read_ahead(descriptor)
     done = 0
     while done < out.nbytes:
         count = os.preadv(descriptor, [out[done:].data], start + done)
         if count == 0:
             break
         done += count
-    if has_advice:
-        os.posix_fadvise(descriptor, start, done, os.POSIX_FADV_DONTNEED)
+    if hasattr(os, "posix_fadvise"):
+        # the cache is of pages of up to 64 KiB here, of which only whole ones go: also those that the next span needs
+        first = start & -LARGE_PAGE_BYTES
+        last = -(-(start + done) // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
+        os.posix_fadvise(descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
     return done
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Feature, Schema
-from stepwell.store.direct_reading import read_past_cache
+from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.mapping import map_descriptor
@@ -113,6 +113,7 @@ class Segment:
         """
         descriptor = self._open(f"{name}.npy")
         try:
+            avoid_read_ahead(descriptor)
             header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
             self._read_past_cache(descriptor, f"{name}.npy", header + start, out)
         finally:

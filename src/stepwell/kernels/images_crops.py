@@ -196,7 +196,7 @@ def crop_planes(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, o
         top, left, flip = boxes[i, 0], boxes[i, 1], flips[i]
         for y in range(rows):
             from_y = top + (rows - 1 - y if flip & VERTICAL else y)
-            row = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, spare.ctypes.data)
+            row = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
             _split_row(row, channels, columns, target + y * columns, rows * columns)
         target += channels * rows * columns
 
@@ -230,11 +230,11 @@ def crop_affine(  # noqa: PLR0917
         top, left, flip = boxes[i, 0], boxes[i, 1], flips[i]
         for y in range(rows):
             from_y = top + (rows - 1 - y if flip & VERTICAL else y)
-            place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, spare.ctypes.data)
+            place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
             if is_planar:
                 _split_row(place, channels, columns, np.int64(split.ctypes.data), columns)
                 for c in range(channels):
-                    plane = bytes_at(split.ctypes.data + c * columns, columns)
+                    plane = bytes_at(np.int64(split.ctypes.data) + c * columns, columns)
                     scale, offset = lines[0, c], lines[1, c]
                     start = np.uintp(((i * channels + c) * rows + y) * columns)
                     for x in range(np.uintp(columns)):
@@ -271,7 +271,7 @@ def crop_tables(  # noqa: PLR0917
         top, left, flip = boxes[i, 0], boxes[i, 1], flips[i]
         for y in range(rows):
             from_y = top + (rows - 1 - y if flip & VERTICAL else y)
-            place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, spare.ctypes.data)
+            place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
             row = bytes_at(place, columns * channels)
             for c in range(channels):
                 table = tables[c]

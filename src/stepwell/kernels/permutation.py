@@ -60,7 +60,10 @@ def shuffle_labels(labels: Any, state: Any) -> None:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _permute_by_table(positions: Any, n: int, key: Any, out: Any) -> None:
-    table = np.arange(n)
+    # numba compiles a plain loop in a tenth of the time of an arange
+    table = np.empty(n, np.int64)
+    for i in range(n):
+        table[i] = i
     shuffle_labels(table, mix64(key[0]) ^ key[1])
     for i in range(positions.size):
         out[i] = table[positions[i]]

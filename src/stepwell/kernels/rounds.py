@@ -2,6 +2,9 @@
 
 Everything is worked out from one line a block, so that any range of positions costs what it is long, and the lines of
 the blocks of the rounds that it touches.
+
+Notes:
+    What numpy does in a line is written as loops: numba takes seconds to compile the error texts of its assignments.
 """
 
 from __future__ import annotations
@@ -93,7 +96,8 @@ def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
         round_starts: int64 [R + 1], R = L - S + 1; written.
     """
     num_rounds = round_starts.size - 1
-    round_starts[:] = 0
+    for r in range(round_starts.size):
+        round_starts[r] = 0
     for j in range(lines.shape[0]):
         begin, stay = _stay(j, num_resident, num_rounds)
         before = np.int64(0)
@@ -128,6 +132,18 @@ def _scatter(value: Any, n: Any, bits: Any, key: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _round_of(round_starts: Any, position: Any) -> Any:
+    low, high = 0, round_starts.size - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if round_starts[middle] <= position:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any, out: Any) -> None:  # noqa: PLR0917
     """Write the anchors at some positions of a lane.
 
@@ -142,7 +158,7 @@ def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any,
     edges = np.empty(num_resident + 1, np.int64)
     table = np.empty(_TABLE_SIZE, np.int64)
     done = 0
-    r = np.searchsorted(round_starts, first, side="right") - 1
+    r = _round_of(round_starts, first)
     while done < out.size:
         begin = round_starts[r]
         size = round_starts[r + 1] - begin
@@ -152,7 +168,8 @@ def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any,
             _fill_edges(lines, r, round_starts.size - 1, edges)
             if size <= _TABLE_SIZE:
                 shuffled = table[:size]
-                shuffled[:] = np.arange(size)
+                for i in range(size):
+                    shuffled[i] = i
                 shuffle_labels(shuffled, round_key)
                 for i in range(done, done + taken):
                     draw = shuffled[first + i - begin]

@@ -84,7 +84,7 @@ class WindowReader:
         max_maps: how many files may be mapped at a time.
         memory_bytes: what may be used to keep files cached; default: what is available when the first file is mapped.
             See `stepwell.windows.maps`.
-        page_cache: False reads rows by pread into memory of its own and lets go of the cached pages: for stores much
+        page_cache: False reads rows into memory of its own, past the page cache: for stores much
             larger than memory. Offsets of encoded rows, ragged features and windows that are placed elsewhere than at
             the anchor are read through maps all the same.
 

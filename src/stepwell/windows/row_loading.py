@@ -30,7 +30,7 @@ class RowLoader:
 
         piece (segment, rows of its anchors)    memory  |image rows......|pad|depth rows....|
           | Reach.rows, for each column                  ^ addresses[0] + first * row_bytes
-          | decode, or pread
+          | decode, or read
 
     Args:
         index: of the anchors.
@@ -38,7 +38,7 @@ class RowLoader:
         columns: that are held.
         decoders: name of a column to its `ColumnDecoder`, of those that any store encodes.
         slots: name of a column to its row in the maps' table.
-        page_cache: whether to read through maps; else what is large is read by pread, and dropped from the page cache.
+        page_cache: whether to read through maps; else what is large is read past it.
 
     Notes:
         Thread-safe: any number of `load` at once, each into memory of its own.

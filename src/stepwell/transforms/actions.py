@@ -22,6 +22,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms.batch import BatchTransform, Samples, look_up
+from stepwell.transforms.tensors import as_array, as_given
 from stepwell.transforms.transform import Shape, Transform
 
 __all__ = ["AbsoluteActions", "DeltaActions", "WrapAngles", "state_at_anchor", "wrap_angles"]
@@ -95,8 +96,8 @@ class _Actions(BatchTransform):
 
     def _parts(self, batch: dict[str, Any]) -> tuple[npt.NDArray[Any], Floats, npt.NDArray[np.bool_]]:
         """Return the actions [B, T, A], the anchor's state [B, 1, A], and the dimensions that are differences."""
-        actions = look_up(batch, self.action, self)
-        state = state_at_anchor(look_up(batch, self.state, self), self.anchor)
+        actions = as_array(look_up(batch, self.action, self))
+        state = state_at_anchor(as_array(look_up(batch, self.state, self)), self.anchor)
         dims = actions.shape[-1]
         self._check(dims, state.shape[1:])
         chosen = np.ones(dims, np.bool_) if self.mask is None else self.mask
@@ -148,7 +149,8 @@ class DeltaActions(_Actions):
         values = actions.astype(np.float64)
         before = state if self.relative_to == "anchor" else np.concatenate([state, values[:, :-1]], axis=1)
         deltas = self._wrapped(values - before)
-        batch[self.action] = np.where(chosen, deltas, values).astype(actions.dtype)
+        found = np.where(chosen, deltas, values).astype(actions.dtype)
+        batch[self.action] = as_given(found, batch[self.action])
         return batch
 
     def inverse(self) -> AbsoluteActions:
@@ -173,11 +175,12 @@ class AbsoluteActions(_Actions):
     """
 
     def __call__(self, batch: dict[str, Any], draws: Draws | None = None) -> dict[str, Any]:
-        """Return the batch with absolute actions."""
+        """Return the batch with absolute actions; those of a policy may be a torch tensor on the CPU."""
         actions, state, chosen = self._parts(batch)
         deltas = actions.astype(np.float64)
         moved = deltas if self.relative_to == "anchor" else np.cumsum(deltas, axis=1)
-        batch[self.action] = np.where(chosen, self._wrapped(moved + state), deltas).astype(actions.dtype)
+        found = np.where(chosen, self._wrapped(moved + state), deltas).astype(actions.dtype)
+        batch[self.action] = as_given(found, batch[self.action])
         return batch
 
     def inverse(self) -> DeltaActions:

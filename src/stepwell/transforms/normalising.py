@@ -22,6 +22,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.transforms.tensors import takes_tensors
 from stepwell.transforms.transform import Shape, Transform
 
 __all__ = ["Normalize", "Unnormalize"]
@@ -88,15 +89,17 @@ class _Scaling(Transform):
             raise WindowError(f"{dtype} cannot be normalised. Allowed: bools, integers and floats.")
         return shape, np.dtype(np.float32)
 
+    @takes_tensors
     def __call__(self, values: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[np.float32]:
         """Return the values scaled.
 
         Args:
-            values: [..., *shape of the statistics].
+            values: [..., *shape of the statistics]; or a torch tensor on the CPU.
             draws: none are drawn.
 
         Returns:
-            A new float32 array. Integers of 32 bits and more and float64 are scaled in float64, others in float32.
+            A new float32 array, or tensor. Integers of 32 bits and more and float64 are scaled in float64, others in
+            float32.
 
         Raises:
             WindowError: the values do not end with the statistics' shape, or are no numbers.
@@ -247,7 +250,8 @@ class Unnormalize(_Scaling):
         WindowError: shapes that do not agree.
 
     Notes:
-        For torch, ``output * torch.tensor(u.spread) + torch.tensor(u.center)``. Immutable, picklable, and safe in any
+        Takes torch tensors on the CPU, too, and returns them without a gradient; elsewhere
+        ``output * torch.tensor(u.spread) + torch.tensor(u.center)``. Immutable, picklable, and safe in any
         number of threads.
     """
 

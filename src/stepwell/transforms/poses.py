@@ -28,6 +28,7 @@ from stepwell.transforms.rotations import (
     rotation_size,
     to_quaternion,
 )
+from stepwell.transforms.tensors import as_array, as_given
 
 __all__ = ["AbsolutePoses", "RelativePoses"]
 
@@ -95,9 +96,9 @@ class _Poses(BatchTransform):
         return samples
 
     def __call__(self, batch: dict[str, Any], draws: Draws | None = None) -> dict[str, Any]:
-        """Return the batch with the poses changed; what is no pose (a gripper) stays."""
-        actions = look_up(batch, self.action, self)
-        state = state_at_anchor(look_up(batch, self.state, self), self.anchor)[:, None]
+        """Return the batch with the poses changed; what is no pose (a gripper) stays. Takes CPU tensors, too."""
+        actions = as_array(look_up(batch, self.action, self))
+        state = state_at_anchor(as_array(look_up(batch, self.state, self)), self.anchor)[:, None]
         found = actions.astype(np.float64)
         for start, own in zip(self.starts, self.state_starts, strict=True):
             origin = state[..., own : own + 3]
@@ -106,7 +107,7 @@ class _Poses(BatchTransform):
             position, rotation = self._moved(pose[..., :3], to_quaternion(pose[..., 3:], self.rotation), origin, turn)
             pose[..., :3] = position
             pose[..., 3:] = convert_rotation(rotation, "quaternion_xyzw", self.rotation)
-        batch[self.action] = found.astype(actions.dtype)
+        batch[self.action] = as_given(found.astype(actions.dtype), batch[self.action])
         return batch
 
     @abstractmethod

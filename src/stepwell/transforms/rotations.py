@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
+from stepwell.transforms.tensors import takes_tensors
 from stepwell.transforms.transform import Shape, Transform
 
 __all__ = [
@@ -97,8 +98,9 @@ class ConvertRotation(Transform):
             )
         return (*shape[:-1], shape[-1] + self._growth), dtype
 
+    @takes_tensors
     def __call__(self, values: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[Any]:
-        """Return the values with the rotation converted."""
+        """Return the values, an array or a torch tensor on the CPU, with the rotation converted."""
         found = convert_rotation(values[..., self.start : self._stop], self.source, self.target)
         parts = (values[..., : self.start], found.astype(values.dtype), values[..., self._stop :])
         return np.concatenate(parts, axis=-1)

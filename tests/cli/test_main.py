@@ -155,3 +155,30 @@ def test_parser_knows_negative_episodes_and_ranges() -> None:
         ("b", (0, 2, 4, 6)),
         ("c", ()),
     ]
+
+
+def test_a_module_of_codecs_in_the_current_directory_is_imported_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "codecs_of_cli.py").write_text(
+        "import numpy as np, stepwell\n"
+        "@stepwell.register_codec\n"
+        "class Plain(stepwell.Codec):\n"
+        "    name = 'plain-of-cli'\n"
+        "    def encode(self, value): return value.tobytes()\n"
+        "    def decode(self, blob): return np.frombuffer(blob.tobytes(), '<f4').reshape(self.feature.fixed_shape)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    record = (
+        "import numpy as np, stepwell, codecs_of_cli\n"
+        "store = stepwell.create('own.well', {'state': stepwell.Array(3, codec='plain-of-cli')})\n"
+        "with store.writer() as writer: writer.add_episode({'state': np.full((4, 3), 2.5, 'f4')})\n"
+    )
+    subprocess.run([sys.executable, "-c", record], check=True)
+    assert main(["show", "own.well", "0:1"]) == 1
+    assert "--import codecs_of_cli" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["show", "own.well", "0:1", "--import", "codecs_of_cli"]) == 0
+    assert "2.5" in capsys.readouterr().out
+    assert main(["info", "own.well", "--import", "codecs_of_nobody"]) == 1
+    assert "--import codecs_of_nobody" in capsys.readouterr().err

@@ -73,10 +73,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    _import_modules(getattr(arguments, "modules", ()))
     module, _, function = arguments.run.partition(":")
     code = getattr(import_module(f"stepwell.cli.{module}"), function)(arguments)
     sys.stdout.flush()
     return int(code)
+
+
+def _import_modules(names: Sequence[str]) -> None:
+    """Import what the user names, from the current directory, too, as ``python -m`` does."""
+    here = str(Path.cwd())
+    if names and not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise StepwellError(
+                f"--import {name}: {error}. Give a module (my_codecs, not my_codecs.py) that is installed or in "
+                "the current directory."
+            ) from error
 
 
 def _add(
@@ -96,10 +112,22 @@ def _add(
 def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="directory of the store")
     _add_json(parser)
+    _add_import(parser)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import a module first: one that registers a codec of your own; may be repeated",
+    )
 
 
 def _episode_and_step(text: str) -> tuple[int, int | None]:
@@ -284,6 +312,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
     parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
     _add_json(parser)
+    _add_import(parser)
 
 
 def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -254,10 +254,10 @@ def codec_class(feature: Feature) -> type[Codec]:
         if feature.codec_module is not None:
             raise SchemaError(
                 f"no codec {feature.codec!r}. It was registered by the module {feature.codec_module!r}: "
-                f'"import {feature.codec_module}" first.'
+                f'"import {feature.codec_module}" first; on the command line, --import {feature.codec_module}.'
             )
         raise SchemaError(
             f"no codec {feature.codec!r}. There are: {', '.join(codec_names())}. "
-            "If it is your own, import the module that calls register_codec first."
+            "If it is your own, import the module that calls register_codec first; on the command line, --import MODULE."
         )
     return _REGISTRY[feature.codec]

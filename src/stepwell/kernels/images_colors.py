@@ -89,10 +89,10 @@ def _blend_with(image: Any, channels: Any, amount: Any, other: Any, bound: Any, 
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _saturate(image: Any, step: Any, amount: Any, bound: Any, half: Any) -> None:
+def _saturate(image: Any, amount: Any, bound: Any, half: Any) -> None:
     one, two = np.uintp(1), np.uintp(2)
-    for k in range(np.uintp(image.size) // step):
-        place = k * step
+    for k in range(np.uintp(image.size) // THREE):
+        place = k * THREE
         red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
         rest = (ONE - amount) * _gray(red, green, blue)
         image[place] = _clipped(red * amount + rest, bound, half)
@@ -109,13 +109,13 @@ def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _turn_hue(image: Any, step: Any, amount: Any, bound: Any, half: Any) -> None:
+def _turn_hue(image: Any, amount: Any, bound: Any, half: Any) -> None:
     """Turn hues by a part of the circle, -0.5 to 0.5."""
     one, two = np.uintp(1), np.uintp(2)
     # never below zero, so that one subtraction brings every hue back into the circle
     turn = SIXTHS * (amount if amount >= ZERO else amount + ONE)
-    for k in range(np.uintp(image.size) // step):
-        place = k * step
+    for k in range(np.uintp(image.size) // THREE):
+        place = k * THREE
         red, green, blue = np.float32(image[place]), np.float32(image[place + one]), np.float32(image[place + two])
         most, least = _most(red, _most(green, blue)), _least(red, _least(green, blue))
         chroma = most - least
@@ -133,16 +133,27 @@ def _turn_hue(image: Any, step: Any, amount: Any, bound: Any, half: Any) -> None
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _change_pixels(image: Any, channels: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
+def _change_pixels(image: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:
     # loops over pixels are vectorised when they know at what distance pixels are: hue took 20 times as long
-    if channels == 3 and kind == HUE:
-        _turn_hue(image, THREE, amount, bound, half)
-    elif channels == 3:
-        _saturate(image, THREE, amount, bound, half)
-    elif kind == HUE:
-        _turn_hue(image, np.uintp(channels), amount, bound, half)
+    if kind == HUE:
+        _turn_hue(image, amount, bound, half)
     else:
-        _saturate(image, np.uintp(channels), amount, bound, half)
+        _saturate(image, amount, bound, half)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _change_first_three(image: Any, channels: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
+    """Change pixels of more than three channels by the loops of those of three, which need not be compiled twice."""
+    step = np.uintp(channels)
+    number = np.uintp(image.size) // step
+    colors = np.empty(number * THREE, image.dtype)
+    for k in range(number):
+        for c in range(THREE):
+            colors[k * THREE + c] = image[k * step + c]
+    _change_pixels(colors, kind, amount, bound, half)
+    for k in range(number):
+        for c in range(THREE):
+            image[k * step + c] = colors[k * THREE + c]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -174,8 +185,10 @@ def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: A
                 _blend_with(image, channels, amount, ZERO, bound, half)
             elif kind == CONTRAST:
                 _blend_with(image, channels, amount, _mean_gray(image, channels), bound, half)
-            elif kind in (SATURATION, HUE) and channels >= 3:
-                _change_pixels(image, channels, kind, amount, bound, half)
+            elif kind in (SATURATION, HUE) and channels == 3:
+                _change_pixels(image, kind, amount, bound, half)
+            elif kind in (SATURATION, HUE) and channels > 3:
+                _change_first_three(image, channels, kind, amount, bound, half)
             elif kind == SOLARIZE:
                 _solarize(image, amount, bound)
 

@@ -35,7 +35,7 @@ _U31 = np.uint64(31)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
     # the weights of the rounds before r, summed: the first and the last have that of S / (e - 1) others
     if r == 0:
@@ -46,7 +46,7 @@ def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
     return 2 * end_weight + r - 2
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _stay(j: Any, num_resident: Any, num_rounds: Any) -> Any:
     # the weights before the round at which block j enters, and of all rounds that it is there
     before = _weight_before(max(0, j - num_resident + 1), num_resident, num_rounds)
@@ -59,7 +59,7 @@ def _edge(count: Any, phase: Any, weight: Any, stay: Any) -> Any:
     return np.int64((np.uint64(weight) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _num_bits(n: Any) -> Any:
     bits = _LEAST_BITS
     while (1 << bits) < n:

@@ -3,7 +3,19 @@ import pytest
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms import ToCHW, ToFloat, ToHWC
+from stepwell.loader.transforms import TransformChain
+from stepwell.transforms import (
+    Brightness,
+    ColorJitter,
+    Contrast,
+    Hue,
+    RandomCrop,
+    Saturation,
+    ToCHW,
+    ToFloat,
+    ToHWC,
+    Transform,
+)
 
 DRAWS = Draws(np.zeros(2, np.uint64))
 
@@ -39,3 +51,11 @@ def test_floats_are_values_times_the_scale(dtype):
     expected = (values.astype(np.float64) / 255).astype(dtype)
     np.testing.assert_allclose(ToFloat(dtype=dtype)(values, DRAWS), expected, rtol=1e-3 if dtype == "float16" else 1e-6)
     np.testing.assert_array_equal(ToFloat(2.0, dtype=dtype)(values, DRAWS), (2.0 * values).astype(dtype))
+
+
+@pytest.mark.parametrize("late", [Saturation(0.9), ColorJitter(0.2), Contrast(0.3), Hue(0.1), Brightness(per_step=True)])
+def test_what_would_take_channels_for_steps_is_refused_after_tochw(late: Transform) -> None:
+    with pytest.raises(WindowError, match=rf"{type(late).__name__} after ToCHW .* Put it before ToCHW"):
+        TransformChain({"image": (ToCHW(), late)})
+    for chain in ((late, ToCHW()), (ToCHW(), ToHWC(), late), (ToCHW(), Brightness(0.3), RandomCrop(8))):
+        TransformChain({"image": chain})

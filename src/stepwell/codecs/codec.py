@@ -258,6 +258,6 @@ def codec_class(feature: Feature) -> type[Codec]:
             )
         raise SchemaError(
             f"no codec {feature.codec!r}. There are: {', '.join(codec_names())}. "
-            "If it is your own, import the module that calls register_codec first; on the command line, --import MODULE."
+            "If it is your own, import the module that calls register_codec first; by the command, --import MODULE."
         )
     return _REGISTRY[feature.codec]

@@ -26,6 +26,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.order.keys import derive_key
 from stepwell.transforms.batch import BatchTransform, Samples
 from stepwell.transforms.fusing import Stage, fuse
+from stepwell.transforms.images_axes import check_axes
 from stepwell.transforms.images_passes import Memory, new_memory
 from stepwell.transforms.transform import Transform
 
@@ -200,6 +201,10 @@ def _field_calls(
             raise WindowError(
                 f"field {key!r}: {_name(transform)} is a transform of whole batches. Use Loader(transform=...)."
             )
+    try:
+        check_axes(transforms)
+    except WindowError as error:
+        raise WindowError(f"field {key!r}: {error}") from error
     sample = None if samples is None else samples.get(key)
     if samples is None or sample is None:
         stages = [Stage(number, (transform,)) for number, transform in enumerate(transforms)]

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -96,8 +96,12 @@ class ImageTransform(Transform):
     Args:
         per_step: whether each step of a window has a draw of its own; else all are treated alike.
         key: transforms of the same key draw the same numbers, in whatever fields they stand.
+
+    Attributes:
+        mixes_channels: whether a value that comes out follows from the other channels of its pixel, or of all pixels.
     """
 
+    mixes_channels: ClassVar[bool] = False
     per_step: bool = False
     key: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,10 +11,10 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms.images import ImageLayout
+from stepwell.transforms.images import ImageLayout, ImageTransform
 from stepwell.transforms.transform import Shape, Transform
 
-__all__ = ["ToCHW", "ToFloat", "ToHWC"]
+__all__ = ["ToCHW", "ToFloat", "ToHWC", "check_axes"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,19 @@ class ToHWC(Transform):
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images with their channels last; see `Transform.__call__`."""
         return np.ascontiguousarray(np.moveaxis(values, -3, -1))
+
+
+def check_axes(transforms: Iterable[Callable[..., Any]]) -> None:
+    """Look at the order of a field's transforms.
+
+    Raises:
+        WindowError: one that would take channels for steps, because they come first by then.
+    """
+    is_planar = False
+    for transform in transforms:
+        if isinstance(transform, ToCHW | ToHWC):
+            is_planar = isinstance(transform, ToCHW)
+        elif is_planar and isinstance(transform, ImageTransform) and (transform.mixes_channels or transform.per_step):
+            raise WindowError(
+                f"{type(transform).__name__} after ToCHW would take the channels for steps. Put it before ToCHW."
+            )

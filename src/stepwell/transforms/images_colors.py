@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,8 @@ class Contrast(_OneChange):
         key: transforms of the same key draw the same.
     """
 
+    mixes_channels: ClassVar[bool] = True
+
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
         return self._draw(values, draws, CONTRAST)
@@ -142,6 +144,8 @@ class Saturation(_OneChange):
     Notes:
         Grey images stay as they are.
     """
+
+    mixes_channels: ClassVar[bool] = True
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
@@ -162,6 +166,7 @@ class Hue(_OneChange):
         Grey images stay as they are.
     """
 
+    mixes_channels: ClassVar[bool] = True
     amount: Amount = 0.05
 
     def _range(self) -> tuple[float, float]:
@@ -187,6 +192,7 @@ class ColorJitter(ColorTransform):
         key: transforms of the same key draw the same.
     """
 
+    mixes_channels: ClassVar[bool] = True
     brightness: Amount = 0.0
     contrast: Amount = 0.0
     saturation: Amount = 0.0
@@ -195,7 +201,10 @@ class ColorJitter(ColorTransform):
 
     def __post_init__(self) -> None:
         check_probability(self.p)
-        self._parts()
+        try:
+            self._parts()
+        except WindowError as error:
+            raise WindowError(f"ColorJitter: {error}") from error
 
     def _parts(self) -> tuple[_OneChange, ...]:
         return Brightness(self.brightness), Contrast(self.contrast), Saturation(self.saturation), Hue(self.hue)
@@ -225,6 +234,7 @@ class Grayscale(ColorTransform):
         ITU-R BT.601: 0.299 red, 0.587 green, 0.114 blue.
     """
 
+    mixes_channels: ClassVar[bool] = True
     channels: int = 3
     p: float = 1.0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ __all__ = ["BackgroundRows"]
 
 Slot = npt.NDArray[Any]
 READY_SLOTS = 2
+# a sign of the thread that a Ctrl-C swallows costs no more than this
+LOOK_SECONDS = 0.05
 
 
 class BackgroundRows:
@@ -38,22 +42,30 @@ class BackgroundRows:
     Notes:
         `put`, `put_encoded`, `end` and `wait` are for one thread. What is raised in the background is raised by the
         next call, and by all later ones; the rows in the queue are dropped then. The thread begins with the first row.
+
+        A Ctrl-C may come between any two steps of Python, so nothing here is held while one waits, as a Condition
+        would: ``_queue`` alone says what is to be done, each of the two threads changes it by one call, and a sign that
+        is given twice, or is lost, does no harm.
     """
 
     def __init__(self, rows: RunWriter, feature: Feature, num_slots: int, committed: Callable[[], None]) -> None:
         self.rows = rows
         self._committed = committed
         self._shape, self._dtype = feature.fixed_shape, feature.np_dtype
+        self._num_slots = num_slots
         self._free: list[Slot] = [np.empty(self._shape, self._dtype) for _ in range(min(READY_SLOTS, num_slots))]
         for slot in self._free:
             # touched before it is needed: the pages of fresh memory cost a control loop more than the copy
             slot.reshape(-1).view(np.uint8)[:] = 0
-        self._num_unmade = num_slots - len(self._free)
+        # the first is the one being done; it leaves when it is stored
         self._queue: deque[tuple[Callable[[], None], Slot | None]] = deque()
-        # taken as it is: a Ctrl-C between a Condition's own __enter__ and its caller would leave it taken for ever
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        # open when the thread has done something since it was last looked at
+        self._news = threading.Lock()
+        # taken by the thread for as long as it lives
+        self._life = threading.Lock()
+        self._is_started = False
+        self._thread_id = 0
         self._is_stopped = False
         self.error: BaseException | None = None
 
@@ -97,21 +109,19 @@ class BackgroundRows:
             BaseException: what was raised in the background.
         """
         # the garbage collector may end a forgotten writer in this very thread
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread_id:
             return
-        with self._lock:
-            while self._queue and self.error is None:
-                self._changed.wait()
+        while self._queue and self.error is None:
+            self._await_news()
         self._check()
 
     def close(self) -> None:
         """Drop what is in the queue, wait for the row that is being encoded, and let go of the encoder."""
-        with self._lock:
-            self._is_stopped = True
-            self._changed.notify_all()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._is_stopped = True
+        self._calls.put(None)
+        if threading.get_ident() != self._thread_id:
+            while self._life.locked():
+                self._await_news()
         self.rows.close()
 
     def _check(self) -> None:
@@ -120,48 +130,59 @@ class BackgroundRows:
         if self._is_stopped:
             raise EncodeError(f"feature {self.rows.name!r}: its encoder was closed. Make a new writer.")
 
+    def _await_news(self) -> None:
+        self._news.acquire(timeout=LOOK_SECONDS)
+
+    def _tell_news(self) -> None:
+        if self._news.locked():
+            self._news.release()
+
     def _take_slot(self) -> Slot:
-        with self._lock:
-            while not self._free and not self._num_unmade and self.error is None:
-                self._changed.wait()
-            self._check()
-            if self._free:
-                return self._free.pop()
-            self._num_unmade -= 1
-        return np.empty(self._shape, self._dtype)
+        while len(self._queue) >= self._num_slots and self.error is None:
+            self._await_news()
+        self._check()
+        return self._free.pop() if self._free else np.empty(self._shape, self._dtype)
 
     def _enqueue(self, action: Callable[[], None], slot: Slot | None = None) -> None:
-        with self._lock:
-            self._check()
+        self._check()
+        if not self._is_started:
+            # not Thread.start, which waits with a Condition; begun twice, the second one ends at once
+            start_new_thread(self._work, ())
+            self._is_started = True
+        try:
             self._queue.append((action, slot))
-            self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"stepwell-encode-{self.rows.name}", daemon=True)
-            self._thread.start()
+        finally:
+            self._calls.put(None)
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                while not self._queue and not self._is_stopped:
-                    self._changed.wait()
-                if self._is_stopped:
-                    return
-                action, slot = self._queue[0]
-            try:
-                action()
-                self._committed()
-            except BaseException as error:
-                self.error = error
-            with self._lock:
-                if self.error is None:
-                    self._queue.popleft()
-                    if slot is not None:
-                        self._free.append(slot)
-                else:
-                    self._queue.clear()
-                self._changed.notify_all()
-                if self.error is not None:
-                    return
+        if not self._life.acquire(blocking=False):
+            return
+        self._thread_id = threading.get_ident()
+        try:
+            while self.error is None and not self._is_stopped:
+                self._calls.get()
+                if self._queue and not self._is_stopped:
+                    self._do_first()
+        finally:
+            # numbers of threads are used again
+            self._thread_id = 0
+            self._life.release()
+            self._tell_news()
+
+    def _do_first(self) -> None:
+        action, slot = self._queue[0]
+        try:
+            action()
+            self._committed()
+        except BaseException as error:
+            self.error = error
+            self._queue.clear()
+        else:
+            # in this order: who sees room in the queue finds the slot
+            if slot is not None:
+                self._free.append(slot)
+            self._queue.popleft()
+        self._tell_news()
 
 
 def _copy(slot: Slot, value: Any) -> None:

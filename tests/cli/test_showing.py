@@ -62,7 +62,7 @@ def test_a_step_and_a_sheet_read_only_the_rows_they_show(
     monkeypatch.setattr(
         Segment,
         "read_rows",
-        lambda self, name, start, stop: reads.append(stop - start) or read(self, name, start, stop),
+        lambda self, name, start, stop, **kw: reads.append(stop - start) or read(self, name, start, stop, **kw),
     )
     assert main(["show", str(toy_path), "2:6"]) == 0
     assert reads == [1, 1, 1]

@@ -51,7 +51,10 @@ def test_a_damaged_run_is_one_finding_that_names_its_rows(tmp_path: Path) -> Non
             writer.add_episode({"front": values(number, 10)})
     damage(store, 16)
     (segment,) = store.segments
-    with pytest.raises(DecodeError, match=f"front of segment {segment.name}, rows 14 to 17: row 2"):
+    with pytest.raises(
+        DecodeError,
+        match=rf"a.well: episode 1, steps 4 to 7, feature 'front' \(front.bin of segment {segment.name}\): row 2",
+    ):
         store[1]["front"]
     assert np.array_equal(store[2]["front"], values(2, 10))
     (found,) = store.verify().findings
@@ -81,7 +84,7 @@ def test_an_episode_that_begins_no_run_is_found(tmp_path: Path) -> None:
     assert "row 6, which begins episode 1 of the segment and no run" in problems[0]
     data[0] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DecodeError, match="row 0: no row at or before it begins a run"):
+    with pytest.raises(DecodeError, match=r"episode 0, step 0, .*: no row at or before it begins a run"):
         store[0]["front"]
 
 

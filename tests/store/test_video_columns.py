@@ -152,7 +152,10 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     middle = (int(segment.offsets_map("camera")[19]) + int(segment.offsets_map("camera")[20])) // 2
     data[middle] ^= 0x10
     path.write_bytes(data)
-    with pytest.raises(DecodeError, match=f"camera of segment {segment.name}, rows 17 to 21"):
+    with pytest.raises(
+        DecodeError,
+        match=rf"a.well: episode 1, steps 5 to 9, feature 'camera' \(camera.bin of segment {segment.name}\)",
+    ):
         store[1]["camera"]
     assert_frames(store[0]["camera"], 0, 12)
     (segment.path / "segment.json").unlink()

@@ -176,7 +176,7 @@ def test_a_row_that_cannot_be_decoded_is_named_by_whoever_holds_it(tmp_path: Any
     reader = WindowReader(View(store), {"x": [0, 1]})
     with pytest.raises(LoaderError, match=r"bad.well: episode 1, step 3.*x.bin of segment.*told to fail at 103"):
         hold_blocks(reader, np.arange(10), 1 << 20)
-    with pytest.raises(LoaderError, match=r"episode 1, step 3, field 'x' \(x of segment .*told to fail"):
+    with pytest.raises(LoaderError, match=r"episode 1, step 3, field 'x' \(x.bin of segment .*told to fail"):
         reader.read([7])
     with pytest.raises(LoaderError, match=r"episode 1, step 3"):
         WindowReader(View(store), {"x": [0, 1]}, page_cache=False).read([7])

@@ -20,6 +20,7 @@ from stepwell.loader import Loader
 from stepwell.order import random
 from stepwell.progress import make_bar
 from stepwell.store import Store, create
+from stepwell.store.counting import counted
 from stepwell.store.tables import make_table
 from stepwell.windows import Field, View
 
@@ -37,7 +38,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     path = arguments.out / f"{simulator.name.lower()}.well"
     _remove_last_run(path)
 
-    print(f"1. Record {arguments.episodes} episodes of {simulator.name}, played by a script", flush=True)
+    print(f"1. Record {counted(arguments.episodes, 'episode')} of {simulator.name}, played by a script", flush=True)
     store = record(simulator, path, arguments.episodes, arguments.seed, arguments.image)
 
     print("\n2. What the store holds\n")
@@ -77,7 +78,9 @@ def record(simulator: Simulator, path: Path, num_episodes: int, seed: int, codec
     seconds = time.perf_counter() - begun
     won = sum(bool(store.episodes.metadata(i).get("is_success")) for i in range(store.num_episodes))
     success = f", {won} of them successful" if "is_success" in simulator.episode_infos else ""
-    print(f"   {store.num_episodes} episodes{success}; {store.num_steps:,} steps in {seconds:.1f} s")
+    print(
+        f"   {counted(store.num_episodes, 'episode')}{success}; {counted(store.num_steps, 'step')} in {seconds:.1f} s"
+    )
     return store
 
 

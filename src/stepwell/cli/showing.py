@@ -16,7 +16,7 @@ from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store, open
-from stepwell.store.tables import counted
+from stepwell.store.counting import counted
 
 __all__ = ["describe_value", "run_show", "value_to_json"]
 
@@ -61,7 +61,7 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
     num_rows = _num_rows(episode, schema[name])
     steps = np.unique(np.linspace(0, num_rows - 1, max(1, num_tiles)).round().astype(int))
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
-    tiles = [Tile(displayable(_row(store, episode, name, s)), label) for s, label in zip(steps, labels, strict=True)]
+    tiles = [Tile(displayable(_row(episode, name, s)), label) for s, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
     title = f"{store.path.name}   episode {episode.index}   {counted(episode.length, 'step')}"
     write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata_text(episode.metadata)}")
@@ -72,7 +72,7 @@ def describe_value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…", ensure_ascii=False)
     if isinstance(value, bytes):
-        return f"{len(value)} bytes"
+        return counted(len(value), "byte")
     array = np.asarray(value)
     if array.size <= MAX_SHOWN or array.dtype.names:
         return np.array2string(array, precision=4, separator=", ", max_line_width=100)
@@ -107,11 +107,9 @@ def _num_rows(episode: Episode, feature: Feature) -> int:
     return episode.length + (1 if feature.final and episode.has_final else 0)
 
 
-def _row(store: Store, episode: Episode, name: str, step: int) -> Any:
+def _row(episode: Episode, name: str, step: int) -> Any:
     """Return one row of an episode, without decoding those that it does not need."""
-    table = store.episodes
-    row = int(table.start[episode.index]) + step
-    return store.segments[int(table.segment[episode.index])].read_rows(name, row, row + 1)[0]
+    return episode.read_rows(name, step, step + 1)[0]
 
 
 def _print_episode(store: Store, episode: Episode, as_json: bool) -> None:
@@ -144,7 +142,7 @@ def _print_step(store: Store, episode: Episode, step: int, as_json: bool) -> Non
             f"no step {step} in episode {episode.index}, which has {episode.length}. "
             f"Allowed: {-episode.length} to {episode.length - 1}."
         )
-    values = {name: _row(store, episode, name, position) for name in store.schema or ()}
+    values = {name: _row(episode, name, position) for name in store.schema or ()}
     if as_json:
         record = {name: value_to_json(value) for name, value in values.items()}
         print(json.dumps({"episode_index": episode.index, "step_index": position, "values": record}, indent=2))

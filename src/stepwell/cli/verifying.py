@@ -8,8 +8,9 @@ from dataclasses import asdict
 
 from stepwell.errors import StoreNotFoundError
 from stepwell.progress import make_bar
+from stepwell.store.counting import counted
 from stepwell.store.layout import SEGMENTS, STORE_JSON
-from stepwell.store.tables import counted, human_bytes
+from stepwell.store.tables import human_bytes
 from stepwell.store.verification import Report, verify_store
 
 __all__ = ["run_verify"]

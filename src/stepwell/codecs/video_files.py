@@ -146,7 +146,8 @@ class VideoFile:
 
     def __repr__(self) -> str:
         table = self._table
-        return f"<VideoFile {self.path.name}  {table.kind} {table.height}x{table.width}  {self.num_rows:,} steps>"
+        size, steps = f"{table.height}x{table.width}", f"{self.num_rows:,} step{'' if self.num_rows == 1 else 's'}"
+        return f"<VideoFile {self.path.name}  {table.kind} {size}  {steps}>"
 
 
 def _times(path: Path, timestamps: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -13,6 +13,7 @@ from stepwell.loader.builder import BatchBuilder
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
 from stepwell.order.order import check_count
+from stepwell.store.counting import counted
 from stepwell.windows import View, WindowReader
 from stepwell.windows.index import positions_array
 
@@ -178,7 +179,7 @@ class WindowDataset:
         return Batch(_stack(samples))
 
     def __repr__(self) -> str:
-        return f"<WindowDataset {len(self):,} anchors  {self.view!r}>"
+        return f"<WindowDataset {counted(len(self), 'anchor')}  {self.view!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_running": None}

@@ -13,6 +13,7 @@ from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.states import LoaderState, describe_order
 from stepwell.order import Order, make_order
 from stepwell.order.order import check_count
+from stepwell.store.counting import counted
 from stepwell.windows import View, WindowReader
 
 if TYPE_CHECKING:
@@ -265,8 +266,9 @@ class Loader:
         count = self.settings.epochs
         epochs = "endless epochs" if count is None else "1 epoch" if count == 1 else f"{count} epochs"
         return (
-            f"<Loader {self.num_positions:,} anchors  batch {self.settings.batch_size}  {self.order!r}  "
-            f"{epochs} of {self.num_batches:,} batches  {self.num_threads} threads>"
+            f"<Loader {counted(self.num_positions, 'anchor')}  batch {self.settings.batch_size}  {self.order!r}  "
+            f"{epochs} of {self.num_batches:,} batch{'' if self.num_batches == 1 else 'es'}  "
+            f"{counted(self.num_threads, 'thread')}>"
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
+from stepwell.store.counting import counted
 
 __all__ = ["EncodedRows", "HasRows", "accept_encoded"]
 
@@ -79,7 +80,7 @@ class EncodedRows(Sequence[bytes]):
         return EncodedRows(self._blobs[index]) if isinstance(index, slice) else self._blobs[index]
 
     def __repr__(self) -> str:
-        return f"<EncodedRows {len(self)} rows, {self.nbytes:,} bytes>"
+        return f"<EncodedRows {counted(len(self), 'row')}, {counted(self.nbytes, 'byte')}>"
 
 
 def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.ids import step_id
 
@@ -82,9 +83,27 @@ class Episode(Mapping[str, Any]):
         schema = self._store.schema
         if schema is None:
             raise KeyError(name)
-        start = int(self._table.start[self._index])
-        rows = int(self._table.rows[self._index]) if schema[name].final else self.length
-        return self._segment.read_rows(name, start, start + rows)
+        return self.read_rows(name, 0, int(self._table.rows[self._index]) if schema[name].final else self.length)
+
+    def read_rows(self, name: str, start: int, stop: int) -> Any:
+        """Return the rows of a feature from step ``start`` to before step ``stop``, decoding no others than they need.
+
+        Args:
+            name: of the feature.
+            start: first step, 0 or more.
+            stop: at most `length`, one more where a final row is.
+
+        Raises:
+            DecodeError: a row that its codec refuses; names the store, the episode and the steps.
+        """
+        begin = int(self._table.start[self._index])
+        file = f"feature {name!r} ({name}.bin of segment {self._segment.name})"
+
+        def name_rows(first: int, last: int) -> str:
+            steps = f"step {first - begin}" if first == last else f"steps {first - begin} to {last - begin}"
+            return f"{self._store.path}: episode {self._index}, {steps}, {file}"
+
+        return self._segment.read_rows(name, begin + start, begin + stop, name_rows=name_rows)
 
     def __contains__(self, name: object) -> bool:
         # the one of Mapping would read the column
@@ -98,6 +117,5 @@ class Episode(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         flags = [flag for flag in ("terminated", "truncated", "interrupted", "is_open") if getattr(self, flag)]
-        return (
-            f"<Episode {self._index} of {self._store.path.name}  {self.length:,} steps  {' '.join(flags) or 'ended'}>"
-        )
+        ending = " ".join(flags) or "ended"
+        return f"<Episode {self._index} of {self._store.path.name}  {counted(self.length, 'step')}  {ending}>"

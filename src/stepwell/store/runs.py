@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,23 @@ import numpy.typing as npt
 from stepwell.codecs import SequentialCodec
 from stepwell.errors import DecodeError
 
-__all__ = ["RunReader"]
+__all__ = ["NameRows", "RunReader", "rows_text"]
 
 Int64s = npt.NDArray[np.int64]
 LOOK_ROWS = 256
 OUT_BYTES = 64 << 20
+NameRows = Callable[[int, int], str]
+"""What errors call the rows from a first to a last one, both included."""
+
+
+def rows_text(first: int, last: int) -> str:
+    """Return rows by their numbers.
+
+    Example:
+        >>> rows_text(3, 3), rows_text(3, 7)
+        ('row 3', 'rows 3 to 7')
+    """
+    return f"row {first}" if first == last else f"rows {first} to {last}"
 
 
 class RunReader:
@@ -26,15 +38,21 @@ class RunReader:
         offsets: uint64 [>= num_rows + 1], which rise and end within ``blobs``.
         blobs: uint8 [n], the encoded rows back to back.
         num_rows: how many there are.
+        name_rows: what errors call rows; default: their numbers.
 
     Notes:
         Keeps nothing but its arguments: safe for any number of threads.
     """
 
     def __init__(
-        self, codec: SequentialCodec, offsets: npt.NDArray[Any], blobs: npt.NDArray[np.uint8], num_rows: int
+        self,
+        codec: SequentialCodec,
+        offsets: npt.NDArray[Any],
+        blobs: npt.NDArray[np.uint8],
+        num_rows: int,
+        name_rows: NameRows = rows_text,
     ) -> None:
-        self._codec, self._offsets, self._blobs = codec, offsets, blobs
+        self._codec, self._offsets, self._blobs, self._name_rows = codec, offsets, blobs, name_rows
         self.num_rows = num_rows
 
     def is_sync(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
@@ -71,7 +89,7 @@ class RunReader:
             try:
                 self._codec.decode_run(blobs, wanted, outs[begin:end])
             except DecodeError as error:
-                raise DecodeError(f"rows {first} to {stop - 1}: {error}") from error
+                raise DecodeError(f"{self._name_rows(first, stop - 1)}: {error}") from error
 
     def values(self, rows: Sequence[int] | Int64s) -> Iterator[npt.NDArray[Any]]:
         """Yield ascending rows one by one; each is valid until the next is asked for, and 64 MiB are held at once."""
@@ -116,7 +134,7 @@ class RunReader:
             if len(found):
                 return start + int(found[-1])
             stop = start
-        raise DecodeError(f"row {row}: no row at or before it begins a run.")
+        raise DecodeError(f"{self._name_rows(row, row)}: no row at or before it begins a run.")
 
     def _stop(self, row: int) -> int:
         start = row + 1

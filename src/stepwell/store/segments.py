@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Feature, Schema
+from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
@@ -21,6 +22,7 @@ from stepwell.store.progress import Progress
 
 if TYPE_CHECKING:
     from stepwell.codecs import SequentialCodec
+    from stepwell.store.runs import NameRows
 
 __all__ = ["Segment"]
 
@@ -133,11 +135,18 @@ class Segment:
         if done < out.nbytes:
             raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
 
-    def read_rows(self, name: str, start: int, stop: int) -> Any:
-        """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size."""
+    def read_rows(self, name: str, start: int, stop: int, *, name_rows: NameRows | None = None) -> Any:
+        """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size.
+
+        Args:
+            name: of the feature.
+            start: first row.
+            stop: the row after the last.
+            name_rows: what errors call the rows from a first to a last one; default: the file and the numbers.
+        """
         feature = self._schema[name]
         if not feature.is_raw:
-            return self._decode_rows(name, feature, start, stop)
+            return self._decode_rows(name, feature, range(start, stop), name_rows or self._namer(name))
         rows = self.raw_map(name)[start * feature.row_bytes : stop * feature.row_bytes]
         if feature.row_bytes == 0:
             return np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
@@ -160,12 +169,17 @@ class Segment:
 
     def __repr__(self) -> str:
         state = "sealed" if self.is_sealed else "open"
-        return f"<Segment {self.name} {state} {len(self.records)} episodes {self.num_rows:,} rows>"
+        return f"<Segment {self.name} {state} {counted(len(self.records), 'episode')} {counted(self.num_rows, 'row')}>"
 
-    def _decode_rows(self, name: str, feature: Feature, start: int, stop: int) -> Any:
+    def _namer(self, name: str) -> NameRows:
+        from stepwell.store.runs import rows_text
+
+        return lambda first, last: f"{name}.bin of segment {self.name}, {rows_text(first, last)}"
+
+    def _decode_rows(self, name: str, feature: Feature, rows: range, name_rows: NameRows) -> Any:
         from stepwell.codecs import SequentialCodec, make_codec
 
-        codec = make_codec(feature)
+        codec, start, stop = make_codec(feature), rows.start, rows.stop
         offsets = self.offsets_map(name)[start : stop + 1].astype(np.int64)
         blobs = self.blob_map(name)
         if stop > start and (
@@ -178,27 +192,26 @@ class Segment:
             else np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
         )
         if isinstance(codec, SequentialCodec):
-            self._decode_runs(name, codec, range(start, stop), out)
+            self._decode_runs(name, codec, rows, out, name_rows)
             return out
-        rows = [blobs[offsets[i] : offsets[i + 1]] for i in range(stop - start)]
-        for i, blob in enumerate(rows):
+        for i in range(len(rows)):
+            blob = blobs[offsets[i] : offsets[i + 1]]
             try:
                 if feature.is_ragged:
                     out[i] = codec.decode(blob)
                 else:
                     codec.decode_into(blob, out[i, ...])
             except DecodeError as error:
-                raise DecodeError(f"{name} of segment {self.name}, row {start + i}: {error}") from error
+                raise DecodeError(f"{name_rows(rows[i], rows[i])}: {error}") from error
         return out
 
-    def _decode_runs(self, name: str, codec: SequentialCodec, rows: range, out: npt.NDArray[Any]) -> None:
+    def _decode_runs(
+        self, name: str, codec: SequentialCodec, rows: range, out: npt.NDArray[Any], name_rows: NameRows
+    ) -> None:
         from stepwell.store.runs import RunReader
 
-        reader = RunReader(codec, self.offsets_map(name), self.blob_map(name), self.num_rows)
-        try:
-            reader.decode(rows, [out[i, ...] for i in range(len(rows))])
-        except DecodeError as error:
-            raise DecodeError(f"{name} of segment {self.name}, {error}") from error
+        reader = RunReader(codec, self.offsets_map(name), self.blob_map(name), self.num_rows, name_rows)
+        reader.decode(rows, [out[i, ...] for i in range(len(rows))])
 
     def _follow(self) -> None:
         """Read the commit record of an open segment; finds out when it was sealed meanwhile."""

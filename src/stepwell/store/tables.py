@@ -25,11 +25,12 @@ import numpy.typing as npt
 from stepwell.codecs import codec_class
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
+from stepwell.store.counting import counted
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
 
-__all__ = ["FeatureRow", "StoreTable", "counted", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -203,16 +204,6 @@ def human_bytes(size: int) -> str:
         value, unit = value / 1000, unit + 1
     digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f} {UNITS[unit]}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> counted(1, "step"), counted(25_650, "step")
-        ('1 step', '25,650 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
+from stepwell.store.counting import counted
 from stepwell.store.deletion import read_deleted
 from stepwell.store.layout import DELETED, NEW_PREFIX, OPEN_SUFFIX, PROGRESS, SEGMENTS, STORE_JSON, parse_segment_name
 from stepwell.store.records import read_record
@@ -65,10 +66,11 @@ class Report:
         return not self.findings
 
     def __str__(self) -> str:
-        looked = f"{self.path}: {self.num_segments} segments, {self.num_bytes} bytes"
+        looked = f"{self.path}: {counted(self.num_segments, 'segment')}, {counted(self.num_bytes, 'byte')}"
         if self.is_ok:
             return f"{looked}, all as written"
-        return "\n".join([f"{looked}, {len(self.findings)} damaged files", *(f"  {found}" for found in self.findings)])
+        damaged = counted(len(self.findings), "damaged file")
+        return "\n".join([f"{looked}, {damaged}", *(f"  {found}" for found in self.findings)])
 
 
 class HasPath(Protocol):

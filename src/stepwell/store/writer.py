@@ -11,6 +11,7 @@ import numpy as np
 
 from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
+from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows, HasRows
 from stepwell.store.seal_queue import SealQueue
 from stepwell.store.segment_writer import SegmentWriter, encode_metadata
@@ -301,7 +302,7 @@ class Writer:
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
         rows = 0 if self._segment is None else self._segment.row
-        return f"<Writer of {self._store.path.name} {state} {rows:,} rows in this segment>"
+        return f"<Writer of {self._store.path.name} {state} {counted(rows, 'row')} in this segment>"
 
     # the way in
 

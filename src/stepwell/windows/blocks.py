@@ -28,6 +28,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.store.counting import counted
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.reach import (
     FIRST_ANCHOR,
@@ -91,7 +92,9 @@ class Blocks:
         return np.ascontiguousarray(self.pieces[:, FIRST_ANCHOR])
 
     def __repr__(self) -> str:
-        return f"<Blocks {len(self):,} of at most {self.max_bytes:,} bytes, {len(self.pieces):,} pieces>"
+        return (
+            f"<Blocks {len(self):,} of at most {counted(self.max_bytes, 'byte')}, {counted(len(self.pieces), 'piece')}>"
+        )
 
 
 def piece_bytes(reaches: Sequence[Reach], pieces: Int64s) -> Int64s:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, WindowError
+from stepwell.store.counting import counted
 from stepwell.store.ids import split_id, step_id
 from stepwell.windows.blocks import Blocks, cut_blocks
 from stepwell.windows.reach import reaches
@@ -264,7 +265,7 @@ class AnchorIndex:
         return keys[order], order
 
     def __repr__(self) -> str:
-        return f"<AnchorIndex {self.num_anchors:,} anchors in {len(self.records):,} episodes>"
+        return f"<AnchorIndex {counted(self.num_anchors, 'anchor')} in {counted(len(self.records), 'episode')}>"
 
 
 def positions_array(positions: npt.ArrayLike) -> Int64s:

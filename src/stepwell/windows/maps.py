@@ -160,6 +160,11 @@ class SegmentMaps:
         found = next(column for column in self.columns if column.name == name)
         return found.features[int(self._stores[segment])]
 
+    def file_of(self, name: str, segment: int) -> str:
+        """Return the file of a column's rows in a segment, as errors call it: ``image.bin of segment 00000001-...``."""
+        suffix = "npy" if self.feature_of(name, segment).is_raw else "bin"
+        return f"{name}.{suffix} of segment {self.segments[segment].name}"
+
     def tick(self) -> int:
         """Return the time of one more read; two reads may share one."""
         self._clock += 1

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.schema import Schema
+from stepwell.store.counting import counted
 from stepwell.windows.decoding import Cells, ColumnDecoder, RowError
 from stepwell.windows.fields import as_fields
 from stepwell.windows.held import HeldRows, row_at
@@ -393,9 +394,9 @@ class WindowReader:
         self, field: ResolvedField, source: Source, places: Int64s, error: RowError, rows: Int64s
     ) -> LoaderError:
         anchor, row = error.index // rows.shape[1], int(rows.reshape(-1)[error.index])
-        segment = self.maps.segments[int(places[SEGMENT, anchor])]
+        segment = int(places[SEGMENT, anchor])
         return LoaderError(
-            f"{self._where(places, anchor, row)}, field {field.key!r} ({source.name} of segment {segment.name}): "
+            f"{self._where(places, anchor, row)}, field {field.key!r} ({self.maps.file_of(source.name, segment)}): "
             f"{error.cause}"
         )
 
@@ -431,7 +432,7 @@ class WindowReader:
         return _rebuild, (self.view, *self._arguments)
 
     def __repr__(self) -> str:
-        sizes = f"{self.index.num_anchors:,} anchors  {self.sample_bytes:,} bytes each"
+        sizes = f"{counted(self.index.num_anchors, 'anchor')}  {counted(self.sample_bytes, 'byte')} each"
         return f"<WindowReader {', '.join(self.fields)}  {sizes}>"
 
 

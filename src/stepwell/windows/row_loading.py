@@ -113,10 +113,14 @@ class RowLoader:
                 self._copy(column, table, segment, first, out)
         except RowError as error:
             row = first + error.index
-            what = f"{column.name}.bin of segment {self._maps.segments[segment].name}: {error.cause}"
+            what = f"{self._maps.file_of(column.name, segment)}: {error.cause}"
             raise LoaderError(f"{self._index.where(segment, row)}, {what}") from error.cause
-        except (OSError, CorruptSegmentError) as error:
-            raise LoaderError(f"{self._index.where(segment, first)}, {column.name}: {error}") from error
+        except CorruptSegmentError as error:
+            # names its file itself
+            raise LoaderError(f"{self._index.where(segment, first)}, {error}") from error
+        except OSError as error:
+            what = f"{self._maps.file_of(column.name, segment)}: {error}"
+            raise LoaderError(f"{self._index.where(segment, first)}, {what}") from error
 
     def _copy(self, column: Reach, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]) -> None:
         """Copy plain rows, and let the field's decoder make something of them."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.store import Store
+from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class View:
 
     def __repr__(self) -> str:
         names = ", ".join(str(store.path.name) for store in self.stores)
-        return f"<View of {names}  {self.num_episodes:,} episodes  {self.num_steps:,} steps>"
+        return f"<View of {names}  {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}>"
 
 
 def split_position(origins: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:

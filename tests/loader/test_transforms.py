@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,9 @@ class Jitter(Transform):
 
     def __init__(self, key: str | None = None) -> None:
         self.key = key
+
+    def output(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
+        return shape, np.dtype(np.float64)
 
     def __call__(self, values: np.ndarray, draws: Draws) -> np.ndarray:
         return values + draws.uniform().reshape(-1, *[1] * (values.ndim - 1))
@@ -261,3 +265,59 @@ def test_windows_of_a_dataset_have_numbers_of_their_own_in_any_read(store: Store
     assert [dataset[i]["noisy"] for i in (3, 1, 2)] == together
     dataset.set_epoch(1)
     assert dataset[3]["noisy"] != together[0]
+
+
+class Half(Transform):
+    """Say nothing of what comes out."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.change = change
+
+    def __call__(self, values: Any, draws: Draws) -> Any:
+        return self.change(values)
+
+
+class HalfBatch(BatchTransform):
+    """Lose windows of one key."""
+
+    def __call__(self, batch: dict, draws: Draws) -> dict:
+        return {**batch, "state": batch["state"][1:]}
+
+
+class NoDraws(Transform):
+    """Forget the parameter ``draws``."""
+
+    def __call__(self, values: Any) -> Any:
+        return values
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (Half(lambda values: values[1:]), r"Half of field 'state' returned float32 \(3, 2, 2\), where .* \(4, 2, 2\)"),
+        (Half(lambda values: values[..., :1]), r"returned float32 \(4, 2, 1\)"),
+        (Half(lambda values: values.astype(np.float64)), r"returned float64 .* says float32"),
+        (Half(lambda values: values.tolist()), "returned a list"),
+        (lambda values: values[::2], "made 2 windows of 4. It must return as many"),
+    ],
+)
+def test_what_is_not_as_its_output_says_is_an_error_that_names_the_transform(
+    store: Store, transform: Any, message: str
+) -> None:
+    fields = {"state": Field("observation.state", range(2), transform=transform)}
+    with pytest.raises(LoaderError, match=message):
+        next(iter(Loader(store, fields, batch_size=4)))
+
+
+def test_a_batch_that_is_not_as_its_outputs_say_is_an_error_that_names_the_transform(store: Store) -> None:
+    loader = Loader(store, {"state": Field("observation.state")}, batch_size=4, transform=HalfBatch())
+    with pytest.raises(LoaderError, match=r"HalfBatch of the loader returned float32 \(3, 2\) as 'state'"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("transform", [NoDraws(), 3])
+def test_what_cannot_be_called_as_a_transform_is_refused_when_the_loader_is_made(store: Store, transform: Any) -> None:
+    with pytest.raises(WindowError, match=r"cannot be called"):
+        Loader(store, {"state": Field("observation.state", transform=transform)})
+    with pytest.raises(WindowError, match=r"Loader\(transform=...\).*(one field|cannot be called|is no transform)"):
+        Loader(store, {"state": Field("observation.state")}, transform=transform)

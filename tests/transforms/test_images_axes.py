@@ -53,7 +53,9 @@ def test_floats_are_values_times_the_scale(dtype):
     np.testing.assert_array_equal(ToFloat(2.0, dtype=dtype)(values, DRAWS), (2.0 * values).astype(dtype))
 
 
-@pytest.mark.parametrize("late", [Saturation(0.9), ColorJitter(0.2), Contrast(0.3), Hue(0.1), Brightness(per_step=True)])
+@pytest.mark.parametrize(
+    "late", [Saturation(0.9), ColorJitter(0.2), Contrast(0.3), Hue(0.1), Brightness(per_step=True)]
+)
 def test_what_would_take_channels_for_steps_is_refused_after_tochw(late: Transform) -> None:
     with pytest.raises(WindowError, match=rf"{type(late).__name__} after ToCHW .* Put it before ToCHW"):
         TransformChain({"image": (ToCHW(), late)})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.order.keys import derive_key
-from stepwell.transforms.batch import BatchTransform, Samples
+from stepwell.transforms.batch import BatchTransform, Sample, Samples
 from stepwell.transforms.fusing import Stage, fuse
 from stepwell.transforms.images_axes import check_axes
 from stepwell.transforms.images_passes import Memory, new_memory
@@ -133,9 +133,8 @@ class TransformChain:
         self._calls: list[tuple[str, _Call]] = []
         for key, transforms in fields.items():
             self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known, arenas)]
-        several = () if whole is None else (whole,) if callable(whole) else tuple(whole)
-        self._whole = [_whole_call(number, transform) for number, transform in enumerate(several)]
-        _check_whole(several, known)
+        several = () if whole is None else tuple(whole) if isinstance(whole, Sequence) else (whole,)
+        self._whole = _whole_calls(several, known)
 
     def __bool__(self) -> bool:
         return bool(self._calls or self._whole)
@@ -152,9 +151,11 @@ class TransformChain:
                 and the transform.
         """
         for name, call in self._calls:
-            values[name] = call(values[name], key)
-            if values[name] is None:
+            found = call(values[name], key)
+            if found is None:
                 raise LoaderError(f"transform {call.name} {call.where} returned None. It must return the array.")
+            call.check_windows(found, len(values[name]))
+            values[name] = found
         for call in self._whole:
             batch = call(values, key)
             if not isinstance(batch, Mapping):
@@ -163,6 +164,7 @@ class TransformChain:
                     "It must return the batch: a dict of key to array."
                 )
             values = dict(batch)
+            call.check_batch(values, key.num_rows)
         return values
 
 
@@ -174,11 +176,13 @@ class _Call:
         name: of the transforms.
         where: they stand.
         run: (values, key of the batch) -> values.
+        samples: shape and dtype of the windows that come out, by key, of a field's by ""; None where not known.
     """
 
     name: str
     where: str
     run: Callable[[Any, BatchKey], Any]
+    samples: Samples | None = None
 
     def __call__(self, values: Any, key: BatchKey) -> Any:
         try:
@@ -186,6 +190,31 @@ class _Call:
         except Exception as error:
             message = f"transform {self.name} {self.where} raised {type(error).__name__}: {error} ({key})."
             raise LoaderError(message) from error
+
+    def check_batch(self, values: Mapping[str, Any], size: int) -> None:
+        """Raise LoaderError where a batch is not what the transform says that it makes."""
+        for key, sample in (self.samples or {}).items():
+            if sample is not None:
+                self._check(values.get(key), (size, *sample[0]), sample[1], f" as {key!r}")
+
+    def check_windows(self, found: Any, size: int) -> None:
+        """Raise LoaderError for another number of windows, or for others than the transform says that it makes."""
+        sample = None if self.samples is None else self.samples[""]
+        if sample is not None:
+            self._check(found, (size, *sample[0]), sample[1], "")
+        elif hasattr(found, "__len__") and len(found) != size:
+            raise LoaderError(
+                f"transform {self.name} {self.where} made {len(found)} windows of {size}. It must return as many."
+            )
+
+    def _check(self, found: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
+        is_array = isinstance(found, np.ndarray)
+        if not is_array or found.shape != shape or found.dtype != dtype:
+            shown = f"{found.dtype} {found.shape}" if is_array else f"a {type(found).__name__}"
+            raise LoaderError(
+                f"transform {self.name} {self.where} returned {shown}{what}, where its output says {dtype} {shape}. "
+                "Make both agree."
+            )
 
 
 def _field_calls(
@@ -209,9 +238,13 @@ def _field_calls(
     if samples is None or sample is None:
         stages = [Stage(number, (transform,)) for number, transform in enumerate(transforms)]
     else:
-        samples[key] = _follow(key, transforms, *sample)
+        samples[key] = _follow(key, transforms, sample)
         stages = fuse(transforms, *sample)
-    return [_stage_call(key, stage, _memory_of(stage, arenas)) for stage in stages]
+    calls = []
+    for stage in stages:
+        sample = _follow(key, stage.transforms, sample)
+        calls.append(_stage_call(key, stage, _memory_of(stage, arenas), sample))
+    return calls
 
 
 def _memory_of(stage: Stage, arenas: Callable[[int], ArenaPool] | None) -> Memory:
@@ -219,19 +252,19 @@ def _memory_of(stage: Stage, arenas: Callable[[int], ArenaPool] | None) -> Memor
     return new_memory if arenas is None or not stage.num_bytes else arenas(stage.num_bytes).lease
 
 
-def _follow(key: str, transforms: Iterable[Callable[..., Any]], shape: Any, dtype: Any) -> Any:
+def _follow(key: str, transforms: Iterable[Callable[..., Any]], sample: Sample | None) -> Sample | None:
     """Return shape and dtype of what comes out of a field's transforms; None when one of them does not tell."""
     for transform in transforms:
-        if not isinstance(transform, Transform):
+        if sample is None or not isinstance(transform, Transform):
             return None
         try:
-            shape, dtype = transform.output(shape, dtype)
+            sample = transform.output(*sample)
         except Exception as error:
             raise WindowError(f"field {key!r}, transform {_name(transform)}: {error}") from error
-    return shape, dtype
+    return sample
 
 
-def _stage_call(key: str, stage: Stage, memory: Memory) -> _Call:
+def _stage_call(key: str, stage: Stage, memory: Memory, sample: Sample | None) -> _Call:
     where = f"of field {key!r}"
     first = stage.transforms[0]
     if not isinstance(first, Transform):
@@ -241,7 +274,31 @@ def _stage_call(key: str, stage: Stage, memory: Memory) -> _Call:
         for number, transform in enumerate(stage.transforms)
     ]
     name = " + ".join(_name(transform) for transform in stage.transforms)
-    return _Call(name, where, lambda values, batch: stage(values, [batch.draws(each) for each in purposes], memory))
+
+    def run(values: Any, batch: BatchKey) -> Any:
+        return stage(values, [batch.draws(each) for each in purposes], memory)
+
+    return _Call(name, where, run, {"": sample})
+
+
+def _whole_calls(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> list[_Call]:
+    """Return transforms of whole batches as calls; they see what they will get, as far as it is known."""
+    calls = []
+    for number, transform in enumerate(transforms):
+        call = _whole_call(number, transform)
+        samples = _outputs(transform, samples)
+        calls.append(replace(call, samples=samples))
+    return calls
+
+
+def _outputs(transform: Callable[..., Any], samples: Samples | None) -> Samples | None:
+    """Return what a batch has after a transform; None when that is not known."""
+    if samples is None or not isinstance(transform, BatchTransform):
+        return None
+    try:
+        return transform.outputs(dict(samples))
+    except Exception as error:
+        raise WindowError(f"transform {_name(transform)} of the loader: {error}") from error
 
 
 def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
@@ -262,17 +319,15 @@ def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
 def _check_instance(transform: Callable[..., Any], where: str) -> None:
     if isinstance(transform, type) and issubclass(transform, Transform | BatchTransform):
         raise WindowError(f"{where}: {_name(transform)} is a class. Give an instance: {_name(transform)}(...).")
-
-
-def _check_whole(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> None:
-    """Let transforms of whole batches see what they will get, as far as it is known."""
-    for transform in transforms:
-        if samples is None or not isinstance(transform, BatchTransform):
-            return
+    if not callable(transform):
+        raise WindowError(f"{where}: a {type(transform).__name__} is no transform. Give a Transform or a function.")
+    if isinstance(transform, Transform | BatchTransform):
         try:
-            samples = transform.outputs(samples)
-        except Exception as error:
-            raise WindowError(f"transform {_name(transform)} of the loader: {error}") from error
+            inspect.signature(transform).bind(None, None)
+        except TypeError as error:
+            raise WindowError(
+                f"{where}: {_name(transform)} cannot be called with (values, draws): {error}. Let it take both."
+            ) from error
 
 
 def _purpose(transform: Any, own: str) -> str:

@@ -79,9 +79,10 @@ class RawColumn:
     def close(self) -> None:
         """Let go of the map; the file keeps its reserved length until the segment is sealed."""
         self.rows = np.empty((0, *self.shape), self.dtype)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # never twice, whatever comes in between: its number may be another file's by then
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class EncodedColumn:
@@ -128,9 +129,10 @@ class EncodedColumn:
     def close(self) -> None:
         """Let go of the map and the file."""
         self.offsets.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # never twice, whatever comes in between: its number may be another file's by then
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 Column = RawColumn | EncodedColumn

@@ -43,7 +43,9 @@ class _Map:
         }
 
     def __del__(self) -> None:
-        self._munmap(self._address, self._num_bytes)
+        # a Ctrl-C may have come before it was made
+        if hasattr(self, "_munmap"):
+            self._munmap(self._address, self._num_bytes)
 
 
 def map_descriptor(descriptor: int, num_bytes: int, *, writable: bool = False) -> npt.NDArray[np.uint8]:

@@ -131,9 +131,10 @@ class Progress:
         """Let go of the map and of the writer's lock."""
         # a map holds the open file, and with it the lock, as a descriptor does
         self.words = memoryview(b"").cast("q")
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # never twice, whatever comes in between: its number may be another file's by then
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _check(descriptor: int, path: str) -> None:

@@ -306,7 +306,9 @@ class SegmentWriter:
         for column in self.columns.values():
             column.close()
         self._episodes.close()
-        os.close(self._metadata)
+        metadata, self._metadata = self._metadata, -1
+        if metadata >= 0:
+            os.close(metadata)
         return self._progress
 
     def finish(self) -> None:

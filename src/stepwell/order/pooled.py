@@ -50,7 +50,7 @@ from stepwell.errors import OrderError
 from stepwell.order.dealing import Dealing
 from stepwell.order.keys import derive_key
 from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed
-from stepwell.order.sizes import parse_bytes
+from stepwell.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from stepwell.windows import Blocks
@@ -79,7 +79,7 @@ class Pooled(Order):
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bytes", parse_bytes("bytes", self.bytes))
+        object.__setattr__(self, "bytes", parse_bytes("bytes", self.bytes, error=OrderError))
         object.__setattr__(self, "seed", check_seed(self.seed))
         object.__setattr__(self, "blocks", check_count("blocks", self.blocks, least=_LEAST_SLOTS))
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import parse_bytes
 from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord, read_record
@@ -26,7 +27,7 @@ def create(
     *,
     fps: float | None = None,
     metadata: Mapping[str, Any] | None = None,
-    segment_bytes: int = SEGMENT_BYTES,
+    segment_bytes: int | str = SEGMENT_BYTES,
     sync: Sync = "none",
     exist_ok: bool = False,
 ) -> Store:
@@ -37,7 +38,8 @@ def create(
         schema: name to feature. None: inferred from the first step that is written.
         fps: steps a second, if they are evenly spaced; needed for offsets in seconds.
         metadata: anything that JSON holds.
-        segment_bytes: a segment is sealed, and a new one begun, at the first end of an episode beyond this size.
+        segment_bytes: a segment is sealed, and a new one begun, at the first end of an episode beyond this size;
+            an int, or a size such as "64 MiB".
         sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode",
             "step".
         exist_ok: open the store that is there instead of refusing; its schema must be the same, or ``schema`` None.
@@ -62,12 +64,12 @@ def create(
             _check_codec(name, feature)
     if _is_taken(directory):
         return _open_existing(directory, schema, exist_ok)
-    _check_settings(fps, segment_bytes, sync)
+    _check_settings(fps, sync)
     record = StoreRecord(
         schema=schema,
         fps=None if fps is None else float(fps),
         metadata=dict(metadata or {}),
-        segment_bytes=segment_bytes,
+        segment_bytes=parse_bytes("segment_bytes", segment_bytes, error=SchemaError),
         sync=sync,
     )
     try:
@@ -116,11 +118,9 @@ def _is_taken(directory: Path) -> bool:
     return not entries <= {SEGMENTS, LOCK} or any(directory.glob(f"{SEGMENTS}/*"))
 
 
-def _check_settings(fps: float | None, segment_bytes: int, sync: str) -> None:
+def _check_settings(fps: float | None, sync: str) -> None:
     if fps is not None and not 0 < fps < float("inf"):
         raise SchemaError(f"fps={fps} is not a rate. Give steps a second, more than 0, or None.")
-    if segment_bytes < 1:
-        raise SchemaError(f"segment_bytes={segment_bytes} is not a size. Give at least 1.")
     if sync not in get_args(Sync):
         raise SchemaError(f"sync={sync!r} is not one of {', '.join(map(repr, get_args(Sync)))}.")
 

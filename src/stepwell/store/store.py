@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import parse_bytes
 from stepwell.store.arrangement import Arrangement, arranged_segments
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
@@ -279,7 +280,7 @@ class Store:
         self,
         *,
         sync: Sync | None = None,
-        queue_bytes: int = QUEUE_BYTES,
+        queue_bytes: int | str = QUEUE_BYTES,
         ordinal: int | None = None,
         tag: str | None = None,
     ) -> Writer:
@@ -288,7 +289,7 @@ class Store:
         Args:
             sync: when to wait for the disk: "none" (default: the store's), "episode" or "step".
             queue_bytes: values that may wait to be encoded where a codec is slow (video): when there are so many,
-                `Writer.append` waits. Default 256 MiB; two steps always may.
+                `Writer.append` waits. An int, or a size such as "64 MiB"; default 256 MiB. Two steps always may.
             ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed
                 order.
             tag: the segment's four hexadecimal digits; default random.
@@ -300,13 +301,11 @@ class Store:
         sync = self._record.sync if sync is None else sync
         if sync not in ("none", "episode", "step"):
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
-        if queue_bytes < 0:
-            raise StepwellError(f"queue_bytes={queue_bytes} is not a size. Give 0 or more.")
         return Writer(
             self,
             sync=sync,
             segment_bytes=self._record.segment_bytes,
-            queue_bytes=queue_bytes,
+            queue_bytes=parse_bytes("queue_bytes", queue_bytes, least=0),
             ordinal=ordinal,
             tag=tag,
         )

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stepwell.errors import OrderError
+from stepwell.errors import StepwellError
 
 __all__ = ["parse_bytes"]
 
@@ -15,15 +15,17 @@ _PREFIXES = ("", "k", "m", "g", "t")
 _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
 
 
-def parse_bytes(name: str, size: int | str) -> int:
+def parse_bytes(name: str, size: int | str, *, least: int = 1, error: type[StepwellError] = StepwellError) -> int:
     """Return a number of bytes.
 
     Args:
         name: of the argument, for errors.
         size: an int, or a number with a unit: kB, MB, GB, TB are powers of 1,000, KiB, MiB, GiB, TiB of 1,024.
+        least: the smallest number of bytes that is allowed.
+        error: what to raise.
 
     Raises:
-        OrderError: it is neither, or not above 0.
+        StepwellError: it is neither, or below ``least``; of the type ``error``.
 
     Example:
         >>> parse_bytes("bytes", "512 MiB"), parse_bytes("bytes", "1.5 GB")
@@ -31,11 +33,11 @@ def parse_bytes(name: str, size: int | str) -> int:
     """
     if isinstance(size, str) and (found := _FORM.fullmatch(size)):
         number, prefix, is_binary = found.groups()
-        if (prefix or not is_binary) and (whole := _multiply(number, prefix.lower(), bool(is_binary))) >= 1:
+        if (prefix or not is_binary) and (whole := _multiply(number, prefix.lower(), bool(is_binary))) >= least:
             return whole
-    elif isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1:
+    elif isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
         return int(size)
-    raise OrderError(f'{name}={size!r}. Allowed is an int of at least 1, or a size such as "512 MiB" or "2 GB".')
+    raise error(f'{name}={size!r}. Allowed is an int of at least {least}, or a size such as "512 MiB" or "2 GB".')
 
 
 def _multiply(number: str, prefix: str, is_binary: bool) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import OrderError
-from stepwell.order.sizes import parse_bytes
+from stepwell.sizes import parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,8 @@ def test_sizes_are_read_as_people_write_them(size: Any, expected: int) -> None:
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, None, "", "512", "MiB", "1 XB", "-1 GB", "1 iB", "0 MB", "0.1 B"])
 def test_what_is_no_size_is_refused_by_name(size: Any) -> None:
     with pytest.raises(OrderError, match=r'memory=.*"512 MiB"'):
-        parse_bytes("memory", size)
+        parse_bytes("memory", size, error=OrderError)
+
+
+def test_nothing_may_be_allowed() -> None:
+    assert parse_bytes("queue", "0 B", least=0) == parse_bytes("queue", 0, least=0) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.errors import ReadOnlyError, SchemaError, StepError, StoreExistsError, WriterClosedError
+from stepwell.errors import (
+    EpisodeNotFoundError,
+    ReadOnlyError,
+    SchemaError,
+    StepError,
+    StepwellError,
+    StoreExistsError,
+    WriterClosedError,
+)
 from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text
 from stepwell.store import Store, create, open
 from stepwell.testing import EpisodeData, episodes, schemas
@@ -374,9 +383,18 @@ def test_create_refuses_what_is_there_and_open_what_is_not(tmp_path: Path) -> No
         create(tmp_path / "a.well", {"x": Array()}, exist_ok=True)
 
 
+def test_sizes_may_be_given_as_people_write_them(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", SCHEMA, segment_bytes="2 kB")
+    assert store.record.segment_bytes == 2000
+    with store.writer(queue_bytes="1 MiB") as out:
+        out.append(step())
+    with pytest.raises(StepwellError, match=r"queue_bytes='much'.*at least 0, or a size"):
+        store.writer(queue_bytes="much")
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"fps": 0}, {"fps": float("inf")}, {"segment_bytes": 0}, {"sync": "always"}, {"metadata": {"a": object()}}],
+    [{"fps": 0}, {"fps": float("inf")}, {"segment_bytes": "0 B"}, {"sync": "always"}, {"metadata": {"a": object()}}],
 )
 def test_settings_that_no_store_can_have_are_refused_and_leave_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(SchemaError, match=next(iter(wrong))):
@@ -532,3 +550,19 @@ def test_what_cannot_be_made_an_array_is_refused_by_name(tmp_path: Path) -> None
     out = create(tmp_path / "a.well", SCHEMA).writer()
     with pytest.raises(StepError, match=r"'observation'.*copy it to the host first"):
         out.append({**step(), "observation": OnAnotherDevice()})
+
+
+def test_an_episode_that_was_pickled_is_found_where_it_is_now(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", SCHEMA, segment_bytes=1)
+    with store.writer() as out:
+        for number in range(4):
+            out.append(step(number))
+            out.end_episode(number=number)
+    pickled = [pickle.dumps(episode) for episode in store]
+    assert pickle.loads(pickled[3]).index == 3
+    store.delete_episodes([1])
+    store.compact()
+    found = pickle.loads(pickled[3])
+    assert (found.index, found.metadata, found["observation"].tolist()) == (2, {"number": 3}, [[3.0] * 3])
+    with pytest.raises(EpisodeNotFoundError, match=r"episode 1, .*a\.well"):
+        pickle.loads(pickled[1])

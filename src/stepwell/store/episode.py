@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from stepwell.errors import EpisodeNotFoundError
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.ids import step_id
@@ -22,7 +25,8 @@ class Episode(Mapping[str, Any]):
     observation was recorded; text, bytes and arrays of varying size come as lists.
 
     Notes:
-        Reads from the store's files at every access; raw columns are read-only views of the file.
+        Reads from the store's files at every access; raw columns are read-only views of the file. Pickles as the
+        store's path and its first step: another process opens the store anew, and finds it there.
     """
 
     __slots__ = ("_index", "_segment", "_store", "_table")
@@ -115,7 +119,20 @@ class Episode(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._store.schema or ())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _find, (self._store, self._index, int(self._table.origin[self._index]))
+
     def __repr__(self) -> str:
         flags = [flag for flag in ("terminated", "truncated", "interrupted", "is_open") if getattr(self, flag)]
         ending = " ".join(flags) or "ended"
         return f"<Episode {self._index} of {self._store.path.name}  {counted(self.length, 'step')}  {ending}>"
+
+
+def _find(store: Store, index: int, origin: int) -> Episode:
+    """Return the episode that began as the step ``origin``; it was number ``index`` when it was pickled."""
+    origins = store.episodes.origin
+    # first by its number: what was concatenated twice has two of the same origin
+    places = [index] if index < len(origins) and origins[index] == origin else np.flatnonzero(origins == origin)
+    if len(places) == 0:
+        raise EpisodeNotFoundError(f"episode {index}, pickled before, is no more in {store.path}. Was it deleted?")
+    return store[int(places[0])]

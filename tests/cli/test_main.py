@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.cli.environment import describe_environment
 from stepwell.cli.main import main, make_parser
 
 VERBS = ("demo", "info", "ls", "show", "verify", "convert", "bench", "env")
@@ -129,6 +130,12 @@ def test_verify_names_a_damaged_file_and_exits_with_one(toy_path: Path, capsys: 
     path.write_bytes(damaged)
     assert main(["verify", str(toy_path)]) == 1
     assert "action.npy" in capsys.readouterr().out
+
+
+def test_env_lists_every_extra_that_brings_a_codec() -> None:
+    described = describe_environment()["packages"]
+    assert {"image", "zstd", "lz4", "video"} <= set(described)
+    assert described["video"].keys() == {"av"}
 
 
 def test_env_says_versions_and_extras(capsys: pytest.CaptureFixture[str]) -> None:

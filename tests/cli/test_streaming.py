@@ -1,7 +1,12 @@
 """The measurement of a stream."""
 
-import numpy as np
+import json
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from stepwell.cli.main import main
 from stepwell.cli.streaming import StreamReport, batch_bytes, stream
 from stepwell.progress import NoBar
 
@@ -40,3 +45,14 @@ def test_report_divides_by_memcpy() -> None:
     report = StreamReport(100, 4_000_000_000, 2.0, 0.1, 8.0)
     assert (report.windows_per_second, report.gb_per_s, report.memcpy_ratio) == (50, 2, 0.25)
     assert str(report) == "50 windows/s   2.00 GB/s   0.25 of memcpy (8.0 GB/s)"
+
+
+@pytest.mark.parametrize("order", ["random", "sequential", "pooled"])
+def test_bench_streams_in_every_order_past_the_page_cache_too(
+    order: str, toy_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", str(toy_path), "--order", order, "--no-page-cache", "--seconds", "0.01", "--batch-size", "2"]
+    assert main([*words, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["order"], record["page_cache"]) == (order, False)
+    assert record["windows"] > 0

@@ -30,12 +30,14 @@ def run_bench(arguments: argparse.Namespace) -> int:
             batch_size=arguments.batch_size,
             order=arguments.order,
             threads=arguments.threads,
+            page_cache=not arguments.no_page_cache,
             epochs=None,
         )
         with make_bar(None, "windows", store.path.name) as bar:
             report = stream(loader, bar, max_seconds=arguments.seconds)
     if arguments.json:
         record = {"path": str(arguments.path), "batch_size": arguments.batch_size, "order": arguments.order}
+        record["page_cache"] = not arguments.no_page_cache
         print(
             json.dumps(
                 {**record, "fields": {name: list(window) for name, window in offsets.items()}, **report.to_json()}

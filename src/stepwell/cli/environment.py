@@ -17,6 +17,8 @@ PACKAGES = {
     "core": ("stepwell", "numpy", "numba", "llvmlite"),
     "image": ("simplejpeg", "imagecodecs"),
     "zstd": ("zstandard",),
+    "lz4": ("lz4",),
+    "video": ("av",),
     "torch": ("torch",),
     "gymnasium": ("gymnasium",),
     "cli": ("tqdm",),

@@ -299,7 +299,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         required=True,
         type=_name_and_codec,
         metavar="FEATURE=CODEC",
-        help="a feature and its new codec: raw, jpeg, png, zstd, delta, video; may be repeated; others are copied",
+        help="a feature and its new codec: raw, jpeg, png, zstd, lz4, delta, video; may be repeated; others are copied",
     )
     parser.add_argument(
         "--option",
@@ -323,7 +323,8 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "stream windows of a store and say how fast, beside memcpy",
         "  stepwell bench pusht.well\n"
         "  stepwell bench pusht.well --field observation.image=-1,0 --field action=0:16 --batch-size 64\n"
-        "  stepwell bench pusht.well --order sequential --threads 2 --seconds 10 --json",
+        "  stepwell bench pusht.well --order sequential --threads 2 --seconds 10 --json\n"
+        "  stepwell bench pusht.well --order pooled --no-page-cache",
     )
     _add_path_and_json(parser)
     parser.add_argument(
@@ -336,7 +337,12 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "default: every feature, images -1,0, others 0:16",
     )
     parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
-    parser.add_argument("--order", choices=("random", "sequential"), default="random", help="default: random")
+    parser.add_argument("--order", choices=("random", "sequential", "pooled"), default="random", help="default: random")
+    parser.add_argument(
+        "--no-page-cache",
+        action="store_true",
+        help="read past the system's page cache, as for a store much larger than memory",
+    )
     parser.add_argument("--threads", type=_threads, metavar="N", help="default: chosen by the loader")
     parser.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
 

@@ -101,7 +101,7 @@ REFUSED = {
     "shape": (lambda e: np.zeros((e.length, 2)), "episode 0: feature 'return': got shape"),
     "length": (lambda e: np.zeros(e.length + (e.index == 2)), "episode 2: feature 'return': got 4 values, it has 3"),
     "list": ([[0.0]] * 3, "a list of 3 columns for 7 episodes"),
-    "mapping": ({0: [0.0]}, "values of 1 episodes"),
+    "mapping": ({0: [0.0]}, "values of 1 episode"),
     "array": (np.zeros(5), r"shape \(5,\); all 7 episodes have 16 rows"),
     "scalar": (1.0, r"shape \(\)"),
 }

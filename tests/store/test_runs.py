@@ -62,7 +62,7 @@ def test_a_damaged_run_is_one_finding_that_names_its_rows(tmp_path: Path) -> Non
     (segment.path / "segment.json").unlink()
     found_deep = {finding.file: finding.problem for finding in store.verify(deep=True).findings}
     told = found_deep[f"segments/{segment.name}/front.bin"]
-    assert "1 runs cannot be decoded" in told
+    assert "1 run cannot be decoded" in told
     assert "episode 1 of the segment, steps 4 to 7" in told
     assert "row 2 of a run" in told
 

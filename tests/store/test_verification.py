@@ -177,7 +177,7 @@ def test_deep_finds_rows_that_cannot_be_decoded(damaged):
     name = f"segments/{segment.name}/image.bin"
     assert name not in {finding.file for finding in verify_store(damaged).findings}
     deep = {finding.file: finding.problem for finding in verify_store(damaged, deep=True).findings}
-    assert "1 rows cannot be decoded, the first is row 0" in deep[name]
+    assert "1 row cannot be decoded, the first is row 0" in deep[name]
 
 
 def test_an_impossible_length_of_an_episode_does_not_hang_the_decoding(damaged):

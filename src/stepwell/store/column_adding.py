@@ -24,6 +24,7 @@ from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory
 from stepwell.store.linking import link_file
@@ -154,8 +155,9 @@ def _taker(store: Store, name: str, lengths: npt.NDArray[np.int64], values: Any)
         missing = [index for index in range(len(lengths)) if index not in values]
         if missing or len(values) != len(lengths):
             raise StepError(
-                f"feature {name!r}: values of {len(values)} episodes, episode {missing[:1] or len(lengths)} is "
-                f"{'missing' if missing else 'none of the store'}. Give one column for each of {len(lengths)} episodes."
+                f"feature {name!r}: values of {counted(len(values), 'episode')}, episode {missing[:1] or len(lengths)} "
+                f"is {'missing' if missing else 'none of the store'}. "
+                f"Give one column for each of {len(lengths)} episodes."
             )
         return lambda index: values[index]
     if isinstance(values, list | tuple):
@@ -225,7 +227,7 @@ def _column_writer(name: str, column: RawColumn | EncodedColumn) -> Iterator[Cal
 
 
 def _write_encoded(column: EncodedColumn, start: int, rows: int, values: Any) -> None:
-    blobs = values if isinstance(values, EncodedRows) else [column.codec.encode(value) for value in values]
+    blobs = values if isinstance(values, EncodedRows) else [column.encode(value) for value in values]
     for row, blob in enumerate([*blobs, *[b""] * (rows - len(blobs))]):
         column.write(start + row, blob)
 

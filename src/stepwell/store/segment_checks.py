@@ -22,6 +22,7 @@ import numpy.typing as npt
 from stepwell.codecs import Codec, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
+from stepwell.store.counting import counted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import open_json
@@ -254,8 +255,8 @@ def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     else:
         problems = list(_row_problems(codec, offsets, blobs, feature, records))
     if problems:
-        what = "runs" if codec.is_sequential else "rows"
-        raise CorruptSegmentError(f"{len(problems)} {what} cannot be decoded, the first is {problems[0]} {RESTORE}")
+        what = counted(len(problems), "run" if codec.is_sequential else "row")
+        raise CorruptSegmentError(f"{what} cannot be decoded, the first is {problems[0]} {RESTORE}")
 
 
 def _row_problems(

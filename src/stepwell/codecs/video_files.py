@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import pairwise
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class VideoFile:
         FileNotFoundError: no such file.
         DecodeError: not a video; no such stream; an encoding that is not h264, hevc, av1, vp9 or mpeg4; B-frames in a
             format that does not keep when they are shown (avi, asf).
-        StepError: a step at whose time there is no frame, times that descend, or no frame between start and stop.
+        StepError: a step at whose time there is no frame, times that descend, no frame between start and stop, or
+            what is no number of a stream or of seconds.
         MissingDependencyError: PyAV is not installed.
 
     Example::
@@ -74,10 +76,9 @@ class VideoFile:
         tolerance: float = DEFAULT_TOLERANCE,
     ) -> None:
         self.path = Path(path)
-        self._stream, self._tolerance = stream, tolerance
-        if not tolerance >= 0:
-            raise StepError(f"{self.path}: tolerance={tolerance}. Allowed: seconds, 0 or more.")
-        self._table = packet_table(self.path, stream)
+        _check_settings(self.path, stream, start, stop, tolerance)
+        self._stream, self._tolerance = int(stream), tolerance
+        self._table = packet_table(self.path, self._stream)
         shown = _shown_packets(self._table, start - tolerance, np.inf if stop is None else stop - tolerance)
         if not shown.size:
             raise StepError(
@@ -117,7 +118,10 @@ class VideoFile:
         """
         table, size = self._table, (self._table.height, self._table.width)
         if feature.codec != "video" or feature.fixed_shape[:2] != size:
-            raise SchemaError(f"{self.path} is {size[0]}x{size[1]} video, the feature {feature}. Use {self.feature!r}.")
+            raise SchemaError(
+                f"{self.path} is {size[0]}x{size[1]} video, the feature {feature!r}. Use {self.feature!r}: "
+                "stepwell.convert() makes another codec of it afterwards."
+            )
         reader = PacketReader(self.path, self._stream, table)
         try:
             for key, packets in _runs(self.path, table, self._packets):
@@ -148,6 +152,21 @@ class VideoFile:
         table = self._table
         size, steps = f"{table.height}x{table.width}", f"{self.num_rows:,} step{'' if self.num_rows == 1 else 's'}"
         return f"<VideoFile {self.path.name}  {table.kind} {size}  {steps}>"
+
+
+def _check_settings(path: Path, stream: Any, start: Any, stop: Any, tolerance: Any) -> None:
+    if not isinstance(stream, Integral) or isinstance(stream, bool) or stream < 0:
+        raise StepError(f"{path}: stream={stream!r}. Allowed: the number of a video stream, from 0.")
+    if not _is_real(tolerance) or not tolerance >= 0:
+        raise StepError(f"{path}: tolerance={tolerance!r}. Allowed: seconds, 0 or more.")
+    if not _is_real(start):
+        raise StepError(f"{path}: start={start!r}. Allowed: seconds; 0 for all from the beginning on.")
+    if stop is not None and not _is_real(stop):
+        raise StepError(f"{path}: stop={stop!r}. Allowed: seconds, or None for all to the end.")
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _times(path: Path, timestamps: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Blocks hold all that the windows of their anchors reach, within the target, and are cut at sync rows."""
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -325,3 +326,13 @@ def test_a_segment_that_is_gone_is_named_with_what_to_do() -> None:
     segment.is_removed = True
     with pytest.raises(LoaderError, match=r"fake\.well: segment 00000000-fake was removed since\. Refresh"):
         SyncRows("x", [FakePart(segment)]).around(0, 3, 0, 9)  # type: ignore[list-item]
+
+
+def test_a_segment_that_is_too_short_is_named_with_what_to_do(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "runs.well", Schema({"x": SYNC_FEATURE}))
+    with store.writer() as writer:
+        writer.add_episode({"x": np.zeros((60, 8), np.int16)})
+    (segment,) = store.segments
+    os.truncate(segment.path / "x.npy", 128)
+    with pytest.raises(LoaderError, match=rf"runs\.well: x\.npy of segment {segment.name}: .* Run \"stepwell verify"):
+        reader_of(store, {"x": [0]}).index.blocks(150)

@@ -128,7 +128,7 @@ def cut_blocks(
         sync_rows: of the sequential column to cut by, or None; named as its reach is.
 
     Raises:
-        LoaderError: a segment is gone, so that its sync rows cannot be looked for.
+        LoaderError: a segment is gone or damaged, so that its sync rows cannot be looked for.
     """
     cutter = _Cutter(anchor_starts, records, tuple(reaches), max_bytes)
     cuts = cutter.even_cuts() if sync_rows is None else cutter.sync_cuts(sync_rows)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import LoaderError
+from stepwell.errors import CorruptSegmentError, LoaderError
 from stepwell.windows.reach import Reach
 from stepwell.windows.views import Part
 
@@ -44,7 +44,7 @@ class SyncRows:
             hi: the row after its last one; returned where no sync row follows.
 
         Raises:
-            LoaderError: the segment is gone.
+            LoaderError: the segment is gone, or its files are too short; names store and segment.
         """
         from stepwell.kernels.runs import run_of
 
@@ -69,6 +69,8 @@ class SyncRows:
                 raise LoaderError(
                     f"{part.store.path}: segment {segment.name} was removed since. Refresh the loader."
                 ) from None
+            except CorruptSegmentError as error:
+                raise LoaderError(f"{part.store.path}: {error}") from error
             self._mark = codec.sync_mark
 
 

@@ -11,8 +11,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
-    *("append", "crop_jpeg", "gather", "jpeg", "lossless", "memory", "mixing", "pool_jpeg", "pool_video", "start"),
-    *("stream", "transforms", "video_append", "windows"),
+    *("append", "codecs", "crop_jpeg", "gather", "jpeg", "lossless", "memory", "mixing", "pool_jpeg", "pool_video"),
+    *("start", "stream", "transforms", "video_append", "windows"),
 ]
 KEYS = ["bench", "case", "rival", "ratio", "spread", "ours", "theirs", "unit", "memcpy_gb_per_s"]
 

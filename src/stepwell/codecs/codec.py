@@ -210,8 +210,10 @@ def register_codec(codec: type[Codec]) -> type[Codec]:
     Put the codec into a module that can be imported, not into the script that is run.
 
     Raises:
-        SchemaError: another codec has the name.
+        SchemaError: another codec has the name, or this one has none.
     """
+    if not isinstance(getattr(codec, "name", None), str):
+        raise SchemaError(f'{codec.__qualname__} has no name. Say what features ask for: name = "...", in the class.')
     known = _REGISTRY.get(codec.name)
     if codec.name in _BUILT_IN and not codec.__module__.startswith("stepwell.codecs."):
         raise SchemaError(f"codec name {codec.name!r} is taken by stepwell's own. Choose another.")

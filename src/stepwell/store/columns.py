@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stepwell.codecs import make_codec
 from stepwell.errors import DiskFullError
 from stepwell.schema import Feature
+from stepwell.store.first_rows import check_first_row
 from stepwell.store.mapping import map_descriptor
 from stepwell.store.npy import header_bytes, header_size
 
@@ -96,6 +97,8 @@ class EncodedColumn:
 
     def __init__(self, stem: str, feature: Feature, capacity: int) -> None:
         self.codec = make_codec(feature)
+        self._name = os.path.basename(stem)
+        self._is_checked = False
         self.offsets = RawColumn(f"{stem}.npy", np.dtype("<u8"), (), capacity + 1)
         self.path = f"{stem}.bin"
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -104,6 +107,13 @@ class EncodedColumn:
     def grow(self, capacity: int) -> None:
         """Make room for the offsets of ``capacity`` rows."""
         self.offsets.grow(capacity + 1)
+
+    def encode(self, value: Any) -> bytes:
+        """Return a row as its codec has it; the first one is looked at, see `check_first_row`."""
+        if not self._is_checked:
+            check_first_row(self._name, self.codec, value)
+            self._is_checked = True
+        return self.codec.encode(value)
 
     def write(self, row: int, blob: bytes) -> None:
         """Store an encoded row; the rows before it must be stored already. DiskFullError leaves it unstored."""

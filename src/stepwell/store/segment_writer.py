@@ -166,7 +166,7 @@ class SegmentWriter:
         for place, rows in self._raw:
             rows[row] = values[place]
         for place, column in self._encoded:
-            column.write(row, column.codec.encode(values[place]))
+            column.write(row, column.encode(values[place]))
         # last: what an encoder took cannot be taken back
         if self._sequential is not None:
             self._sequential.put(row, values)
@@ -180,7 +180,7 @@ class SegmentWriter:
             if isinstance(column, RawColumn):
                 column.write_rows(row, values)
         for place, column in self._encoded:
-            encode, values = column.codec.encode, columns[place]
+            encode, values = column.encode, columns[place]
             is_encoded = isinstance(values, EncodedRows)
             for i in range(count):
                 column.write(row + i, values[i] if is_encoded else encode(values[i]))
@@ -330,7 +330,7 @@ class SegmentWriter:
 
 
 def _encoded_final(column: EncodedColumn, value: Any) -> bytes:
-    return value[0] if isinstance(value, EncodedRows) else column.codec.encode(value)
+    return value[0] if isinstance(value, EncodedRows) else column.encode(value)
 
 
 def _first_capacity(row_bytes: int) -> int:

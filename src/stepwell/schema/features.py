@@ -11,6 +11,7 @@ How a feature lies on disk follows from two questions::
 from __future__ import annotations
 
 import ast
+import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ __all__ = ["Array", "Bytes", "Feature", "Image", "Text", "Video", "note_codec_mo
 Kind = Literal["array", "image", "text", "bytes"]
 KINDS: tuple[Kind, ...] = ("array", "image", "text", "bytes")
 IMAGE_CHANNELS = (1, 3, 4)
+DEFAULT_DTYPES = {"array": "<f4", "image": "|u1"}
+VIDEO_DEFAULTS = (("encoder", "h264"), ("gop", 2))
+VIDEO_OPTIONS = ("encoder", "gop", "crf", "preset", "pixel_format", "names", "final")
 # modules that codecs of users were registered in, by the codec's name: who opens a store elsewhere is told
 _CODEC_MODULES: dict[str, str] = {}
 
@@ -150,6 +154,22 @@ class Feature:
         """Return the same feature with `final` set."""
         return replace(self, final=final)
 
+    def __repr__(self) -> str:
+        """Return the feature as one writes it: ``Image((96, 96, 3), codec="jpeg", quality=90)``."""
+        is_video = self.kind == "image" and self.codec == "video"
+        options = self.options
+        parts = [] if self.kind in ("text", "bytes") else _shape_and_dtype(self)
+        if is_video:
+            options = tuple(option for option in options if option not in VIDEO_DEFAULTS)
+        elif self.codec != "raw":
+            parts.append(f'codec="{self.codec}"')
+        parts += [f"{name}={_quoted(value)}" for name, value in options]
+        if self.names is not None:
+            parts.append(f"names={self.names!r}")
+        if self.final:
+            parts.append("final=True")
+        return f"{'Video' if is_video else self.kind.capitalize()}({', '.join(parts)})"
+
     def __str__(self) -> str:
         size = "x".join("?" if n is None else str(n) for n in self.shape) or "scalar"
         return f"{self.codec} {size} {self.np_dtype.name if self.kind in ('array', 'image') else self.kind}"
@@ -242,6 +262,7 @@ def Video(
     pixel_format: str | None = None,
     names: Sequence[str] | None = None,
     final: bool = False,
+    **options: Any,
 ) -> Feature:
     """Describe an image feature that is stored as video: uint8, lossy, small.
 
@@ -256,21 +277,24 @@ def Video(
         pixel_format: "yuv420p" (default), of h264 and hevc also "yuv444p"; grey has one of its own.
         names: of the channels.
         final: see `Feature`.
+        options: no others.
 
     Returns:
         The feature. It needs PyAV: ``pip install "stepwell[video]"``.
 
     Raises:
-        SchemaError: not an image shape.
+        SchemaError: not an image shape, or an option that there is not.
 
     Example:
         >>> str(Video((480, 640, 3), encoder="av1", gop=10))
         'video 480x640x3 uint8'
     """
+    if options:
+        raise SchemaError(f"Video has no option {', '.join(map(repr, options))}. Allowed: {', '.join(VIDEO_OPTIONS)}.")
     preset = None if preset is None else str(preset)
     given = {"encoder": encoder, "gop": gop, "crf": crf, "preset": preset, "pixel_format": pixel_format}
-    options = {name: value for name, value in given.items() if value is not None}
-    return Feature("image", "|u1", _ints(shape), "video", _sorted_options(options), _names(names), final)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Feature("image", "|u1", _ints(shape), "video", _sorted_options(chosen), _names(names), final)
 
 
 def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
@@ -281,6 +305,26 @@ def Text(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
 def Bytes(*, codec: str = "raw", final: bool = False, **options: Any) -> Feature:
     """Describe a feature of byte strings of any length; codec "raw" (default) or "zstd"."""
     return Feature("bytes", "|u1", (None,), codec, _sorted_options(options), None, final)
+
+
+def _shape_and_dtype(feature: Feature) -> list[str]:
+    """Return what a call of `Array` or `Image` begins with."""
+    shape = feature.shape
+    is_short = feature.kind == "array" and len(shape) == 1 and shape[0] is not None
+    has_own_dtype = feature.dtype != DEFAULT_DTYPES[feature.kind]
+    parts = []
+    if shape or has_own_dtype:
+        parts.append(str(shape[0]) if is_short else repr(shape))
+    if has_own_dtype:
+        found = feature.np_dtype
+        is_named = found.kind in "biufc" and found.isnative
+        parts.append(feature.dtype if found.names is not None else _quoted(found.name if is_named else feature.dtype))
+    return parts
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as code, strings as the formatter has them."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _descr(dtype: npt.DTypeLike) -> str:

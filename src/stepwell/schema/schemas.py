@@ -50,7 +50,9 @@ class Schema(Mapping[str, Feature]):
         for name, feature in features.items():
             _check_name(name)
             if not isinstance(feature, Feature):
-                raise SchemaError(f"feature {name!r} is a {type(feature).__name__}. Use Array, Image, Text or Bytes.")
+                raise SchemaError(
+                    f"feature {name!r} is a {type(feature).__name__}. Use Array, Image, Video, Text or Bytes."
+                )
             other = seen.setdefault(name.lower(), name)
             if other != name:
                 raise SchemaError(

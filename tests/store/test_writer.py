@@ -22,7 +22,7 @@ from stepwell.errors import (
     StoreExistsError,
     WriterClosedError,
 )
-from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text
+from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, Video
 from stepwell.store import Store, create, open
 from stepwell.testing import EpisodeData, episodes, schemas
 
@@ -566,3 +566,19 @@ def test_an_episode_that_was_pickled_is_found_where_it_is_now(tmp_path: Path) ->
     assert (found.index, found.metadata, found["observation"].tolist()) == (2, {"number": 3}, [[3.0] * 3])
     with pytest.raises(EpisodeNotFoundError, match=r"episode 1, .*a\.well"):
         pickle.loads(pickled[1])
+
+
+def test_values_of_other_kinds_are_refused_with_what_to_give(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well", {"image": Image((4, 4, 3)), "film": Video((16, 16, 3)), "x": Array(final=True)})
+    film, x = np.zeros((2, 16, 16, 3), np.uint8), np.zeros(3, np.float32)
+    with store.writer() as writer:
+        with pytest.raises(StepError, match=r"feature 'film': got a str. Give stepwell\.VideoFile\('a\.mp4'\)"):
+            writer.add_episode({"image": film[:, :4, :4], "film": "a.mp4", "x": x})
+        with pytest.raises(StepError, match=r"\(value \* 255\)\.astype\('uint8'\)"):
+            writer.add_episode({"image": np.ones((2, 4, 4, 3)) / 2, "film": film, "x": x})
+        with pytest.raises(StepError, match=r"value\.astype\('uint8'\)"):
+            writer.add_episode({"image": np.ones((2, 4, 4, 3)) * 200, "film": film, "x": x})
+        writer.append(image=film[0, :4, :4], film=film[0], x=0.0)
+        with pytest.raises(StepError, match=r"final lacks 'x' and final has 'y'\. It needs .*: 'x'\. Declare others"):
+            writer.end_episode(final={"y": 3})
+        writer.end_episode()

@@ -90,9 +90,15 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
         StepError: the feature is raw, the number of rows is not what was told, or the first is no row of the feature.
     """
     if feature.is_raw:
+        own = getattr(given, "feature", None)
+        one = (
+            "one of their codec"
+            if own is None
+            else f"{own!r} (stepwell.convert() makes another codec of it afterwards)"
+        )
         raise StepError(
-            f"feature {name!r}: got encoded rows ({given!r}), the store has {feature}, which is not encoded. "
-            "Give an array, or make the feature one of their codec."
+            f"feature {name!r}: got encoded rows ({given!r}), the store has {feature!r}, which is not encoded. "
+            f"Give an array, or make the feature {one}."
         )
     try:
         found = EncodedRows(given.rows(feature))

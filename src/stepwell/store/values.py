@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,9 @@ def accept_column(name: str, feature: Feature, values: Any) -> Any:
     """Return a whole column: an array [n, *shape], a list of values of a ragged feature, or `EncodedRows`."""
     if isinstance(values, HasRows):
         return accept_encoded(name, feature, values)
+    if isinstance(values, str | os.PathLike) and feature.kind in ("array", "image"):
+        advice = f"stepwell.VideoFile({os.fspath(values)!r})" if feature.codec == "video" else "an array"
+        raise StepError(f"feature {name!r}: got a {type(values).__name__}. Give {advice}, steps first.")
     dtype = feature.np_dtype
     if type(values) is np.ndarray and values.dtype == dtype and values.shape[1:] == feature.shape and values.ndim:
         return np.ascontiguousarray(values)
@@ -108,7 +112,7 @@ def _array(
         ):
             raise StepError(
                 f"feature {name!r}: got dtype {array.dtype}, the store has {dtype}. "
-                f"Convert it, e.g. value.astype({str(dtype)!r})."
+                f"Convert it, e.g. {_conversion(array, dtype)}."
             )
         if array.dtype != dtype:
             array = array.astype(dtype)
@@ -119,6 +123,12 @@ def _array(
             f"feature {name!r}: got shape {_shown(array.shape, per_step)}, the store has {_shown(shape, per_step)}."
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _conversion(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> str:
+    """Return how values become those of a feature: pixels of 0 to 1 would all be black as they are."""
+    is_unit = array.dtype.kind == "f" and dtype == np.uint8 and array.size and array.min() >= 0 and array.max() <= 1
+    return "(value * 255).astype('uint8')" if is_unit else f"value.astype({str(dtype)!r})"
 
 
 def _is_held(found: np.dtype[Any], dtype: np.dtype[Any], *, is_scalar: bool) -> bool:

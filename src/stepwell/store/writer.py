@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -410,10 +410,7 @@ class Writer:
         schema = self._schema
         assert schema is not None
         if final.keys() != set(schema.final_names):
-            raise StepError(
-                f"final has {', '.join(map(repr, final)) or 'nothing'}; the features with a value in the final row are "
-                f"{', '.join(map(repr, schema.final_names)) or 'none'}. Declare them with final=True."
-            )
+            raise StepError(_wrong_final(final, schema.final_names))
         return {name: acceptor(name, schema[name])(value) for name, value in final.items()}
 
     # the way out
@@ -480,3 +477,13 @@ def _is_column(values: Any) -> bool:
     if isinstance(values, HasRows):
         return True
     return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0
+
+
+def _wrong_final(final: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return what is wrong with the names of a final row."""
+    missing = ", ".join(repr(name) for name in names if name not in final)
+    unknown = ", ".join(repr(name) for name in final if name not in names)
+    parts = [f"final lacks {missing}"] * bool(missing) + [f"final has {unknown}"] * bool(unknown)
+    needed = f"It needs all features with final=True: {', '.join(map(repr, names))}." if names else ""
+    declared = " Declare others with final=True." if unknown else ""
+    return f"{' and '.join(parts)}. {needed}{declared}"

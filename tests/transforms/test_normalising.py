@@ -176,3 +176,11 @@ def test_a_loader_normalises_by_the_stores_own_statistics(tmp_path) -> None:
 
 def test_no_windows_are_no_windows() -> None:
     assert Normalize([1.0, 2.0], [1.0, 1.0])(np.zeros((0, 4, 2), np.uint8)).shape == (0, 4, 2)
+
+
+def test_a_misspelt_feature_is_refused_with_those_there_are(store: stepwell.Store) -> None:
+    for ask in (lambda: Normalize.of(store, "stat"), lambda: View(store).statistics(["stat"])):
+        with pytest.raises(stepwell.FeatureNotFoundError, match=r"no feature 'stat'\. There are: image, number, state"):
+            ask()
+    with pytest.raises(WindowError, match=r"statistics of 'path\.well', a str\. Give a store or a view"):
+        Normalize.of("path.well", "state")

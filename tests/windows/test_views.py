@@ -88,7 +88,6 @@ def test_select_by_predicate_sees_metadata_and_facts(pair):
     assert lengths(view.select(where=is_even)) == [3, 5, 7, 9]
     assert lengths(view.select(where=lambda facts: facts["length"] > 4 and facts["episode_index"] < 3)) == [5, 7, 8, 9]
     assert lengths(view.select(where={"terminated": True, "episode_index": 2})) == [5, 9]
-    assert lengths(view.select(where={"missing": 1})) == []
 
 
 def test_select_asks_the_predicate_about_candidates_only(pair):
@@ -238,3 +237,17 @@ def test_store_index_tells_the_samples_of_a_mixed_batch_apart(tmp_path: Path) ->
             out.add_episode({"x": np.full(4, number, np.float32)})
     batch = WindowReader(View(stores), {"x": "x", "store_index": "store_index"}).read(np.arange(8))
     assert batch["store_index"].tolist() == batch["x"].tolist() == [0] * 4 + [1] * 4
+
+
+def test_a_name_that_no_episode_has_is_refused_with_those_there_are(tmp_path) -> None:
+    store = create(tmp_path / "s.well", {"x": Array()})
+    with store.writer() as writer:
+        writer.add_episode({"x": np.zeros(3, np.float32)}, task="lift")
+        writer.add_episode({"x": np.zeros(3, np.float32)})
+    store.refresh()
+    view = View(store)
+    with pytest.raises(WindowError, match=r"no episode has 'tsk'\. There are: .*task"):
+        view.select(where={"tsk": "lift"})
+    assert view.select(where={"task": "push"}).num_episodes == 0
+    assert view.select([], where={"tsk": "lift"}).num_episodes == 0
+    assert view.select(where=lambda facts: "tsk" in facts).num_episodes == 0

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import CorruptSegmentError
+from stepwell.errors import CorruptSegmentError, FeatureNotFoundError
 from stepwell.schema import Feature, Schema
 from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
 from stepwell.store.episodes import EpisodeTable
@@ -100,9 +100,15 @@ def aggregate(
     Raises:
         CorruptSegmentError: a statistics file is damaged, or a data file is missing or too short.
         SchemaError: stores with one name for features of different shapes.
+        FeatureNotFoundError: a name that none of the stores has.
     """
     wanted = None if names is None else list(names)
     found: dict[str, list[FeatureStatistics]] = {}
+    parts = list(parts)
+    known = {name for store, _ in parts for name in store.schema or ()}
+    if known and wanted is not None and not known.issuperset(wanted):
+        unknown = ", ".join(repr(name) for name in wanted if name not in known)
+        raise FeatureNotFoundError(f"no feature {unknown}. There are: {', '.join(sorted(known))}.")
     for store, table in parts:
         for some in _selected(store, table, wanted):
             for name, statistics in some.items():

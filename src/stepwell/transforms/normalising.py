@@ -194,9 +194,13 @@ class Normalize(_Scaling):
         Raises:
             WindowError: no statistics of that feature, or an unknown mode.
         """
+        if not hasattr(store, "statistics"):
+            raise WindowError(f"statistics of {store!r}, a {type(store).__name__}. Give a store or a view: open(path).")
         found = store.statistics(names=[name])
         if name not in found:
-            raise WindowError(f"there are no statistics of {name!r}: numbers have them, text and bytes do not.")
+            raise WindowError(
+                f"there are no statistics of {name!r}: numbers have them, text and bytes do not, nor have no steps."
+            )
         return cls.by(found[name], mode=mode, mask=mask)
 
     @classmethod

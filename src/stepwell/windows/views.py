@@ -159,7 +159,8 @@ class View:
 
         Raises:
             EpisodeNotFoundError: a number beyond the episodes there are.
-            WindowError: an episode twice, a mask of another length, or a split outside [0, 1].
+            WindowError: an episode twice, a mask of another length, a split outside [0, 1], or a mapping ``where`` with
+                a name that no episode has.
         """
         choice = {"episodes": episodes, "where": where, "split": split, "seed": seed}
         mask = np.ones(self.num_episodes, dtype=np.bool_)
@@ -236,11 +237,18 @@ class View:
     def _mask_where(self, where: Where, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return where the predicate holds, asked of the candidates only: metadata is read from files."""
         mask = np.zeros(self.num_episodes, dtype=np.bool_)
+        names: set[str] = set()
         start = 0
         for part in self.parts:
             for i, index in enumerate(part.indices.tolist(), start):
-                mask[i] = candidates[i] and _holds(where, _facts(part.table, index))
+                if candidates[i]:
+                    facts = _facts(part.table, index)
+                    names.update(facts)
+                    mask[i] = _holds(where, facts)
             start += len(part.indices)
+        if isinstance(where, Mapping) and names and not names.issuperset(where):
+            unknown = ", ".join(repr(name) for name in where if name not in names)
+            raise WindowError(f"no episode has {unknown}. There are: {', '.join(sorted(names))}.")
         return mask
 
     def __getstate__(self) -> dict[str, Any]:

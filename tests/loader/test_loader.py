@@ -265,3 +265,10 @@ def test_a_refresh_of_an_endless_loader_begins_the_next_epoch(store):
     loader.refresh()
     assert loader.state_dict()["consumed"] == 0
     assert loader.epoch == 1
+
+
+def test_a_last_batch_that_is_dropped_and_the_only_one_is_refused(store: Store) -> None:
+    loader = Loader(store, {"number": range(2)}, batch_size=10_000, drop_last=True)
+    with pytest.raises(OrderError, match=r"37 positions do not fill one batch of 10000 .* drop_last=False"):
+        iter(loader)
+    assert len(list(Loader(store, {"number": range(2)}, batch_size=10_000))) == 1

@@ -67,3 +67,9 @@ def test_small_batches_are_handed_over_together() -> None:
 def test_numpy_integers_are_accepted() -> None:
     settings = LoaderSettings(batch_size=np.int64(4), rank=np.int32(1), world_size=np.int64(2))
     assert settings.partition(20).num_batches == 3
+
+
+@pytest.mark.parametrize("name", ["page_cache", "drop_last", "pad", "nested"])
+def test_switches_are_true_or_false(name: str) -> None:
+    with pytest.raises(OrderError, match=rf"{name}='no'\. Allowed: True or False"):
+        LoaderSettings(**{name: "no"})

@@ -105,3 +105,8 @@ def test_an_order_of_ones_own_is_passed_through() -> None:
 def test_what_is_no_order_is_refused_with_the_names_there_are(order: Any) -> None:
     with pytest.raises(OrderError, match=r"'sequential', 'random'"):
         make_order(order)
+
+
+def test_a_function_that_makes_orders_is_no_order_and_is_to_be_called() -> None:
+    with pytest.raises(OrderError, match=r"call it: random\(\)"):
+        make_order(random)

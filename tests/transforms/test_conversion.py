@@ -70,3 +70,8 @@ def test_one_hot_vectors_say_their_class(classes: np.ndarray) -> None:
     vectors = OneHot(7)(classes)
     assert np.array_equal(vectors.argmax(-1), classes)
     assert np.array_equal(vectors.sum(-1), np.ones(classes.shape))
+
+
+def test_no_classes_are_refused() -> None:
+    with pytest.raises(WindowError, match=r"OneHot of 0 classes\. Allowed: 1 or more"):
+        OneHot(0)

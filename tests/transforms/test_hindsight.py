@@ -131,3 +131,8 @@ def test_what_does_not_fit_is_refused(store: stepwell.Store) -> None:
     wrong = HindsightRelabel(probability=1, reward=lambda achieved, goal, info: np.zeros(1))
     with pytest.raises(stepwell.LoaderError, match=r"returned shape \(1,\), and \(19,\) is needed"):
         list(stepwell.Loader(store, fields, transform=wrong))
+
+
+def test_a_reward_that_is_no_function_is_refused() -> None:
+    with pytest.raises(WindowError, match=r"reward=3 is a int\. Give a function .* reward_key"):
+        HindsightRelabel(reward=3)

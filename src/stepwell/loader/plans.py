@@ -199,17 +199,19 @@ def schedule(order: BoundOrder, settings: LoaderSettings, cursor: Cursor) -> Ite
         cursor: says where to begin and to end; only read, and only now.
 
     Raises:
-        OrderError: no end and no batches.
+        OrderError: no batches, and no end or ``drop_last``.
     """
     if settings.is_stream:
         offset = cursor.start.epoch * order.num_positions + cursor.start.consumed
         ranked = order.for_ranks(settings.dealing(order.num_positions, offset))
         stream = StreamPlan(ranked, settings.stream(order.num_positions, offset))
         return (Ticket(stream, number) for number in stream.numbers)
-    if cursor.last_epoch is None and settings.partition(order.num_positions).num_batches == 0:
+    is_empty = settings.partition(order.num_positions).num_batches == 0
+    if is_empty and (cursor.last_epoch is None or settings.drop_last):
+        epochs = "endless epochs" if cursor.last_epoch is None else "epochs"
         raise OrderError(
-            f"endless epochs of no batches: {order.num_positions} positions do not fill one batch of "
-            f"{settings.batch_size} on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
+            f"{epochs} of no batches: {order.num_positions} positions do not fill one batch of {settings.batch_size} "
+            f"on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
         )
     ranked = order.for_ranks(settings.dealing(order.num_positions))
     plans = _epochs(ranked, settings, cursor.start, cursor.last_epoch)

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from stepwell.errors import OrderError
 from stepwell.loader.handover import Target
 from stepwell.order import Dealing, Partition, Stream
@@ -22,6 +24,7 @@ RAW_HANDOVER_BYTES = 1 << 20
 # decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
 DECODED_HANDOVER_BYTES = 1 << 17
 MAX_GROUP = 16
+BOOLS = ("drop_last", "pad", "pin_memory", "nested", "page_cache")
 INTEGERS = ("batch_size", "seed", "epochs", "rank", "world_size", "threads", "prefetch")
 
 
@@ -57,6 +60,9 @@ class LoaderSettings:
         check_count("threads", self.threads)
         check_count("prefetch", self.prefetch, least=1)
         self.partition(0)
+        for name in BOOLS:
+            if not isinstance(getattr(self, name), bool | np.bool_ | None):
+                raise OrderError(f"{name}={getattr(self, name)!r}. Allowed: True or False.")
         for name in INTEGERS:
             value = getattr(self, name)
             if value is not None:

@@ -36,7 +36,9 @@ def make_order(order: str | Order, *, seed: int = 0) -> Order:
         return order
     if isinstance(order, str) and order in _NAMED:
         return _NAMED[order](seed)
+    name = getattr(order, "__name__", "")
+    advice = f" (call it: {name}())" if callable(order) and name else ""
     raise OrderError(
-        f"order {order!r}. Allowed are {', '.join(map(repr, _NAMED))}, or an Order: "
+        f"order {order!r}{advice}. Allowed are {', '.join(map(repr, _NAMED))}, or an Order: "
         "stepwell.order.pooled(...), stepwell.order.weighted(...), stepwell.order.mixed(...) or your own subclass."
     )

@@ -161,12 +161,17 @@ class OneHot(Transform):
         num_classes: size of the new last axis.
         dtype: of the vectors, default float32.
 
+    Raises:
+        WindowError: fewer than one class.
+
     Example:
         >>> OneHot(3)(np.array([2, 0])).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
 
     def __init__(self, num_classes: int, dtype: npt.DTypeLike = np.float32) -> None:
+        if num_classes < 1:
+            raise WindowError(f"OneHot of {num_classes} classes. Allowed: 1 or more.")
         self.num_classes = num_classes
         self.dtype = np.dtype(dtype)
 

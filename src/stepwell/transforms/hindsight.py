@@ -80,6 +80,12 @@ class HindsightRelabel(BatchTransform):
         self.output = output
         self.key = key
         computed = ((reward_key, reward), (terminated_key, success))
+        for name, function in (("reward", reward), ("success", success)):
+            if function is not None and not callable(function):
+                raise WindowError(
+                    f"{name}={function!r} is a {type(function).__name__}. Give a function (achieved, goal, info) -> "
+                    f"values; the key is {name if name == 'reward' else 'terminated'}_key."
+                )
         self._computed = [(name, function) for name, function in computed if function is not None]
 
     def outputs(self, samples: Samples) -> Samples:

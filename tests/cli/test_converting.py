@@ -113,3 +113,13 @@ def test_show_ls_and_info_work_for_rows_that_need_rows_before_them(
     assert main(["show", path, "1"]) == 0
     assert "observation.image  uint8 7x24x32x3" in capsys.readouterr().out
     assert main(["show", path, "1", "--out", str(tmp_path / "x.png")]) == 0
+
+
+@pytest.mark.parametrize("episodes", ["1:999", "3:"])
+def test_episodes_that_there_are_not_are_refused_with_how_many_there_are(
+    toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], episodes: str
+) -> None:
+    words = ["convert", str(toy_path), str(tmp_path / "part.well"), "--codec", "task=raw", "--workers", "1"]
+    assert main([*words, "--episodes", episodes]) == 1
+    assert "has 3 episodes, 0:3" in capsys.readouterr().err
+    assert main([*words, "--episodes", "1:-1"]) == 0

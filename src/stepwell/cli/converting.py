@@ -11,10 +11,11 @@ from itertools import product
 from typing import Any
 
 from stepwell.codecs import make_codec
-from stepwell.errors import SchemaError, StepwellError
+from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
 from stepwell.recorders.recoding import convert
 from stepwell.schema import Feature
 from stepwell.store import Store, open
+from stepwell.store.counting import counted
 
 __all__ = ["run_convert"]
 
@@ -22,6 +23,7 @@ __all__ = ["run_convert"]
 def run_convert(arguments: argparse.Namespace) -> int:
     """Convert a store and print what became of its features."""
     with open(arguments.source) as store:
+        _check_episodes(store, arguments.episodes)
         report = convert(
             store,
             arguments.target,
@@ -31,6 +33,17 @@ def run_convert(arguments: argparse.Namespace) -> int:
         )
     print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0
+
+
+def _check_episodes(store: Store, episodes: slice | None) -> None:
+    """Raise EpisodeNotFoundError for a range that reaches past the episodes, or holds none."""
+    if episodes is None or not len(store):
+        return
+    if (episodes.stop or 0) > len(store) or not range(len(store))[episodes]:
+        text = ":".join("" if part is None else str(part) for part in (episodes.start, episodes.stop))
+        raise EpisodeNotFoundError(
+            f"--episodes {text}: {store.path} has {counted(len(store), 'episode')}, 0:{len(store)}. Choose of them."
+        )
 
 
 def _features(

@@ -21,8 +21,8 @@ PACKAGES = {
     "video": ("av",),
     "torch": ("torch",),
     "gymnasium": ("gymnasium",),
-    "cli": ("tqdm",),
-    "demo": ("gym-pusht", "pillow"),
+    "cli": ("tqdm", "pillow"),
+    "demo": ("gym-pusht",),
 }
 
 

@@ -67,7 +67,7 @@ def write_sheet(path: Path, rows: Sequence[Row], *, title: str, subtitle: str = 
     try:
         from PIL import Image, ImageDraw
     except ImportError:
-        raise MissingDependencyError.of("pillow", "demo") from None
+        raise MissingDependencyError.of("pillow", "cli") from None
     size = _tile_size([tile.image.shape[:2] for row in rows for tile in row.tiles])
     heights = [size[1] + LABEL_HEIGHT + GAP + (CAPTION_HEIGHT if row.caption else 0) for row in rows]
     columns = max((len(row.tiles) for row in rows), default=1)

@@ -552,6 +552,22 @@ def test_what_cannot_be_made_an_array_is_refused_by_name(tmp_path: Path) -> None
         out.append({**step(), "observation": OnAnotherDevice()})
 
 
+def test_a_first_append_that_was_interrupted_can_be_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str, feature: Feature) -> Any:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with create(tmp_path / "a.well", SCHEMA).writer() as out:
+        monkeypatch.setattr("stepwell.store.writer.acceptor", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            out.append(step(1))
+        out.append(step(2))
+        out.end_episode()
+    assert open(tmp_path / "a.well")[0]["observation"].tolist() == [[2.0] * 3]
+
+
 def test_an_episode_that_was_pickled_is_found_where_it_is_now(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", SCHEMA, segment_bytes=1)
     with store.writer() as out:

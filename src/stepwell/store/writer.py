@@ -351,11 +351,12 @@ class Writer:
 
     def _bind(self, schema: Schema) -> None:
         if self._schema is not schema:
-            self._schema = schema
             self._checks = [
                 (name, feature.np_dtype, feature.shape if not feature.is_ragged else None, acceptor(name, feature))
                 for name, feature in schema.items()
             ]
+            # last: interrupted before, it is done again
+            self._schema = schema
 
     def _append_nested(self, step: Mapping[str, Any]) -> int:
         """Append a step with nested mappings, or say what is wrong with its names."""

@@ -233,7 +233,7 @@ def test_rows_that_cannot_be_decoded_do_not_keep_a_store_from_opening(tmp_path: 
     store = open(path)
     assert store[0]["t"].tolist() == [0, 1, 2]
     assert set(store.statistics(names=["t"])) == {"t"}
-    with pytest.raises(DecodeError, match="row 2"):
+    with pytest.raises(DecodeError, match="step 2"):
         store[0]["image"]
     with pytest.raises(DecodeError):
         store.statistics()

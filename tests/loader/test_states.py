@@ -91,3 +91,12 @@ def test_orders_that_depend_on_how_anchors_are_cut_are_told_apart_by_that() -> N
     assert describe_order(order, cut(0, 4, 9)) == describe_order(order, cut(0, 4, 9))
     assert describe_order(order, cut(0, 4, 9)) != describe_order(order, cut(0, 5, 9)) != describe_order(order)
     assert len(describe_order(order, cut(0, 4, 9))) < 400
+
+
+def test_a_state_of_another_snapshot_tells_how_much_both_hold_and_older_states_do_not() -> None:
+    told = replace(STATE, num_positions=12, num_episodes=1)
+    with pytest.raises(StateError, match=r"'abc' \(1 episode, 12 positions\), .*'xyz' \(3 episodes, 10 positions\)"):
+        told.check(**{**SAME, "snapshot": "xyz", "num_episodes": 3})
+    older = {name: value for name, value in told.to_json().items() if not name.startswith("num_")}
+    assert LoaderState.from_json(older) == STATE
+    LoaderState.from_json(older).check(**SAME)

@@ -227,6 +227,8 @@ class Loader:
             first_epoch=first_epoch,
             batch_size=self.settings.batch_size,
             world_size=self.settings.world_size,
+            num_positions=self.num_positions,
+            num_episodes=self.view.num_episodes,
         )
         return state.to_json()
 
@@ -247,6 +249,7 @@ class Loader:
             order=describe_order(self.order, self._running().order),
             seed=self.settings.seed,
             num_positions=self.num_positions,
+            num_episodes=self.view.num_episodes,
             batch_size=self.settings.batch_size,
             world_size=self.settings.world_size,
             is_laned=self._running().order.is_laned,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from stepwell.errors import StateError
 from stepwell.order import BoundOrder, Order
+from stepwell.store.counting import counted
 
 __all__ = ["LoaderState", "describe_order"]
 
@@ -31,6 +32,8 @@ class LoaderState:
         first_epoch: the epoch with which the iteration began, so that ``epochs=3`` still ends after three.
         batch_size: when the state was taken; needed to go on only in mid-epoch where ranks have lanes of their own.
         world_size: likewise.
+        num_positions: of an epoch, told where the snapshot is another; None in states of older versions.
+        num_episodes: of the view, likewise.
     """
 
     snapshot: str
@@ -41,6 +44,8 @@ class LoaderState:
     first_epoch: int
     batch_size: int
     world_size: int
+    num_positions: int | None = None
+    num_episodes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON types."""
@@ -58,13 +63,12 @@ class LoaderState:
             raise StateError(
                 f"not a loader state of format {FORMAT}: {_shorten(repr(record), 80)}. Give what state_dict() returned."
             )
-        names = cls.__dataclass_fields__
-        missing = sorted(set(names) - set(record))
+        missing = sorted(field.name for field in fields(cls) if field.default is MISSING and field.name not in record)
         if missing:
             raise StateError(
                 f"the loader state lacks {', '.join(missing)}. Give what state_dict() returned, unchanged."
             )
-        state = cls(**{name: record[name] for name in names})
+        state = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
         counts = (state.epoch, state.consumed, state.first_epoch)
         if any(not isinstance(count, int) or count < 0 for count in counts):
             raise StateError(
@@ -79,6 +83,7 @@ class LoaderState:
         order: str,
         seed: int,
         num_positions: int,
+        num_episodes: int | None = None,
         batch_size: int = 0,
         world_size: int = 1,
         is_laned: bool = False,
@@ -90,6 +95,7 @@ class LoaderState:
             order: of the loader.
             seed: of the loader.
             num_positions: of the loader's epoch.
+            num_episodes: of the loader's view.
             batch_size: of the loader.
             world_size: of the loader.
             is_laned: whether the order of several ranks depends on these two (`BoundOrder.is_laned`).
@@ -99,7 +105,8 @@ class LoaderState:
         """
         if self.snapshot != snapshot:
             raise StateError(
-                f"the state is of snapshot {self.snapshot!r}, this loader reads snapshot {snapshot!r}. "
+                f"the state is of snapshot {self.snapshot!r}{_counts(self.num_episodes, self.num_positions)}, this "
+                f"loader reads snapshot {snapshot!r}{_counts(num_episodes, num_positions)}. "
                 "Select the same episodes of the same store and the same fields, as they were when the state was taken."
             )
         if (self.order, self.seed) != (order, seed):
@@ -122,6 +129,12 @@ class LoaderState:
                 "A pooled order gives each rank blocks of its own, which depend on both: make the loader with those of "
                 "the state, or take a state at the end of an epoch."
             )
+
+
+def _counts(num_episodes: int | None, num_positions: int | None) -> str:
+    if num_episodes is None or num_positions is None:
+        return ""
+    return f" ({counted(num_episodes, 'episode')}, {counted(num_positions, 'position')})"
 
 
 def describe_order(order: Order, bound: BoundOrder | None = None) -> str:

@@ -51,6 +51,7 @@ from stepwell.order.dealing import Dealing
 from stepwell.order.keys import derive_key
 from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed
 from stepwell.sizes import parse_bytes
+from stepwell.store.counting import counted
 
 if TYPE_CHECKING:
     from stepwell.windows import Blocks
@@ -94,8 +95,8 @@ class Pooled(Order):
         if num_slots < min(_LEAST_SLOTS, len(blocks)):
             needed = _LEAST_SLOTS * blocks.max_bytes
             raise OrderError(
-                f"a pool of {self.bytes:,} bytes holds {num_slots} blocks of {blocks.max_bytes:,} bytes, which the "
-                f"longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
+                f"a pool of {self.bytes:,} bytes holds {counted(num_slots, 'block')} of {blocks.max_bytes:,} bytes, which "
+                f"the longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
             )
         return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
 

@@ -95,8 +95,8 @@ class Pooled(Order):
         if num_slots < min(_LEAST_SLOTS, len(blocks)):
             needed = _LEAST_SLOTS * blocks.max_bytes
             raise OrderError(
-                f"a pool of {self.bytes:,} bytes holds {counted(num_slots, 'block')} of {blocks.max_bytes:,} bytes, which "
-                f"the longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
+                f"a pool of {self.bytes:,} bytes holds {counted(num_slots, 'block')} of {blocks.max_bytes:,} bytes, "
+                f"which the longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
             )
         return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
 

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import stepwell
 from stepwell import Field
 from stepwell.errors import LoaderError
 from stepwell.loader import Loader
+from stepwell.loader.pool import BlockPool
 from stepwell.order import pooled
 from stepwell.store import Store
 from stepwell.testing import tiny_store
@@ -187,6 +189,23 @@ def test_all_threads_load_blocks_even_where_batches_are_small(
     for _ in batches:
         pass
     assert max(most) >= 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_small_batches_that_are_handed_over_together_need_no_more_than_the_pool_has(
+    delayed: Store, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, held = BlockPool.take, []
+
+    def watched(self: BlockPool, *arguments: Any, **named: Any) -> Any:
+        tasks = take(self, *arguments, **named)
+        held.append(self.num_held)
+        return tasks
+
+    monkeypatch.setattr(BlockPool, "take", watched)
+    loader = make(delayed, threads=1, batch_size=batch_size, order=pooled(700, seed=4, blocks=6))
+    assert len(numbers_of(loader)) == loader.num_positions
+    assert max(held) <= loader.order.bind(loader.reader.index).num_slots
 
 
 def test_the_interpreter_exits_while_blocks_are_loaded(delayed: Store) -> None:

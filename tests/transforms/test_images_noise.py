@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stepwell.kernels.draws import Draws
-from stepwell.kernels.images_filters import normal_table
+from stepwell.kernels.images_filters import fill_boxes, normal_table
 from stepwell.transforms import Cutout, GaussianBlur, GaussianNoise, RandomErasing
 
 cv2 = pytest.importorskip("cv2")
@@ -106,3 +106,12 @@ def test_erased_parts_have_areas_of_their_range():
     assert 340 < (erased > 0).sum() < 460
     areas = erased[erased > 0]
     assert areas.min() > 0.09 and areas.max() < 0.215
+
+
+def test_a_colour_that_is_spread_over_channels_compiles_nothing_more():
+    images = np.zeros((2, 9, 9, 3), np.uint8)
+    Cutout(3, fill=(1, 2, 3))(images, draws(2))
+    compiled = len(fill_boxes.signatures)
+    for channels in (1, 3):
+        Cutout(3, fill=7)(images[..., :channels].copy(), draws(2))
+    assert len(fill_boxes.signatures) == compiled

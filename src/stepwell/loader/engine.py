@@ -79,6 +79,8 @@ class Engine:
         is_raw = reader.is_raw and reader.page_cache
         self.num_threads = settings.num_threads(batch_bytes, is_raw, is_pooled)
         self._group = settings.group(batch_bytes, is_raw or is_pooled)
+        if self._pooled is not None:
+            self._group = _within_pool(self._group, self._pooled, settings.batch_size)
         self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
         max_free = self._num_ahead * self._group + HELD_BATCHES
@@ -125,6 +127,15 @@ class Engine:
     def _build_held(self, request: Request) -> tuple[Ticket, Batch]:
         held = None if request.loan is None else request.loan.wait()
         return self._builder.build(request.draft, held)
+
+
+def _within_pool(group: int, order: BoundPooled, batch_size: int) -> int:
+    """Return how many batches a job has, ``group`` at most: together they need no more blocks than have room."""
+    if order.num_resident == len(order.blocks):
+        return group
+    # for each block that a job uses up, another enters
+    spare = order.num_slots - order.num_resident
+    return max(1, min(group, spare * order.num_positions // (len(order.blocks) * batch_size)))
 
 
 def _as_they_are(requests: Sequence[Request]) -> Sequence[Request]:

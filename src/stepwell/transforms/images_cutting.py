@@ -205,7 +205,8 @@ def border_pixel(border: Color | None, channels: int, dtype: np.dtype[Any]) -> n
     """Return the bytes of the pixel outside of images; none for the nearest."""
     if border is None:
         return np.empty(0, np.uint8)
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(border, dtype), (channels,))).view(np.uint8)
+    # a copy: a kernel is compiled once more for what cannot be written
+    return np.array(np.broadcast_to(np.asarray(border, dtype), (channels,))).view(np.uint8)
 
 
 def resize(

@@ -28,10 +28,11 @@ class BareKernel:
         # maps all that is going to be read
         reader.read(positions.reshape(-1)[:1])
         reader.maps.ensure(np.arange(len(reader.maps.segments)))
-        self._tables = gather_tables(fields, slots)
+        # rows as they are, without a decoder: the kernel copies all
+        self._tables = gather_tables(fields, lambda field, source: slots[source.name])
         self._bases = reader.maps.table.addresses
         self._maps = reader.maps
-        self._layout: Layout = make_layout(fields, self._tables, positions.shape[1])
+        self._layout: Layout = make_layout(fields, [self._tables], positions.shape[1])
         self._places = [reader.index.places(batch) for batch in positions]
         self._memory = aligned_empty(self._layout.num_bytes)
         self.batch_bytes = sum(int(np.prod(out.shape)) * out.dtype.itemsize for out in self._layout.outputs)
@@ -40,13 +41,13 @@ class BareKernel:
         """Gather a batch and return views of the memory, which the next batch overwrites."""
         tables = self._tables
         places = self._places[number]
-        gather(self._layout.plan, tables.runs, tables.offsets, self._bases, places, self._memory)
+        gather(self._layout.plans[0], tables.runs, tables.offsets, self._bases, places, self._memory)
         return {out.key: np.ndarray(out.shape, out.dtype, self._memory, out.offset) for out in self._layout.outputs}
 
     def work(self, units: float) -> Work:
         """Return a work that gathers one batch after the other, each worth ``units``."""
         plan, runs, offsets, bases, memory = (
-            self._layout.plan, self._tables.runs, self._tables.offsets, self._bases, self._memory,
+            self._layout.plans[0], self._tables.runs, self._tables.offsets, self._bases, self._memory,
         )  # fmt: skip
         batches = itertools.cycle(self._places)
 

@@ -39,7 +39,7 @@ SHARE = 6
 # a block is an episode
 BLOCK_FRAMES = 102
 # of which "random" reads an epoch
-SAMPLED_EPISODES = 40
+SAMPLED_EPISODES = 80
 
 
 def run(settings: Settings) -> Iterator[Row]:

@@ -2,6 +2,8 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -163,18 +165,34 @@ def test_waiting_threads_keep_no_product() -> None:
 
 
 class Shelf(Supply):
-    """Has room for a few tickets at a time; each needs what a task before it makes, and one more is made ahead."""
+    """Has room for a few tickets at a time; each needs what a task makes, and one more is made ahead."""
 
     def __init__(self, room: int) -> None:
         self.room, self.held, self.made, self.most, self.ends = room, 0, set(), 0, 0
+        self.waiting: list[tuple[set[int], Callable[[], object]]] = []
+        self.lock = threading.Lock()
 
     def supply(self, tickets: list, is_oldest: bool) -> Supplied | None:
         if self.held + len(tickets) > self.room and not is_oldest:
             return None
         self.held += len(tickets)
         self.most = max(self.most, self.held)
-        tasks = [lambda n=n: self.made.add(n) for n in tickets]
-        return Supplied([("ready", n) for n in tickets], tasks, [lambda: self.made.add(tickets[-1] + 1)])
+        tasks = [partial(self.make, n) for n in (*tickets, tickets[-1] + 1)]
+        return Supplied([("ready", n) for n in tickets], tasks, partial(self.wait_for, set(tickets)))
+
+    def make(self, number: int) -> None:
+        time.sleep(0.0005 * (number % 3))
+        with self.lock:
+            self.made.add(number)
+        self.wait_for(set(), lambda: None)
+
+    def wait_for(self, needed: set[int], call: Callable[[], object]) -> None:
+        with self.lock:
+            self.waiting.append((needed, call))
+            ready = [each for each in self.waiting if each[0] <= self.made]
+            self.waiting = [each for each in self.waiting if not each[0] <= self.made]
+        for _, each in ready:
+            each()
 
     def release(self, tickets: list) -> None:
         self.held -= len(tickets)
@@ -185,8 +203,8 @@ class Shelf(Supply):
     def build(self, ticket: tuple[str, int]) -> int:
         word, number = ticket
         assert word == "ready"
-        while number not in self.made:
-            time.sleep(0.001)
+        # no thread is kept waiting by another one's task
+        assert number in self.made
         return number
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    consumer: next() ---- submits jobs, always `num_ahead` under way ----> jobs (one queue, all threads take from it)
+    consumer: next() ---- submits jobs, always `num_ahead` under way ----> tasks (all threads take from them)
        ^                                                                     |
        +---- waits for the oldest job only: order is kept <-- job.done <-- thread builds the job's batches
 
@@ -10,7 +10,8 @@ A job is one batch, or several small ones: a hand-over between threads costs mor
 queue and the task they run, never the pipeline or its iterator, so that dropping the iterator ends them.
 
 Where batches need what other batches need too (decoded blocks, see `stepwell.loader.pool`), a `Supply` says so: its
-tasks go into the same queue, before the job that waits for them, so that whoever waits waits for a running thread.
+tasks are put beside the jobs, and a job is put when all it needs is there. No thread ever waits for another one's task,
+and what is ready goes before what is loaded ahead.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Supplied(NamedTuple):
 
     Args:
         tickets: as many, with what they need.
-        before: tasks that the job waits for.
-        after: tasks that later jobs will wait for.
+        tasks: what is to be made for this job, then for later ones.
+        when_ready: is given a function, and calls it once, in any thread, when all that the job needs has been made.
     """
 
     tickets: list[Any]
-    before: list[Task]
-    after: list[Task]
+    tasks: list[Task]
+    when_ready: Callable[[Task], object]
 
 
 class Supply(ABC):
@@ -117,12 +118,12 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         self._under_way: deque[_Job[Ticket, Product]] = deque()
         self._ready: deque[Product] = deque()
         self._error: BaseException | None = None
-        self._jobs: _Queue = queue.SimpleQueue()
+        self._tasks = _Tasks()
         threads: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, _stop, self._jobs, threads, os.getpid(), supply)
+        self._finalizer = weakref.finalize(self, _stop, self._tasks, threads, os.getpid(), supply)
         for number in range(num_threads):
             name = f"stepwell-loader-{number}"
-            thread = _Worker(target=_work, args=(self._jobs,), name=name, daemon=True)
+            thread = _Worker(target=_work, args=(self._tasks,), name=name, daemon=True)
             # known before it runs: Ctrl-C may come while it starts
             threads.append(thread)
             thread.start()
@@ -186,18 +187,20 @@ class Pipeline(Generic[Ticket, Draft, Product]):
             tickets = self._refused or list(islice(self._tickets, self._group))
             if not tickets:
                 return
-            supplied = Supplied(tickets, [], [])
-            if self._supply is not None:
-                answer = self._supply.supply(tickets, is_oldest=not self._under_way)
-                self._refused = [] if answer is not None else tickets
-                if answer is None:
-                    return
-                supplied = answer
-            job: _Job[Ticket, Product] = _Job(supplied.tickets)
+            if self._supply is None:
+                job: _Job[Ticket, Product] = _Job(tickets)
+                self._under_way.append(job)
+                self._tasks.put(partial(self._run, job))
+                continue
+            supplied = self._supply.supply(tickets, is_oldest=not self._under_way)
+            self._refused = [] if supplied is not None else tickets
+            if supplied is None:
+                return
+            job = _Job(supplied.tickets)
             self._under_way.append(job)
-            tasks: list[Task] = [*supplied.before, partial(self._run, job), *supplied.after]
-            for task in tasks:
-                self._jobs.put(task)
+            for task in supplied.tasks:
+                self._tasks.put(task)
+            supplied.when_ready(partial(self._tasks.put_first, partial(self._run, job)))
 
 
 class Inline(Generic[Ticket, Draft, Product]):
@@ -258,7 +261,7 @@ class Inline(Generic[Ticket, Draft, Product]):
         if supplied is None:
             raise RuntimeError("the supply refused the only job.")
         try:
-            for task in (*supplied.before, *supplied.after):
+            for task in supplied.tasks:
                 task()
             (draft,) = self._draft(supplied.tickets)
             return self._build(draft)
@@ -296,33 +299,69 @@ class _Job(Generic[Ticket, Product]):
             self.done.release()
 
 
-_Queue = queue.SimpleQueue["Task | None"]
+class _Tasks:
+    """What the threads are to do: first come, first served, in each of two ranks.
+
+    Notes:
+        Every task has a token. Who took one finds a task: there are always as many as tokens that were taken and not
+        yet served. Locks of C only, so that Ctrl-C leaves none behind.
+    """
+
+    __slots__ = ("_first", "_others", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._first: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._others: queue.SimpleQueue[Task] = queue.SimpleQueue()
+
+    def put(self, task: Task) -> None:
+        """Add a task."""
+        self._others.put(task)
+        self._tokens.put(True)
+
+    def put_first(self, task: Task) -> None:
+        """Add a task that goes before those of `put`."""
+        self._first.put(task)
+        self._tokens.put(True)
+
+    def get(self) -> Task | None:
+        """Wait for a task; None: there will be no more."""
+        if not self._tokens.get():
+            return None
+        try:
+            return self._first.get_nowait()
+        except queue.Empty:
+            return self._others.get_nowait()
+
+    def end(self, num_threads: int) -> None:
+        """Drop what nobody began, and tell so many threads that there is no more."""
+        while True:
+            try:
+                self._tokens.get_nowait()
+            except queue.Empty:
+                break
+        for _ in range(num_threads):
+            self._tokens.put(False)
 
 
 class _Worker(threading.Thread):
     """A thread of a pipeline."""
 
 
-def _work(jobs: _Queue) -> None:
+def _work(tasks: _Tasks) -> None:
     """Run tasks until told to stop."""
-    while (task := jobs.get()) is not None:
+    while (task := tasks.get()) is not None:
         task()
         # a thread that waits must not keep the last batch from being recycled
         del task
 
 
-def _stop(jobs: _Queue, threads: list[threading.Thread], pid: int, supply: Supply | None) -> None:
+def _stop(tasks: _Tasks, threads: list[threading.Thread], pid: int, supply: Supply | None) -> None:
     """Drop the tasks that nobody began, end the threads, and give back what was supplied."""
     if os.getpid() != pid:
         # a forked child has no such threads, and the queue's lock may have been held when it was forked
         return
-    while True:
-        try:
-            jobs.get_nowait()
-        except queue.Empty:
-            break
-    for _ in threads:
-        jobs.put(None)
+    tasks.end(len(threads))
     if isinstance(threading.current_thread(), _Worker):
         # the garbage collector runs this in the midst of a build: a lock that is held there may be what others wait for
         return

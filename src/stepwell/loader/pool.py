@@ -17,7 +17,7 @@ taken back in the consumer's thread alone; the others only load, read and wait.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -159,6 +159,18 @@ class BlockPool:
             tasks.append(self._load_into(slot, block))
         self._is_torn = False
         return tasks
+
+    def when_loaded(self, needed: Sequence[int], call: Callable[[], object]) -> None:
+        """Call a function once, when blocks that are held by `take` are loaded: now, or in the thread of the last.
+
+        Args:
+            needed: numbers of blocks, each once.
+            call: does not raise.
+        """
+        countdown = _Countdown(len(needed) + 1, call)
+        for block in needed:
+            self._by_block[block].then(countdown)
+        countdown()
 
     def lend(self, needed: Sequence[int], anchors: Int64s) -> Loan:
         """Return the rows that the windows of anchors reach, from blocks that are held by `take`."""
@@ -308,10 +320,23 @@ class _Slot:
         is_loaded: whether no thread writes to it, or will.
     """
 
-    __slots__ = ("_done", "block", "error", "is_loaded", "last_taken", "memory", "num_readers", "number")
+    __slots__ = (
+        "_calls",
+        "_done",
+        "_lock",
+        "block",
+        "error",
+        "is_loaded",
+        "last_taken",
+        "memory",
+        "num_readers",
+        "number",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[], object]] = []
         self.memory: npt.NDArray[np.uint8] | None = None
         self.last_taken = self.num_readers = 0
         self.clear()
@@ -336,18 +361,35 @@ class _Slot:
         """Take a block that is going to be loaded."""
         self.block, self.last_taken = block, clock
         self._done = threading.Event()
+        self._calls = []
+        # what a load that was broken off left behind may still be held
+        self._lock = threading.Lock()
         self.is_loaded = False
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Call a function when the block is loaded, now if it is."""
+        with self._lock:
+            if not self.is_loaded:
+                self._calls.append(call)
+                return
+        call()
 
     def load(self, pool: BlockPool) -> None:
         """Load the block; errors are for those who wait for it."""
+        done = self._done
         try:
             if self.block is not None:
                 pool.fill(self, self.block)
         except BaseException as error:
             self.error = error
         finally:
-            self.is_loaded = True
-            self._done.set()
+            with self._lock:
+                calls, self._calls = self._calls, []
+                # last: from here on the slot may be given to another block
+                self.is_loaded = True
+            done.set()
+            for call in calls:
+                call()
 
     def wait(self) -> None:
         """Return when the block is loaded.
@@ -360,3 +402,20 @@ class _Slot:
             self._done.wait()
         if self.error is not None:
             raise self.error
+
+
+class _Countdown:
+    """Call a function at the last of so many calls, in whichever threads they come."""
+
+    __slots__ = ("_call", "_left", "_lock")
+
+    def __init__(self, number: int, call: Callable[[], object]) -> None:
+        self._left, self._call = number, call
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._call()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -70,14 +71,15 @@ class PoolSupply(Supply):
         # each waits for its own: an error belongs to the batch that needs the block
         each = [np.unique(self._pool.blocks.block_of(request.draft.anchors)).tolist() for request in found]
         together = tuple(sorted({block for blocks in each for block in blocks}))
-        before = self._pool.take(together, self._upcoming(found[-1]), is_forced=is_oldest)
-        if before is None:
+        tasks = self._pool.take(together, self._upcoming(found[-1]), is_forced=is_oldest)
+        if tasks is None:
             return None
         lent = [
             request._replace(blocks=together, loan=self._pool.lend(blocks, request.draft.anchors))
             for request, blocks in zip(found, each, strict=True)
         ]
-        return Supplied(lent, before, self._pool.take_ahead(self._num_ahead))
+        tasks += self._pool.take_ahead(self._num_ahead)
+        return Supplied(lent, tasks, partial(self._pool.when_loaded, together))
 
     def release(self, tickets: list[Any]) -> None:
         """Let go of the blocks of a job."""

@@ -2,8 +2,8 @@
 
 The rival decodes the same files whole, with bare simplejpeg (libjpeg-turbo) on as many threads into a buffer that it
 uses again and again, and neither crops nor resizes. The loader, in random order and batches of 64, decodes what a crop
-needs, cuts it out and resizes it (by area, as FFCV does; parts of 0.08 to 1 of the area, ratios of 3/4 to 4/3). A turn of
-the loader is a few epochs with threads of its own: none works in the rival's turn. "tiled" files have the option
+needs, cuts it out and resizes it (by area, as FFCV does; parts of 0.08 to 1 of the area, ratios of 3/4 to 4/3). A turn
+of the loader is a few epochs with threads of its own: none works in the rival's turn. "tiled" files have the option
 tile=32 and the same pixels.
 
 A row is the loader's ratio to the rival; the target is 1.2 times the ratio of FFCV, which was measured elsewhere and

@@ -9,9 +9,9 @@
                                       |          `- being loaded
                                       `- leaves first when a block needs a slot
 
-A block is loaded by one thread, once, and whoever needs it waits for exactly that. The table of addresses has a column
-for each piece of each slot; the window kernel finds held rows in it as it finds those of maps. Slots are given out and
-taken back in the consumer's thread alone; the others only load, read and wait.
+A block is loaded by one thread, once; a batch is built when its blocks are there (`BlockPool.when_loaded`). The table
+of addresses has a column for each piece of each slot; the window kernel finds held rows in it as it finds those of
+maps. Slots are given out and taken back in the consumer's thread alone; the others only load and read.
 """
 
 from __future__ import annotations

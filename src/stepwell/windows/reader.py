@@ -179,18 +179,6 @@ class WindowReader:
         """What loads held rows: those that need decoding, or, past the page cache, all of fixed shape."""
         return RowLoader(self.index, self.maps, self._held, self._decoders, self._slots, page_cache=self.page_cache)
 
-    def hold(self, positions: npt.ArrayLike) -> HeldRows:
-        """Load the rows of one batch; for `read` of the same positions.
-
-        Args:
-            positions: int64 [n].
-
-        Raises:
-            LoaderError: a row could not be read.
-            WindowError: a position that is no anchor.
-        """
-        return hold_rows(self.row_loader, self.index.places(positions_array(positions)))
-
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""
         return self._layout(num_anchors, False).num_bytes

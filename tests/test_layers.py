@@ -18,6 +18,7 @@ LAYERS = (
     ("transforms",),
     ("order",),
     ("loader",),
+    ("replay",),
     ("recorders",),
     ("cli",),
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LoaderError,
         MissingDependencyError,
         OrderError,
+        RateLimitError,
         ReadOnlyError,
         SchemaError,
         StateError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         StoreExistsError,
         StoreNotFoundError,
         StoreVersionError,
+        TableError,
         WindowError,
         WorkerError,
         WriterClosedError,
@@ -53,8 +55,8 @@ _HOMES = {
     "stepwell.codecs.video_files": "VideoFile",
     "stepwell.errors": (
         "CorruptSegmentError DecodeError DiskFullError EncodeError EpisodeNotFoundError FeatureNotFoundError "
-        "LoaderError MissingDependencyError OrderError ReadOnlyError SchemaError StateError StepError "
-        "StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError WindowError "
+        "LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError StateError StepError "
+        "StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
     ),
     "stepwell.loader": "Batch Loader WindowDataset",
@@ -96,6 +98,7 @@ __all__ = [
     "MissingDependencyError",
     "Order",
     "OrderError",
+    "RateLimitError",
     "ReadOnlyError",
     "Schema",
     "SchemaError",
@@ -108,6 +111,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "StoreVersionError",
+    "TableError",
     "Text",
     "Transform",
     "Video",

@@ -21,6 +21,8 @@
     ├── OrderError               (ValueError)         an order that cannot be
     ├── StateError               (ValueError)         a loader state of another store or format
     ├── LoaderError              (RuntimeError)       a batch that could not be built: names store, episode and step
+    ├── TableError               (ValueError)         a replay table, item or priority that cannot be
+    ├── RateLimitError           (TimeoutError)       a rate limiter let nothing through in time: says what it waits for
     ├── WorkerError              (RuntimeError)       a worker of a parallel recording that raised: names the item
     └── MissingDependencyError   (ImportError)        an extra that is not installed: says the pip line
 """
@@ -35,6 +37,7 @@ __all__ = [
     "LoaderError",
     "MissingDependencyError",
     "OrderError",
+    "RateLimitError",
     "ReadOnlyError",
     "SchemaError",
     "StateError",
@@ -44,6 +47,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "StoreVersionError",
+    "TableError",
     "WindowError",
     "WorkerError",
     "WriterClosedError",
@@ -128,6 +132,14 @@ class StateError(StepwellError, ValueError):
 
 class LoaderError(StepwellError, RuntimeError):
     """A batch could not be built; the cause is chained, the message names store, episode and step."""
+
+
+class TableError(StepwellError, ValueError):
+    """A table, an item or a priority that cannot be; nothing of the call was done."""
+
+
+class RateLimitError(StepwellError, TimeoutError):
+    """A rate limiter let nothing through before the time-out; the message says what it waits for."""
 
 
 class WorkerError(StepwellError, RuntimeError):

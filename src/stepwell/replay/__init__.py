@@ -1,0 +1,1 @@
+"""Replay: tables of items over a store that grows, and loaders that sample them."""

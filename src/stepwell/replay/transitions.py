@@ -1,0 +1,294 @@
+"""Learning targets made when a batch is read: n-step transitions, frame stacks, sequences with burn-in.
+
+Steps are stored once; what a learner wants of them is a choice of offsets and a transform::
+
+    transition_fields(n_step=2, stack=3)      offsets around the anchor a
+
+        window       a-2  a-1   a   a+1  a+2          read once, an observation each
+        observation  |-----stack-----|
+        next_observation       |-----stack-----|      a view of the same window
+        reward                  r_a + gamma r_a+1
+        discount                gamma ** 2            0 where the episode terminated on the way
+
+Where an episode ends within the n steps, fewer rewards are counted and the observation after the last of them is taken:
+the final row, where the store has final observations. ``terminated`` makes the discount 0, any other end (a time limit,
+a killed actor, a cut between two segments of a ring) bootstraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.transforms.batch import look_up
+from stepwell.windows import Field
+
+__all__ = ["LearningTargets", "SequenceTargets", "TransitionTargets", "sequence_fields", "transition_fields"]
+
+Values = dict[str, Any]
+Names = str | Sequence[str] | Mapping[str, str]
+Bools = npt.NDArray[np.bool_]
+
+
+class LearningTargets(NamedTuple):
+    """What a loader needs for a kind of learning target: ``Loader(view, targets.fields, transform=targets.transform)``.
+
+    Args:
+        fields: key to `Field`; may be extended by others.
+        transform: from what the fields read to the targets.
+    """
+
+    fields: dict[str, Field]
+    transform: Callable[[Values], Values]
+
+
+def transition_fields(
+    observation: Names = "observation",
+    action: Names = "action",
+    reward: str = "reward",
+    *,
+    n_step: int = 1,
+    discount: float = 0.99,
+    stack: int = 1,
+) -> LearningTargets:
+    """Return fields and transform of n-step transitions, whose observations are read once.
+
+    A batch then holds ``observation`` and ``next_observation`` (views of one window: change neither in place),
+    ``action``, and ``reward``, ``discount``, ``terminated`` and ``is_valid`` of `TransitionTargets`. A learner's target
+    is ``reward + discount * value(next_observation)``, and its loss is to be multiplied by ``is_valid`` where the store
+    has no final observations.
+
+    Args:
+        observation: feature of the observations, several, or key to feature; each is also given as ``next_KEY``.
+        action: feature of the actions, several, or key to feature.
+        reward: feature of the rewards, one number a step.
+        n_step: rewards to sum up, 1 or more.
+        discount: of one step, 0 to 1.
+        stack: observations that make one, the newest last, 1 or more; 1: no axis for it.
+
+    Raises:
+        WindowError: a number out of range, or keys that are taken.
+
+    Example:
+        >>> targets = transition_fields(n_step=3, stack=4)
+        >>> targets.fields["observation"]
+        Field('observation', (-3, -2, -1, 0, 1, 2, 3))
+
+    Notes:
+        At an episode's beginning a stack repeats the first observation that is there, as stacks do after a reset.
+    """
+    n_step, stack = _at_least(1, "n_step", n_step), _at_least(1, "stack", stack)
+    _check_discount(discount)
+    observations, actions = _as_names(observation), _as_names(action)
+    following = [f"next_{key}" for key in observations]
+    _check_distinct([*observations, *actions, *following, "reward", "terminated", "discount", "is_valid"])
+    steps = None if n_step == 1 else range(n_step)
+    fields = {key: Field(name, range(1 - stack, n_step + 1)) for key, name in observations.items()}
+    fields |= {key: Field(name) for key, name in actions.items()}
+    fields |= {"reward": Field(reward, steps), "terminated": Field("terminated", steps)}
+    return LearningTargets(fields, TransitionTargets(tuple(observations), n_step, float(discount), stack))
+
+
+class TransitionTargets:
+    """Make n-step transitions of windows, as `transition_fields` asks for them.
+
+    Args:
+        observations: keys of the observations, [B, stack + n_step, ...] each, with ``<key>_is_pad``.
+        n_step: rewards in the window.
+        discount: of one step.
+        stack: observations that make one.
+
+    Notes:
+        Writes ``reward`` float32 [B] (the n-step return), ``discount`` float32 [B] (what the value of the next
+        observation is multiplied by), ``terminated`` bool [B] (within the n steps), ``is_valid`` bool [B]. Not valid
+        is only the last step of an episode that did not terminate and has no final observation: nobody knows what came
+        after it. It gets its reward, and the last observation again as the next one. Summed up in float64.
+
+    Source:
+        R. Sutton and A. Barto, Reinforcement Learning: An Introduction, 2018, chapter 7; F. Pardo et al., Time limits
+        in reinforcement learning, 2018.
+    """
+
+    def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
+        from stepwell.kernels.returns import n_step_returns
+
+        self._n_step_returns = n_step_returns
+        self.observations = observations
+        self.n_step = n_step
+        self.discount = discount
+        self.stack = stack
+
+    def __call__(self, batch: Values) -> Values:
+        """Return the batch with the transitions instead of the windows."""
+        is_missing = self._take_masks(batch)
+        rewards, terminated = look_up(batch, "reward", self), look_up(batch, "terminated", self)
+        size = len(rewards)
+        if self.n_step == 1:
+            rewards, terminated = rewards.reshape(size, 1), terminated.reshape(size, 1)
+            is_pad = np.zeros((size, 1), np.bool_)
+        else:
+            is_pad = batch.pop("reward_is_pad")
+            batch.pop("terminated_is_pad", None)
+        floats, flags = np.empty((2, size), np.float32), np.empty((2, size), np.bool_)
+        lengths = np.empty(size, np.int64)
+        returns, discounts, is_terminal, is_valid = floats[0], floats[1], flags[0], flags[1]
+        self._n_step_returns(
+            rewards, is_pad, terminated, is_missing, self.discount, returns, discounts, is_terminal, is_valid, lengths
+        )
+        for key in self.observations:
+            self._split(batch, key, lengths)
+        batch["reward"], batch["discount"] = returns, discounts
+        batch["terminated"], batch["is_valid"] = is_terminal, is_valid
+        return batch
+
+    def _take_masks(self, batch: Values) -> Bools:
+        """Return whether the observation after each step is missing, bool [B, n_step], and drop the masks."""
+        first, *others = (batch.pop(f"{key}_is_pad")[:, self.stack :] for key in self.observations)
+        found: Bools = first
+        for mask in others:
+            found = found | mask
+        return found
+
+    def _split(self, batch: Values, key: str, lengths: npt.NDArray[np.int64]) -> None:
+        windows = batch[key]
+        if self.stack == 1:
+            # beyond the end a window repeats its last row, so that this is the observation after the last reward
+            batch[key], batch[f"next_{key}"] = windows[:, 0], windows[:, self.n_step]
+            return
+        batch[key], following = windows[:, : self.stack], windows[:, self.n_step :]
+        short = np.flatnonzero(lengths < self.n_step) if self.n_step > 1 else ()
+        if len(short):
+            # a stack must hold what came before the end, not the last row several times
+            following = following.copy()
+            following[short] = windows[short[:, None], lengths[short, None] + np.arange(self.stack)]
+        batch[f"next_{key}"] = following
+
+    def __repr__(self) -> str:
+        return f"TransitionTargets(n_step={self.n_step}, discount={self.discount}, stack={self.stack})"
+
+
+def sequence_fields(
+    burn_in: int,
+    length: int,
+    observation: Names = "observation",
+    action: Names = "action",
+    reward: str = "reward",
+    *,
+    discount: float = 0.99,
+) -> LearningTargets:
+    """Return fields and transform of sequences for recurrent learners, with steps before them to warm up on.
+
+    ::
+
+        burn_in = 2, length = 3, anchor a, T = 5
+        observation  a-2  a-1   a   a+1  a+2  a+3     [B, T + 1]: one more, to bootstrap from
+        action       a-2  a-1   a   a+1  a+2          [B, T]; reward, discount and terminated likewise
+        mask          -    -    x    x    x           bool [B, T]: steps whose loss counts
+        is_first      x    -    -    -    -           bool [B, T]: the recurrent state is reset before this step
+
+    Args:
+        burn_in: steps before the anchor, 0 or more.
+        length: steps from the anchor on, 1 or more.
+        observation: feature of the observations, several, or key to feature.
+        action: feature of the actions, several, or key to feature.
+        reward: feature of the rewards, one number a step.
+        discount: of one step, 0 to 1.
+
+    Raises:
+        WindowError: a number out of range, or keys that are taken.
+
+    Example:
+        >>> sorted(sequence_fields(2, 3).fields["observation"].offsets)
+        [-2, -1, 0, 1, 2, 3]
+
+    Notes:
+        Where the episode begins within the burn-in, what is before it repeats the first step, ``is_first`` marks the
+        first real one, and a state that is reset there has seen nothing of the repeats. Where it ends within the
+        sequence, ``mask`` is False from there on.
+
+    Source:
+        S. Kapturowski et al., Recurrent experience replay in distributed reinforcement learning, 2019.
+    """
+    burn_in, length = _at_least(0, "burn_in", burn_in), _at_least(1, "length", length)
+    _check_discount(discount)
+    observations, actions = _as_names(observation), _as_names(action)
+    _check_distinct([*observations, *actions, "reward", "terminated", "discount", "mask", "is_first"])
+    steps = range(-burn_in, length)
+    fields = {key: Field(name, range(-burn_in, length + 1)) for key, name in observations.items()}
+    fields |= {key: Field(name, steps) for key, name in actions.items()}
+    fields |= {"reward": Field(reward, steps), "terminated": Field("terminated", steps)}
+    return LearningTargets(fields, SequenceTargets(tuple(observations), tuple(actions), burn_in, float(discount)))
+
+
+class SequenceTargets:
+    """Mark the steps of sequences that count, as `sequence_fields` asks for them.
+
+    Args:
+        observations: keys of the observations, [B, T + 1, ...] each, with ``<key>_is_pad``.
+        actions: keys of the actions, [B, T, ...] each, with ``<key>_is_pad``.
+        burn_in: steps before the anchor.
+        discount: of one step.
+
+    Notes:
+        Writes ``discount`` float32 [B, T] (of the value after each step: 0 where it terminated), ``mask`` bool [B, T]
+        and ``is_first`` bool [B, T]. A step counts when it is real, not of the burn-in, and the observation after it is
+        known or not needed.
+    """
+
+    def __init__(self, observations: tuple[str, ...], actions: tuple[str, ...], burn_in: int, discount: float) -> None:
+        self.observations = observations
+        self.actions = actions
+        self.burn_in = burn_in
+        self.discount = discount
+
+    def __call__(self, batch: Values) -> Values:
+        """Return the batch with marks instead of the masks of its fields."""
+        terminated = look_up(batch, "terminated", self)
+        is_pad = batch.pop("reward_is_pad")
+        for key in (*self.actions, "terminated"):
+            is_pad = is_pad | batch.pop(f"{key}_is_pad")
+        is_missing = np.zeros_like(is_pad)
+        for key in self.observations:
+            is_missing |= batch.pop(f"{key}_is_pad")[:, 1:]
+        terminated = terminated & ~is_pad
+        mask = ~is_pad & (terminated | ~is_missing)
+        mask[:, : self.burn_in] = False
+        is_first = ~is_pad
+        is_first[:, 1:] &= is_pad[:, :-1]
+        batch["terminated"] = terminated
+        batch["discount"] = np.where(terminated, np.float32(0), np.float32(self.discount))
+        batch["mask"], batch["is_first"] = mask, is_first
+        return batch
+
+    def __repr__(self) -> str:
+        return f"SequenceTargets(burn_in={self.burn_in}, discount={self.discount})"
+
+
+def _as_names(names: Names) -> dict[str, str]:
+    given = (names,) if isinstance(names, str) else names
+    found = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+    if not found:
+        raise WindowError(f"{names!r} names no feature. Name at least one.")
+    return found
+
+
+def _check_distinct(keys: Sequence[str]) -> None:
+    if len(set(keys)) < len(keys):
+        raise WindowError(
+            f"keys {', '.join(sorted(keys))} are not distinct. Give others: observation={{'pixels': 'observation'}}."
+        )
+
+
+def _check_discount(discount: float) -> None:
+    if not 0 <= discount <= 1:
+        raise WindowError(f"discount={discount} is not between 0 and 1.")
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise WindowError(f"{name}={value!r}. Allowed is an int of at least {least}.")
+    return int(value)

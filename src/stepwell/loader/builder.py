@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepwell.loader.arenas import ArenaPool
 from stepwell.loader.batch import Batch, nest
@@ -15,10 +16,33 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from stepwell.loader.settings import LoaderSettings
-    from stepwell.windows import WindowReader
     from stepwell.windows.held import HeldRows
+    from stepwell.windows.reader import Drawing
+    from stepwell.windows.resolved import ResolvedField
 
-__all__ = ["BatchBuilder"]
+__all__ = ["BatchBuilder", "Reader"]
+
+
+class Reader(Protocol):
+    """What reads a batch (`stepwell.windows.WindowReader`; `stepwell.replay` has another)."""
+
+    @property
+    def fields(self) -> Mapping[str, ResolvedField]:
+        """What is read, by key."""
+
+    def num_bytes(self, num_anchors: int, /) -> int:
+        """Return the bytes of memory that a batch takes."""
+
+    def read(
+        self,
+        anchors: Any,
+        memory: npt.NDArray[np.uint8] | None = None,
+        /,
+        *,
+        held: HeldRows | None = None,
+        draws: Drawing | None = None,
+    ) -> dict[str, Any]:
+        """Return the arrays of a batch by key, views of ``memory``."""
 
 
 class BatchBuilder:
@@ -52,7 +76,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        reader: WindowReader,
+        reader: Reader,
         settings: LoaderSettings,
         transform: WholeTransform | None = None,
         max_free: int = 2,
@@ -93,11 +117,11 @@ class BatchBuilder:
             valid = self._torch.from_numpy(valid)
         return ticket, Batch(values, share.epoch, ticket.plan.index(ticket.number), valid)
 
-    def read(self, positions: npt.NDArray[np.int64], key: BatchKey, held: HeldRows | None = None) -> dict[str, Any]:
+    def read(self, positions: Any, key: BatchKey, held: HeldRows | None = None) -> dict[str, Any]:
         """Return what a batch holds.
 
         Args:
-            positions: int64 [n] of anchors in the reader's index.
+            positions: n anchors, as the reader takes them: int64 [n], positions in its index.
             key: what random numbers of transforms depend on.
             held: the rows, where they are in memory.
 

@@ -160,7 +160,7 @@ class TransitionTargets:
             batch[key], batch[f"next_{key}"] = windows[:, 0], windows[:, self.n_step]
             return
         batch[key], following = windows[:, : self.stack], windows[:, self.n_step :]
-        short = np.flatnonzero(lengths < self.n_step) if self.n_step > 1 else ()
+        short = np.flatnonzero(lengths < self.n_step)
         if len(short):
             # a stack must hold what came before the end, not the last row several times
             following = following.copy()

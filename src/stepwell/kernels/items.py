@@ -1,0 +1,290 @@
+"""The items of a table: a line of eight words each, so that inserting, finding or drawing one touches one cache line.
+
+::
+
+    0 episode     -1: the slot is free             4 touched      inserts and updates of the table before it
+    1 row         of its first step                5 length       low half; times sampled: high half
+    2 priority    the bits of a float64            6 generation   low half
+    3 sequence    inserts of the table before it   7 next, previous item of the episode, by row; next free slot
+
+A key is ``generation << 32 | slot``. A slot's generation grows when its item goes, so what still asks for that item
+misses. A slot whose generations are used up is never used again: no key ever comes twice.
+
+Notes:
+    Nothing here grows; `insert_items` returns False, having changed nothing, where there is no room.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stepwell.kernels.links import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
+from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
+from stepwell.kernels.memory import prefetch
+
+__all__ = [
+    "FREE",
+    "ITEM_WORDS",
+    "MAX_GENERATION",
+    "NUM",
+    "NUM_INSERTED",
+    "NUM_RETIRED",
+    "NUM_TOUCHED",
+    "NUM_USED",
+    "STATE_WORDS",
+    "evicted_items",
+    "find_items",
+    "insert_items",
+    "insert_run",
+    "item_keys",
+    "item_places",
+    "remove_items",
+    "take_items",
+    "update_items",
+]
+
+# words of an item
+ITEM_WORDS = 8
+_EPISODE, _ROW, _PRIORITY, _SEQUENCE, _TOUCHED, _COUNTS, _GENERATION = range(7)
+# words of the state of a table's items
+NUM, NUM_USED, FREE, NUM_INSERTED, NUM_TOUCHED, NUM_RETIRED = range(6)
+STATE_WORDS = 6
+MAX_GENERATION = 0xFFFFFFFF
+_ONE_TIME = 1 << 32
+_LOW_HALF = 0xFFFFFFFF
+_U32 = np.uint64(32)
+_ITEM_BYTES = 8 * ITEM_WORDS
+_AHEAD = 16
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _link_by_row(slot: Any, items: Any, links: Any, ends: Any, line: Any) -> None:
+    row = items[slot, _ROW]
+    first = ends[line, FIRST]
+    before = np.int64(END)
+    if first >= 0 and items[first, _ROW] <= row:
+        before = np.int64(ends[line, LAST])
+        while items[before, _ROW] > row:
+            before = np.int64(links[before, PREVIOUS])
+    link_after(links, ends, line, slot, before)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _put(  # noqa: PLR0917
+    episode: Any, row: Any, length: Any, priority: Any, items: Any, links: Any, lists: Any, state: Any
+) -> Any:
+    ends, base = lists
+    slot = state[FREE]
+    if slot >= 0:
+        state[FREE] = links[slot, NEXT]
+    else:
+        slot = state[NUM_USED]
+        state[NUM_USED] = slot + 1
+        items[slot, _GENERATION] = 0
+    items[slot, _EPISODE] = episode
+    items[slot, _ROW] = row
+    items[slot, _PRIORITY] = priority
+    items[slot, _SEQUENCE] = state[NUM_INSERTED]
+    items[slot, _TOUCHED] = state[NUM_TOUCHED]
+    items[slot, _COUNTS] = length
+    state[NUM_INSERTED] += 1
+    state[NUM_TOUCHED] += 1
+    _link_by_row(slot, items, links, ends, episode - base)
+    return slot
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def insert_items(  # noqa: PLR0917
+    episodes: Any, rows: Any, lengths: Any, priorities: Any, items: Any, links: Any, ends: Any, base: Any,
+    state: Any, slots: Any,
+) -> Any:  # fmt: skip
+    """Insert items; return False, having changed nothing, where slots or lists of episodes are missing.
+
+    Args:
+        episodes: int64 [n].
+        rows: int64 [n].
+        lengths: int64 [n].
+        priorities: int64 [n], the bits of float64.
+        items: int64 [capacity, ITEM_WORDS], written.
+        links: int32 [capacity, 2], the last word of ``items``; written.
+        ends: int32 [E, 2], first and last item of episode ``base + line``; written.
+        base: int64.
+        state: int64 [STATE_WORDS], written.
+        slots: int64 [n], written.
+    """
+    num = slots.size
+    if state[NUM] + state[NUM_RETIRED] + num > items.shape[0]:
+        return False
+    for i in range(num):
+        if episodes[i] < base or episodes[i] - base >= ends.shape[0]:
+            return False
+    for i in range(num):
+        slots[i] = _put(episodes[i], rows[i], lengths[i], priorities[i], items, links, (ends, base), state)
+    state[NUM] += num
+    return True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def insert_run(  # noqa: PLR0917
+    episode: Any, row: Any, every: Any, length: Any, priority: Any, items: Any, links: Any, ends: Any, base: Any,
+    state: Any, slots: Any,
+) -> Any:  # fmt: skip
+    """Insert ``slots.size`` items of one episode, at every ``every``-th row from ``row`` on; else as `insert_items`."""
+    num = slots.size
+    if state[NUM] + state[NUM_RETIRED] + num > items.shape[0]:
+        return False
+    if episode < base or episode - base >= ends.shape[0]:
+        return False
+    for i in range(num):
+        slots[i] = _put(episode, row + i * every, length, priority, items, links, (ends, base), state)
+    state[NUM] += num
+    return True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def remove_items(  # noqa: PLR0917
+    slots: Any, items: Any, links: Any, ends: Any, base: Any, state: Any
+) -> Any:
+    """Remove the items of slots (int64 [n]; free ones are passed over), else as `insert_items`; return how many."""
+    removed = np.int64(0)
+    for i in range(slots.size):
+        slot = slots[i]
+        episode = items[slot, _EPISODE]
+        if episode < 0:
+            continue
+        unlink(links, ends, episode - base, slot)
+        items[slot, _EPISODE] = -1
+        items[slot, _GENERATION] += 1
+        if items[slot, _GENERATION] == MAX_GENERATION:
+            state[NUM_RETIRED] += 1
+        else:
+            links[slot, NEXT] = state[FREE]
+            state[FREE] = slot
+        removed += 1
+    state[NUM] -= removed
+    return removed
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def evicted_items(  # noqa: PLR0917
+    episodes: Any, first_rows: Any, items: Any, links: Any, ends: Any, base: Any
+) -> Any:
+    """Return the slots of items that begin before the first row of their episode that is left, by episode and row.
+
+    Args:
+        episodes: int64 [m]; without items is fine.
+        first_rows: int64 [m].
+        items: int64 [capacity, ITEM_WORDS].
+        links: int32 [capacity, 2].
+        ends: int32 [E, 2].
+        base: int64.
+    """
+    slots = np.empty(4, np.int64)
+    num = 0
+    for i in range(episodes.size):
+        line = episodes[i] - base
+        slot = np.int64(ends[line, FIRST]) if 0 <= line < ends.shape[0] else np.int64(END)
+        while slot >= 0 and items[slot, _ROW] < first_rows[i]:
+            if num == slots.size:
+                longer = np.empty(2 * num, np.int64)
+                for j in range(num):
+                    longer[j] = slots[j]
+                slots = longer
+            slots[num] = slot
+            num += 1
+            slot = np.int64(links[slot, NEXT])
+    return slots[:num]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def update_items(slots: Any, priorities: Any, items: Any, state: Any) -> None:
+    """Set the priorities of items (int64 [n], the bits of float64); of a slot that comes twice the last one stays."""
+    address = items.ctypes.data
+    for i in range(slots.size):
+        if i + _AHEAD < slots.size:
+            prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
+        items[slots[i], _PRIORITY] = priorities[i]
+        items[slots[i], _TOUCHED] = state[NUM_TOUCHED]
+        state[NUM_TOUCHED] += 1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def item_keys(slots: Any, items: Any, keys: Any) -> None:
+    """Write the key (uint64 [n]) of each slot."""
+    for i in range(slots.size):
+        keys[i] = np.uint64(items[slots[i], _GENERATION]) << _U32 | np.uint64(slots[i])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
+    """Write the slot of each key (uint64 [n]), -1 where its item is gone; return how many are there."""
+    address = items.ctypes.data
+    num = keys.size
+    found = np.int64(0)
+    for i in range(num):
+        if i + _AHEAD < num:
+            prefetch(address + _ITEM_BYTES * np.int64(keys[i + _AHEAD] & np.uint64(_LOW_HALF)))
+        slot = np.int64(keys[i] & np.uint64(_LOW_HALF))
+        slots[i] = -1
+        if slot < num_used and items[slot, _EPISODE] >= 0 and items[slot, _GENERATION] == np.int64(keys[i] >> _U32):
+            slots[i] = slot
+            found += 1
+    return found
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def take_items(slots: Any, items: Any, words: Any, halves: Any) -> None:
+    """Count a sample of each slot's item and copy what the sample tells; a slot may come several times.
+
+    Args:
+        slots: int64 [n].
+        items: int64 [capacity, ITEM_WORDS], times sampled written.
+        words: int64 [4, n], written: key, priority (bits), episode, row.
+        halves: int32 [2, n], written: length, times sampled with this one.
+    """
+    address = items.ctypes.data
+    num = slots.size
+    for i in range(num):
+        if i + _AHEAD < num:
+            prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
+        slot = slots[i]
+        counts = items[slot, _COUNTS] + _ONE_TIME
+        items[slot, _COUNTS] = counts
+        words[0, i] = items[slot, _GENERATION] << 32 | slot
+        words[1, i] = items[slot, _PRIORITY]
+        words[2, i] = items[slot, _EPISODE]
+        words[3, i] = items[slot, _ROW]
+        halves[0, i] = counts & _LOW_HALF
+        halves[1, i] = counts >> 32
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) -> Any:
+    """Write the places of items; return -1, or the index of the first item whose episode is not there.
+
+    Args:
+        episodes: int64 [n].
+        rows: int64 [n].
+        records: int64 [E, 8] of a `History`, by ``episode - base``: segment, start, lo, hi_step, hi_final first.
+        base: int64.
+        places: int64 [PLACE_ROWS, n] as of `locate`, written.
+    """
+    address, num_records = records.ctypes.data, records.shape[0]
+    record_bytes = 8 * records.shape[1]
+    num = episodes.size
+    for i in range(num):
+        if i + _AHEAD < num:
+            prefetch(address + record_bytes * (episodes[i + _AHEAD] - base))
+        line = episodes[i] - base
+        if line < 0 or line >= num_records:
+            return i
+        places[EPISODE, i] = episodes[i]
+        places[SEGMENT, i] = records[line, 0]
+        places[ROW, i] = rows[i]
+        places[LO, i] = records[line, 2]
+        places[HI_STEP, i] = records[line, 3]
+        places[HI_FINAL, i] = records[line, 4]
+    return -1

@@ -1,0 +1,240 @@
+"""The items of a table: which step each begins at, how long it is, its priority, and how often it was sampled.
+
+An item lies in a slot, which is its number for as long as it lives; its key names it for ever. `stepwell.kernels.items`
+draws the line of eight words that an item takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.kernels.alignment import aligned_empty
+from stepwell.kernels.items import (
+    FREE,
+    ITEM_WORDS,
+    NUM,
+    NUM_INSERTED,
+    NUM_RETIRED,
+    NUM_USED,
+    STATE_WORDS,
+    evicted_items,
+    find_items,
+    insert_items,
+    insert_run,
+    item_keys,
+    remove_items,
+    take_items,
+    update_items,
+)
+from stepwell.kernels.links import END
+
+__all__ = ["Items", "TakenItems"]
+
+Integers = npt.NDArray[np.int64]
+_FIRST_CAPACITY = 1024
+_FIRST_EPISODES = 64
+
+
+class TakenItems(NamedTuple):
+    """What a sample tells of its items, arrays [n] in the order of the draws."""
+
+    keys: npt.NDArray[np.uint64]
+    episodes: Integers
+    rows: Integers
+    lengths: npt.NDArray[np.int32]
+    priorities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+
+
+class Items:
+    """Items by slot, in memory that grows by doubling.
+
+    Args:
+        max_size: items that the table will hold; memory grows no further than one more, unless more are inserted.
+
+    Attributes:
+        episode: int64 [capacity], -1 where the slot is free.
+        row: int64 [capacity], row of the first step.
+        length: int32 [capacity], steps.
+        priority: float64 [capacity].
+        times_sampled: int32 [capacity].
+        sequence: int64 [capacity], inserts before this item.
+        touched: int64 [capacity], inserts and updates before this item's last one.
+        generation: uint32 [capacity]; a key is ``generation << 32 | slot``.
+
+    Example:
+        >>> items = Items(max_size=10)
+        >>> slots = items.insert_run(episode=0, row=5, count=3)
+        >>> keys = items.keys_of(slots)
+        >>> items.remove(items.evict(0, first_row=7))
+        2
+        >>> items.slots_of(keys)
+        array([-1, -1,  2])
+
+    Notes:
+        One thread at a time. The attributes are views of lines of 64 bytes; an insert that grows them replaces them,
+        so ask for them again after one. Items of an episode are kept in the order of their rows: an item that begins
+        before others of its episode costs a step for each of them.
+    """
+
+    def __init__(self, max_size: int = 1_000_000) -> None:
+        self._limit = max_size + 1
+        self._state = np.zeros(STATE_WORDS, np.int64)
+        self._state[FREE] = -1
+        self._base = 0
+        self._ends = np.full((_FIRST_EPISODES, 2), END, np.int32)
+        self._set_lines(_empty_lines(min(_FIRST_CAPACITY, self._limit)))
+
+    def __len__(self) -> int:
+        return int(self._state[NUM])
+
+    def __repr__(self) -> str:
+        return f"<Items {len(self):,} of {self.capacity:,}>"
+
+    @property
+    def capacity(self) -> int:
+        """Slots that there is memory for."""
+        return len(self._lines)
+
+    @property
+    def num_inserted(self) -> int:
+        """Items inserted so far, gone ones too."""
+        return int(self._state[NUM_INSERTED])
+
+    @property
+    def slots(self) -> Integers:
+        """int64 [n], the slots of all items, oldest first; costs a sort."""
+        slots = np.flatnonzero(self.episode[: self._state[NUM_USED]] >= 0)
+        return np.asarray(slots[np.argsort(self.sequence[slots])], np.int64)
+
+    def insert(
+        self, episodes: Integers, rows: Integers, lengths: npt.ArrayLike, priorities: npt.NDArray[np.float64]
+    ) -> Integers:
+        """Insert items, the first one as the oldest.
+
+        Args:
+            episodes: int64 [n], from 0 on.
+            rows: int64 [n].
+            lengths: int [n], steps.
+            priorities: float64 [n], already checked.
+
+        Returns:
+            Slots, int64 [n].
+        """
+        episodes, rows = np.ascontiguousarray(episodes, np.int64), np.ascontiguousarray(rows, np.int64)
+        steps = np.ascontiguousarray(lengths, np.int64)
+        bits = np.ascontiguousarray(priorities, np.float64).view(np.int64)
+        slots = np.empty(len(episodes), np.int64)
+        while not insert_items(
+            episodes, rows, steps, bits, self._lines, self._links, self._ends, self._base, self._state, slots
+        ):
+            self._make_room(len(slots), int(episodes.min()), int(episodes.max()))
+        return slots
+
+    def insert_run(
+        self, episode: int, row: int, count: int, *, every: int = 1, length: int = 1, priority: float = 1.0
+    ) -> Integers:
+        """Insert items of one episode that differ only in their rows.
+
+        Args:
+            episode: from 0 on.
+            row: of the first item.
+            count: number of items.
+            every: rows from one item to the next.
+            length: steps of each.
+            priority: of each, already checked.
+
+        Returns:
+            Slots, int64 [count].
+        """
+        slots = np.empty(count, np.int64)
+        bits = int(np.float64(priority).view(np.int64))
+        while not insert_run(
+            episode, row, every, length, bits, self._lines, self._links, self._ends, self._base, self._state, slots
+        ):
+            self._make_room(count, episode, episode)
+        return slots
+
+    def remove(self, slots: Integers) -> int:
+        """Remove items by slot, int64 [n]; return how many there were. Their keys find nothing from now on."""
+        return int(remove_items(slots, self._lines, self._links, self._ends, self._base, self._state))
+
+    def update(self, slots: Integers, priorities: npt.NDArray[np.float64]) -> None:
+        """Set priorities (float64 [n], already checked) of items; of a slot that comes twice the last one stays."""
+        update_items(slots, priorities.view(np.int64), self._lines, self._state)
+
+    def keys_of(self, slots: Integers) -> npt.NDArray[np.uint64]:
+        """Return the keys, uint64 [n], of the items in slots."""
+        keys = np.empty(len(slots), np.uint64)
+        item_keys(slots, self._lines, keys)
+        return keys
+
+    def slots_of(self, keys: npt.NDArray[np.uint64]) -> Integers:
+        """Return the slots, int64 [n], of keys; -1 where an item is gone, whoever has its slot now."""
+        slots = np.empty(len(keys), np.int64)
+        find_items(keys, self._lines, self._state[NUM_USED], slots)
+        return slots
+
+    def evict(self, episode: int | Integers, first_row: int | Integers) -> Integers:
+        """Return the slots of items whose first step is gone; they are still to be removed.
+
+        Args:
+            episode: an episode, or int64 [m].
+            first_row: its first row that is still there, or int64 [m].
+
+        Returns:
+            Slots, int64 [n], by episode and row; costs what it finds.
+        """
+        episodes = np.array(episode, np.int64, ndmin=1)
+        first_rows = np.array(first_row, np.int64, ndmin=1)
+        slots: Integers = evicted_items(episodes, first_rows, self._lines, self._links, self._ends, self._base)
+        return slots
+
+    def take(self, slots: Integers) -> TakenItems:
+        """Count a sample of each slot's item, and return what the sample tells; a slot may come several times."""
+        words = np.empty((5, len(slots)), np.int64)
+        halves = words[4].view(np.int32).reshape(2, -1)
+        take_items(slots, self._lines, words, halves)
+        return TakenItems(words[0].view(np.uint64), words[2], words[3], halves[0], words[1].view(np.float64), halves[1])
+
+    def clear(self) -> None:
+        """Remove all items; their keys find nothing from now on."""
+        self.remove(self.slots)
+
+    def _make_room(self, num_new: int, lowest: int, highest: int) -> None:
+        need = len(self) + int(self._state[NUM_RETIRED]) + num_new
+        if need > self.capacity:
+            lines = _empty_lines(max(need, min(2 * self.capacity, self._limit)))
+            lines[: self.capacity] = self._lines
+            self._set_lines(lines)
+        self._cover(lowest, highest)
+
+    def _cover(self, lowest: int, highest: int) -> None:
+        # episodes are numbered as they come and go about as they came, so a moving window of them is nearly full
+        if self._base <= lowest and highest < self._base + len(self._ends):
+            return
+        alive = np.flatnonzero(self._ends[:, 0] != END)
+        if len(alive):
+            lowest = min(lowest, self._base + int(alive[0]))
+            highest = max(highest, self._base + int(alive[-1]))
+        num_lines = max(_FIRST_EPISODES, 1 << (2 * (highest - lowest) + 1).bit_length())
+        ends = np.full((num_lines, 2), END, np.int32)
+        ends[alive + self._base - lowest] = self._ends[alive]
+        self._ends, self._base = ends, lowest
+
+    def _set_lines(self, lines: Integers) -> None:
+        halves, reals = lines.view(np.int32), lines.view(np.float64)
+        self._lines, self._links = lines, halves[:, 14:16]
+        self.episode, self.row, self.priority = lines[:, 0], lines[:, 1], reals[:, 2]
+        self.sequence, self.touched = lines[:, 3], lines[:, 4]
+        self.length, self.times_sampled = halves[:, 10], halves[:, 11]
+        self.generation = halves.view(np.uint32)[:, 12]
+
+
+def _empty_lines(capacity: int) -> Integers:
+    lines = aligned_empty((capacity, ITEM_WORDS), np.int64)
+    lines[:, 0] = -1
+    return lines

@@ -18,7 +18,8 @@ FPS = 30
 # as in research of such clips: a fixed distance of keyframes, no B-frames
 ENCODERS = {
     "h264": ("libx264", {"preset": "medium", "crf": "23", "bf": "0", "sc_threshold": "0"}),
-    "av1": ("libsvtav1", {"preset": "12", "crf": "30"}),
+    # with its own choice of threads and of frames' order, SVT-AV1 4.1 stopped for ever in one of 30 files
+    "av1": ("libsvtav1", {"preset": "12", "crf": "30", "svtav1-params": "pred-struct=1:lp=1:scd=0"}),
 }
 
 

@@ -1,0 +1,77 @@
+"""From newly committed rows to the anchors of items that are complete by them.
+
+::
+
+    rows       |0 1 2 3 4|5 6 7|    length=2 ahead=1: an item at a needs rows a, a + 1 and a + 2
+    the run              |5 6 7|    what was committed now
+    anchors        |3 4 5|          complete by it; 6 and 7 when the episode ends, if `keep_ends`
+
+So what is new follows from a run and the bounds of its episode alone: nothing is remembered between two runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["END_FLAGS", "FLAGS", "GOES_ON", "IS_OPEN", "anchors_of_runs"]
+
+# columns of the records of a history
+SEGMENT, START, LO, HI_STEP, HI_FINAL, SKIPPED, FLAGS, ORIGIN = range(8)
+IS_OPEN, GOES_ON = 4, 16
+END_FLAGS = IS_OPEN | GOES_ON
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def bounds_of_run(run: Any, record: Any, length: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any) -> Any:  # noqa: PLR0917
+    """Return (first anchor, row after the last) of the items that a run completes."""
+    low = record[LO] if keep_ends else record[LO] + behind
+    reach = length - 1 + ahead
+    whole = min(record[HI_FINAL] - reach, record[HI_STEP])
+    if at_end:
+        if not run[3] or record[FLAGS] & GOES_ON:
+            return low, low
+        last = (
+            max(record[HI_STEP] - length, record[LO])
+            if keep_ends
+            else min(record[HI_STEP], record[HI_FINAL] - ahead) - length
+        )
+        return max(low, last), (last + 1 if record[HI_STEP] > record[LO] else last)
+    return max(run[1] - reach, low), (record[HI_STEP] if run[3] and keep_ends else whole)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def anchors_of_runs(  # noqa: PLR0917
+    runs: Any, records: Any, base: Any, length: Any, every: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any
+) -> Any:
+    """Return the items that runs of rows complete, int64 [3, n]: episode, row and number of steps of each.
+
+    Args:
+        runs: int64 [r, 4]: episode, first row, stop row, whether the episode has ended.
+        records: int64 [E, 8], of a history, by episode - ``base``.
+        length: steps of an item; at the end of an episode it may have fewer.
+        every: steps between two items, counted from the true beginning of an episode.
+        ahead: rows that must be committed after an item's last step, unless the episode ended and ``keep_ends``.
+        behind: steps that must be there before an item's first one, unless ``keep_ends``.
+        at_end: one item at the end of each episode, and no other.
+    """
+    num = 0
+    for i in range(runs.shape[0]):
+        record = records[runs[i, 0] - base]
+        low, stop = bounds_of_run(runs[i], record, length, ahead, behind, keep_ends, at_end)
+        low += (record[START] - record[SKIPPED] - low) % every
+        num += max(0, (stop - low + every - 1) // every)
+    found = np.empty((3, num), np.int64)
+    at = 0
+    for i in range(runs.shape[0]):
+        record = records[runs[i, 0] - base]
+        low, stop = bounds_of_run(runs[i], record, length, ahead, behind, keep_ends, at_end)
+        low += (record[START] - record[SKIPPED] - low) % every
+        for row in range(low, stop, every):
+            found[0, at] = runs[i, 0]
+            found[1, at] = row
+            found[2, at] = min(length, record[HI_STEP] - row)
+            at += 1
+    return found

@@ -1,0 +1,151 @@
+"""A pattern at work over a history: from runs of new rows to the items that they complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import TableError
+from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
+
+if TYPE_CHECKING:
+    from stepwell.replay.patterns import Pattern
+    from stepwell.store import Store
+
+__all__ = ["Matcher"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Past(Protocol):
+    """What a matcher reads of a `stepwell.replay.history.History`."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def segments(self) -> Any: ...
+    @property
+    def records(self) -> Ints: ...
+    @property
+    def base(self) -> int: ...
+
+
+class Matcher:
+    """The items of a pattern, found as rows are committed.
+
+    Args:
+        pattern: which items.
+        history: whose rows.
+
+    Raises:
+        TableError: a condition on a feature that is no scalar raw number.
+
+    Notes:
+        Used under its table's lock. It keeps nothing but a number an open episode, for patterns that ask for
+        ``steps_since_applied``.
+    """
+
+    def __init__(self, pattern: Pattern, history: Past) -> None:
+        from stepwell.kernels.anchors import anchors_of_runs
+
+        self.pattern = pattern
+        self._history = history
+        self._find = anchors_of_runs
+        self._shape = (
+            pattern.length,
+            pattern.every,
+            pattern.ahead,
+            pattern.behind,
+            pattern.ends == "keep",
+            pattern.at == "end",
+        )
+        self._values = [condition for condition in pattern.where if condition.source != STEPS_SINCE_APPLIED]
+        self._since = [condition for condition in pattern.where if condition.source == STEPS_SINCE_APPLIED]
+        # step id of the first step of a piece of an open episode -> step at which the pattern was last applied
+        self.applied: dict[int, int] = {}
+        if history.store.schema is not None:
+            self._check_features()
+
+    def match(self, runs: Ints) -> Ints:
+        """Return the items that newly committed rows complete.
+
+        Args:
+            runs: int64 [r, 4], of `stepwell.replay.history.Advance`.
+
+        Returns:
+            int64 [3, n]: episode, row of the first step, and number of steps of each; oldest first.
+        """
+        found: Ints = self._find(runs, self._history.records, self._history.base, *self._shape)
+        return self._filtered(found, runs) if self.pattern.where else found
+
+    def _filtered(self, found: Ints, runs: Ints) -> Ints:
+        episodes, last = found[0], found[1] + found[2] - 1
+        takes = np.ones(found.shape[1], np.bool_)
+        for condition in self._values:
+            # values are looked up only where the conditions before hold
+            where = np.flatnonzero(takes)
+            takes[where] = condition.holds(self._value(condition, episodes[where], last[where]))
+        if self._since:
+            self._apply(episodes, last, takes)
+            self._forget(runs)
+        return found[:, takes]
+
+    def _value(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
+        if condition.source == FEATURE:
+            return self._feature_values(condition.name, episodes, rows)
+        record = self._history.records[episodes - self._history.base]
+        if condition.source == STEP_INDEX:
+            return _step_index(record, rows)
+        if condition.source == IS_END:
+            from stepwell.kernels.anchors import END_FLAGS, FLAGS, HI_STEP
+
+            return ((record[:, FLAGS] & END_FLAGS) == 0) & (rows == record[:, HI_STEP] - 1)
+        raise TableError(f"no value {condition.source!r} of a step.")
+
+    def _feature_values(self, name: str, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
+        self._check_features()
+        schema = self._history.store.schema
+        dtype = schema[name].np_dtype if schema is not None else np.dtype(np.float64)
+        values = np.empty(len(rows), dtype)
+        numbers = self._history.records[episodes - self._history.base, 0]
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            column = self._history.segments[int(number)].raw_map(name)
+            count = len(column) // dtype.itemsize
+            values[chosen] = column[: count * dtype.itemsize].view(dtype)[rows[chosen]]
+        return values
+
+    def _apply(self, episodes: Ints, last: Ints, takes: npt.NDArray[np.bool_]) -> None:
+        from stepwell.kernels.applied import COMPARISONS, apply_in_order
+
+        numbers, groups = np.unique(episodes, return_inverse=True)
+        applied = np.array([self.applied.get(int(number), -1) for number in numbers], np.int64)
+        steps = _step_index(self._history.records[episodes - self._history.base], last)
+        tests = np.array([(c.modulus, COMPARISONS.index(c.comparison)) for c in self._since], np.int64)
+        values = np.array([condition.number for condition in self._since])
+        apply_in_order(steps, groups.reshape(-1), applied, tests, values, takes)
+        self.applied.update(zip(numbers.tolist(), applied.tolist(), strict=True))
+
+    def _forget(self, runs: Ints) -> None:
+        for episode in runs[runs[:, 3] != 0, 0].tolist():
+            self.applied.pop(episode, None)
+
+    def _check_features(self) -> None:
+        schema = self._history.store.schema
+        for condition in self._values:
+            if condition.source != FEATURE or schema is None:
+                continue
+            described = schema[condition.name]
+            if not (described.is_raw and described.shape == () and described.np_dtype.kind in "biuf"):
+                raise TableError(
+                    f'feature("{condition.name}") is not one raw number a step. Conditions take scalar features of a '
+                    "bool, int or float dtype."
+                )
+
+
+def _step_index(records: Ints, rows: Ints) -> Ints:
+    from stepwell.kernels.anchors import SKIPPED, START
+
+    return np.asarray(rows - records[:, START] + records[:, SKIPPED], np.int64)

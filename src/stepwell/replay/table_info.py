@@ -1,0 +1,159 @@
+"""What a table prints: its line, its numbers, the same as HTML and as JSON.
+
+::
+
+    <Table replay  98,112 of 1,000,000 items  uniform  fifo  SampleToInsertRatio(4, 1000, 400)>
+      items      98,112   of 1,000,000   3 pending   0 missed
+      inserts    98,112   1,204/s        1,180/s over all
+      samples    391,936  4,816/s        4,700/s over all   61,002 items
+      deletes    0        0 dropped      0 exhausted        0 evicted
+      updates    391,900  36 missed
+      ratio      3.995    samples an insert, 4 wanted       diff 512 in (3600, 4400)
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stepwell.replay.counts import Counts
+from stepwell.replay.limiters import Limiter
+
+__all__ = ["Rates", "TableInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Items a second.
+
+    Args:
+        inserts: put in, since the info before.
+        samples: drawn, since the info before.
+        overall_inserts: put in, since the table was made.
+        overall_samples: drawn, since the table was made.
+    """
+
+    inserts: float
+    samples: float
+    overall_inserts: float
+    overall_samples: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """What `Table.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
+
+    Args:
+        name: of the table.
+        size: items that are there.
+        max_size: and may be.
+        num_pending: items that wait for the limiter.
+        num_missed: items whose steps were evicted while they waited.
+        sampler: its name; ``remover`` likewise.
+        max_times_sampled: draws after which an item goes; 0 for any number.
+        limiter: its numbers.
+        counts: what went through.
+        rates: a second.
+        largest_priority: that new items get.
+    """
+
+    name: str
+    size: int
+    max_size: int
+    num_pending: int
+    num_missed: int
+    sampler: str
+    remover: str
+    max_times_sampled: int
+    limiter: Limiter
+    counts: Counts
+    rates: Rates
+    largest_priority: float
+
+    @property
+    def samples_per_insert(self) -> float | None:
+        """The ratio that was achieved; None before the first insert."""
+        return self.counts.samples / self.counts.inserts if self.counts.inserts else None
+
+    @property
+    def diff(self) -> float:
+        """Where the table is in the limiter's corridor: ``inserts * samples_per_insert - samples``."""
+        return self.counts.inserts * self.limiter.samples_per_insert - self.counts.samples
+
+    @property
+    def corridor(self) -> tuple[float, float]:
+        """The limiter's limits of `diff`; infinite where there is none."""
+        return self.limiter.min_diff, self.limiter.max_diff
+
+    @property
+    def line(self) -> str:
+        """The table in one line."""
+        words = [
+            self.name,
+            f"{self.size:,} of {self.max_size:,} items",
+            self.sampler,
+            self.remover,
+            self.limiter.name,
+        ]
+        return f"<Table {'  '.join(words)}>"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the cells: what, how many, and what belongs to it."""
+        counts, rates = self.counts, self.rates
+        ratio = "none yet" if self.samples_per_insert is None else f"{self.samples_per_insert:.3f}"
+        return [
+            (
+                "items",
+                f"{self.size:,}",
+                f"of {self.max_size:,}",
+                f"{self.num_pending:,} pending",
+                f"{self.num_missed:,} missed",
+            ),
+            (
+                "inserts",
+                f"{counts.inserts:,}",
+                f"{rates.inserts:,.0f}/s",
+                f"{rates.overall_inserts:,.0f}/s over all",
+                "",
+            ),
+            (
+                "samples",
+                f"{counts.samples:,}",
+                f"{rates.samples:,.0f}/s",
+                f"{rates.overall_samples:,.0f}/s over all",
+                f"{counts.unique_samples:,} items",
+            ),
+            (
+                "deletes",
+                f"{counts.deletes:,}",
+                f"{counts.dropped:,} dropped",
+                f"{counts.exhausted:,} exhausted",
+                f"{counts.evicted:,} evicted",
+            ),
+            ("updates", f"{counts.updates:,}", f"{counts.missed_updates:,} missed", "", ""),
+            ("ratio", ratio, "samples an insert", f"diff {self.diff:g}", "in ({:g}, {:g})".format(*self.corridor)),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON types; an open limit of the corridor is None."""
+        return {
+            **asdict(self),
+            "limiter": self.limiter.to_json(),
+            "samples_per_insert": self.samples_per_insert,
+            "diff": self.diff,
+        }
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        cells = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([self.line, *(f"  {row}".rstrip() for row in cells)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
+        )
+        return f"<div><code>{html.escape(self.line)}</code><table><tbody>{body}</tbody></table></div>"

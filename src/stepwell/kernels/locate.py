@@ -98,12 +98,12 @@ def locate(  # noqa: PLR0917
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def touch(places: Any, is_mapped: Any, last_used: Any, now: Any) -> Any:
-    """Mark the segments of a batch as used, and return how many of its anchors lie in unmapped ones.
+def touch(places: Any, num_rows: Any, last_used: Any, now: Any) -> Any:
+    """Mark the segments of a batch as used, and return how many of its anchors may reach rows that no map holds.
 
     Args:
         places: int64 [PLACE_ROWS, n], of `locate`.
-        is_mapped: uint8 [S].
+        num_rows: int64 [S], rows of each segment that are mapped; -1: it is not mapped at all.
         last_used: int64 [S], written.
         now: int64, the time of this batch by the maps' own clock.
     """
@@ -111,5 +111,5 @@ def touch(places: Any, is_mapped: Any, last_used: Any, now: Any) -> Any:
     for i in range(places.shape[1]):
         segment = places[SEGMENT, i]
         last_used[segment] = now
-        num_missing += is_mapped[segment] == 0
+        num_missing += places[HI_FINAL, i] > num_rows[segment]
     return num_missing

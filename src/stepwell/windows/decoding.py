@@ -70,6 +70,10 @@ class ColumnDecoder:
         self._codecs: list[Codec] = [make_codec(feature) for feature in column.features]
         self._row_bytes = [feature.row_bytes if feature.is_raw else -1 for feature in column.features]
 
+    def follow(self, stores: Int64s) -> None:
+        """Take in segments that came: the number of the store of each, int64 [S]."""
+        self._stores = stores
+
     def codec_of(self, segment: int) -> Codec:
         """Return the codec that a segment's rows are encoded with."""
         return self._codecs[int(self._stores[segment])]

@@ -42,11 +42,13 @@ class Layout:
         outputs: the arrays in it, in the batch's order; ragged fields are not among them.
         plans: for each of the reader's tables the plan, int64 [num_sources, PLAN_COLUMNS], as
             `stepwell.kernels.gather.gather` takes it.
+        views: the outputs as plain tuples (key, shape, dtype, offset), which are taken apart for every batch.
     """
 
     num_bytes: int
     outputs: tuple[Output, ...]
     plans: tuple[npt.NDArray[np.int64], ...]
+    views: tuple[tuple[str, tuple[int, ...], np.dtype[Any], int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +122,8 @@ def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables],
     for each, plan in zip(tables, plans, strict=True):
         for row, (key, inner) in zip(plan, each.keys, strict=True):
             row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
-    return Layout(end, tuple(outputs), plans)
+    views = tuple((output.key, output.shape, output.dtype, output.offset) for output in outputs)
+    return Layout(end, tuple(outputs), plans, views)
 
 
 def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,8 @@
 
 A read holds the table it started with. New maps are added to the current table in place; when there are too many, a
 new table takes over without the least recently used ones, and those are unmapped when the last read that holds the old
-table ends: never under a running kernel.
+table ends: never under a running kernel. So it is with a segment that is still written and outgrew its maps (files
+grow ahead of what is committed, so that this is rare), and with segments that are not read any more.
 
 Cold files: when all that a view can read fits in half of the memory that is available, a column is read in as a whole
 when it is mapped (MADV_POPULATE_READ: 25 ms for 2 GB that are cached; a sequential read of the disk otherwise), so
@@ -27,7 +28,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Feature
+from stepwell.store.ids import MAX_ROWS
 
 __all__ = ["Column", "MapError", "MapTable", "SegmentMaps", "available_memory"]
 
@@ -80,7 +82,7 @@ class MapTable:
     Attributes:
         addresses: int64 [2C, S], of the rows or offsets (row 2c) and of the blob (row 2c + 1); 0 without one.
         sizes: int64 [2C, S], their bytes.
-        is_mapped: uint8 [S], set last.
+        num_rows: int64 [S], rows that the maps of a segment hold, set last; -1: not mapped.
         last_used: int64 [S], written by reads, by the maps' clock.
         arrays: for each segment its 2C maps (None for one that is not there), or None.
     """
@@ -88,18 +90,35 @@ class MapTable:
     def __init__(self, num_columns: int, num_segments: int) -> None:
         self.addresses = np.zeros((2 * num_columns, num_segments), dtype=np.int64)
         self.sizes = np.zeros((2 * num_columns, num_segments), dtype=np.int64)
-        self.is_mapped = np.zeros(num_segments, dtype=np.uint8)
+        self.num_rows = np.full(num_segments, -1, dtype=np.int64)
         self.last_used = np.zeros(num_segments, dtype=np.int64)
         self.arrays: list[list[npt.NDArray[Any] | None] | None] = [None] * num_segments
 
-    def put(self, segment: int, arrays: list[npt.NDArray[Any] | None]) -> None:
-        """Add a segment's maps."""
+    def put(self, segment: int, arrays: list[npt.NDArray[Any] | None], num_rows: int) -> None:
+        """Add a segment's maps, which hold so many rows."""
         self.arrays[segment] = arrays
         for slot, array in enumerate(arrays):
             if array is not None:
                 self.addresses[slot, segment] = array.__array_interface__["data"][0]
                 self.sizes[slot, segment] = array.nbytes
-        self.is_mapped[segment] = 1
+        self.num_rows[segment] = num_rows
+
+    def only(self, segments: npt.NDArray[np.int64], num_segments: int) -> MapTable:
+        """Return a new table for ``num_segments`` with the maps of some segments."""
+        found = MapTable(len(self.addresses) // 2, num_segments)
+        size = min(num_segments, len(self.last_used))
+        found.last_used[:size] = self.last_used[:size]
+        for slots in ("addresses", "sizes"):
+            getattr(found, slots)[:, segments] = getattr(self, slots)[:, segments]
+        for segment in segments.tolist():
+            found.arrays[segment] = self.arrays[segment]
+        found.num_rows[segments] = self.num_rows[segments]
+        return found
+
+    @property
+    def is_mapped(self) -> npt.NDArray[np.bool_]:
+        """Which segments are mapped: bool [S]."""
+        return self.num_rows >= 0
 
     @property
     def num_mapped(self) -> int:
@@ -111,16 +130,16 @@ class SegmentMaps:
     """Map segments on demand, for all reads of one reader.
 
     Args:
-        segments: of all stores, in the view's order.
+        segments: of all stores, in the reader's order.
         stores: int64 [S], number of the store of each.
-        need_rows: int64 [S], rows that the view may read; a map must hold them.
+        need_rows: int64 [S], rows that may be read; a map must hold them.
         columns: what is mapped of each.
         max_maps: how many maps may live in the current table (the process has 65,530 in all); one batch may exceed it.
         memory_bytes: what cached files may take; default: what is available now.
         known: maps of an older view of the same stores, whose files are not mapped again when they are long enough.
 
     Attributes:
-        table: the current `MapTable`.
+        table: the current `MapTable`; it may have room for more segments than there are.
         is_announcing: whether the columns do not fit in memory, so that reads announce their windows.
 
     Notes:
@@ -151,7 +170,7 @@ class SegmentMaps:
 
     @functools.cached_property
     def is_announcing(self) -> bool:
-        """Whether what the view can read exceeds half of the memory."""
+        """Whether what can be read exceeds half of the memory."""
         limit = available_memory() if self._memory_bytes is None else self._memory_bytes
         return self._column_bytes() > limit // 2
 
@@ -170,8 +189,26 @@ class SegmentMaps:
         self._clock += 1
         return self._clock
 
+    def follow(self, state: Callable[[], tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> None:
+        """Take in segments that came after those there were, and rows that may be read by now.
+
+        Args:
+            state: returns all segments, the new ones last, the number of the store of each, int64 [S], and the rows
+                that may be read of each, int64 [S]; 0 where nothing is read any more: those maps are let go. Called
+                under the lock.
+        """
+        with self._lock:
+            segments, self._stores, self._need_rows = state()
+            self.segments = list(segments)
+            table = self.table
+            mapped = np.flatnonzero(table.is_mapped)
+            is_read = self._need_rows[mapped] > 0
+            room = len(table.num_rows)
+            if len(segments) > room or not is_read.all():
+                self.table = table.only(mapped[is_read], room if len(segments) <= room else 2 * len(segments))
+
     def ensure(self, segments: npt.NDArray[np.int64]) -> MapTable:
-        """Return a table in which these segments are mapped.
+        """Return a table in which all rows that may be read of these segments are mapped.
 
         Args:
             segments: int64, all that one batch touches.
@@ -181,14 +218,19 @@ class SegmentMaps:
         """
         with self._lock:
             table = self.table
-            missing = [int(segment) for segment in segments if not table.is_mapped[segment]]
-            if missing and table.num_mapped + len(missing) > self._max_segments:
-                table = self._without_oldest(table, segments, len(missing))
+            missing = [number for number in segments.tolist() if not self._is_held(table, number)]
+            num_new = sum(table.num_rows[number] < 0 for number in missing)
+            if num_new and table.num_mapped + num_new > self._max_segments:
+                table = self._without_oldest(table, segments, num_new)
+            if num_new < len(missing):
+                # kernels may be reading through the maps that were outgrown
+                table = table.only(np.flatnonzero(table.is_mapped), len(table.num_rows))
             for segment in missing:
                 try:
-                    table.put(segment, self._map(segment))
+                    arrays = self._map(segment)
                 except (StepwellError, OSError) as error:
                     raise MapError(segment, error) from error
+                table.put(segment, arrays, self._rows_held(segment, arrays))
             self.table = table
             return table
 
@@ -196,21 +238,46 @@ class SegmentMaps:
         """Forget a lock that another thread of the parent held at a fork."""
         self._lock = threading.Lock()
 
+    def _is_held(self, table: MapTable, segment: int) -> bool:
+        """Return whether all rows that may be read are mapped; encoded ones that came may lie in maps there were."""
+        need, arrays = int(self._need_rows[segment]), table.arrays[segment]
+        if table.num_rows[segment] >= need:
+            return True
+        if arrays is None:
+            return False
+        features = [column.features[self._stores[segment]] for column in self.columns]
+        for slot, feature in enumerate(features):
+            rows, blob = arrays[2 * slot], arrays[2 * slot + 1]
+            size = need * feature.row_bytes if feature.is_raw else (need + 1) * 8
+            if rows is None or rows.nbytes < size or (blob is not None and int(rows[need]) > blob.nbytes):
+                return False
+        table.num_rows[segment] = need
+        return True
+
+    def _rows_held(self, segment: int, arrays: list[npt.NDArray[Any] | None]) -> int:
+        """Return how many rows the maps hold; of encoded ones only what is committed can be told."""
+        held = []
+        for column, rows in zip(self.columns, arrays[::2], strict=True):
+            feature = column.features[self._stores[segment]]
+            if not feature.is_raw:
+                return int(self._need_rows[segment])
+            if feature.row_bytes and rows is not None:
+                held.append(rows.nbytes // feature.row_bytes)
+        return min(held, default=MAX_ROWS)
+
     def _without_oldest(self, table: MapTable, keep: npt.NDArray[np.int64], num_new: int) -> MapTable:
         room = max(int(self._max_segments * KEEP_SHARE) - num_new, 0)
-        is_kept = np.zeros(len(self.segments), dtype=np.bool_)
+        is_kept = np.zeros(len(table.num_rows), dtype=np.bool_)
         mapped = np.flatnonzero(table.is_mapped)
         is_kept[mapped[np.argsort(table.last_used[mapped])][len(mapped) - min(room, len(mapped)) :]] = True
         is_kept[keep] = True
-        smaller = MapTable(len(self.columns), len(self.segments))
-        smaller.last_used[:] = table.last_used
-        for segment in np.flatnonzero(is_kept & (table.is_mapped == 1)).tolist():
-            smaller.put(segment, table.arrays[segment] or [])
-        return smaller
+        return table.only(np.flatnonzero(is_kept & table.is_mapped), len(table.num_rows))
 
     def _map(self, number: int) -> list[npt.NDArray[Any] | None]:
         """Map all columns of a segment, and check that they hold the rows the view may read."""
         segment, rows = self.segments[number], int(self._need_rows[number])
+        if segment is None:
+            raise FileNotFoundError("its segment is gone")
         arrays: list[npt.NDArray[Any] | None] = []
         for column in self.columns:
             feature = column.features[self._stores[number]]
@@ -238,9 +305,9 @@ class SegmentMaps:
         numbers = {id(segment): number for number, segment in enumerate(known.segments)}
         for number, segment in enumerate(self.segments):
             old = numbers.get(id(segment))
-            arrays = None if old is None or not table.is_mapped[old] else table.arrays[old]
+            arrays = None if old is None else table.arrays[old]
             if old is not None and arrays is not None and self._need_rows[number] <= known._need_rows[old]:
-                self.table.put(number, arrays)
+                self.table.put(number, arrays, int(table.num_rows[old]))
 
     def _maps_per_segment(self) -> int:
         return sum(1 if all(feature.is_raw for feature in column.features) else 2 for column in self.columns)

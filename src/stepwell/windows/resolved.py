@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from stepwell.codecs import Decoder, codec_class
 from stepwell.errors import FeatureNotFoundError, SchemaError, WindowError
 from stepwell.schema import Feature, Schema
-from stepwell.windows.fields import Field
+from stepwell.windows.fields import Field, as_fields
 
-__all__ = ["VIRTUAL_DTYPES", "ResolvedField", "Source", "resolve", "resolve_all"]
+__all__ = ["VIRTUAL_DTYPES", "ResolvedField", "Source", "resolve", "resolve_all", "resolve_fields", "schema_of"]
 
 Kind = Literal["raw", "encoded", "converted", "ragged", "virtual"]
 
@@ -193,6 +193,33 @@ def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | N
                 )
     sources = tuple(_merged([one.sources[i] for one in each]) for i in range(len(first.sources)))
     return ResolvedField(key, field, sources, first.offsets, first.step_shape, first.dtype)
+
+
+def resolve_fields(fields: Mapping[str, Any] | None, stores: Sequence[Any]) -> dict[str, ResolvedField]:
+    """Return fields as several stores have them together, by key.
+
+    Args:
+        fields: key to `Field`, name of a feature, or offsets; None: every feature of the first store at the anchor.
+        stores: at least one.
+
+    Raises:
+        WindowError: as `resolve_all`, or a store without features.
+        FeatureNotFoundError: no such feature.
+    """
+    known = [(schema_of(store), store.fps) for store in stores]
+    return {key: resolve_all(field, key, known) for key, field in as_fields(fields, list(known[0][0])).items()}
+
+
+def schema_of(store: Any) -> Schema:
+    """Return the schema of a store that is to be read.
+
+    Raises:
+        WindowError: it has none yet.
+    """
+    if store.schema is None:
+        raise WindowError(f"{store.path} has no features yet: they are known with its first step.")
+    schema: Schema = store.schema
+    return schema
 
 
 def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | None) -> Source:

@@ -50,12 +50,14 @@ class Routes:
         others: fields with sources that it does not copy, and which of them.
         held: keys of the fields whose rows are held.
         needs_maps: whether anything is read from maps.
+        is_plain: whether one call of the kernel at the anchors' places, over maps, is all there is to do.
     """
 
     routes: tuple[Route, ...]
     others: tuple[tuple[ResolvedField, tuple[int, ...]], ...]
     held: frozenset[str]
     needs_maps: bool
+    is_plain: bool
 
 
 def held_columns(columns: Sequence[Reach], page_cache: bool) -> tuple[Reach, ...]:
@@ -101,7 +103,8 @@ def make_routes(
     needs_maps = any(not route.is_held for route in routes) or any(
         field.sources[number].kind != "virtual" and field.key not in held for field, rest in others for number in rest
     )
-    return Routes(tuple(routes), tuple(others), held, needs_maps)
+    is_plain = not others and [(route.at, route.is_held) for route in routes] == [("anchor", False)]
+    return Routes(tuple(routes), tuple(others), held, needs_maps, is_plain)
 
 
 def _is_held(field: ResolvedField, columns: Sequence[Reach]) -> bool:

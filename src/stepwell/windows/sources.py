@@ -1,0 +1,221 @@
+"""Where places come from: a view's anchor index, or whatever follows a store; and several of them in one batch.
+
+A source numbers its segments and episodes for itself. A batch of several sources is read through one table of maps, so
+their segments are numbered anew, in the order in which they came::
+
+    source 0   segments 0 1 2 . . 3        numbers  0 1 2 . . 5       one batch: rows of source 0, then of source 1
+    source 1   segments . . . 0 1 .                 . . . 3 4 .
+
+With one source both numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.windows.index import AnchorIndex
+from stepwell.windows.resolved import resolve_fields
+from stepwell.windows.rows import VirtualColumns
+from stepwell.windows.views import View
+
+__all__ = ["JoinedSources", "PlaceSource", "ViewSource"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class PlaceSource(Protocol):
+    """What a reader of places must know of where they come from.
+
+    Attributes:
+        stores: that the segments belong to.
+        segments: by number; new ones are added at the end, none is ever renumbered. None for one that went.
+        segment_stores: int64 [S], number of the store of each.
+        need_rows: int64 [S], rows of each that may be read by now; 0 for one that went.
+        revision: an int that grows whenever a segment comes or goes.
+        is_live: whether any of this changes by itself.
+        is_ring: whether old segments are removed while they may still be read, so that all are mapped at once.
+    """
+
+    @property
+    def stores(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def segments(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def segment_stores(self) -> Int64s: ...  # noqa: D102
+    @property
+    def need_rows(self) -> Int64s: ...  # noqa: D102
+    @property
+    def revision(self) -> int: ...  # noqa: D102
+    @property
+    def is_live(self) -> bool: ...  # noqa: D102
+    @property
+    def is_ring(self) -> bool: ...  # noqa: D102
+
+    def describe(self, segment: int, row: int) -> str:
+        """Return the store's path, episode and step of a row, for people."""
+        ...
+
+    def compute(self, name: str, places: Int64s, rows: Int64s) -> npt.NDArray[Any]:
+        """Return a computed column (`stepwell.windows.resolved.VIRTUAL_DTYPES`) at rows of the places' episodes.
+
+        Args:
+            name: of the column; ``store_index`` counts the source's own stores.
+            places: int64 [6, n], with the source's own numbers.
+            rows: int64 [n, K].
+
+        Returns:
+            array that broadcasts to [n, K].
+        """
+        ...
+
+
+class ViewSource:
+    """The anchors of a view as a source of places: a snapshot, nothing comes and nothing goes.
+
+    Args:
+        view: the episodes.
+        fields: what is read around each anchor, as `WindowReader` takes it; None: every step is an anchor.
+
+    Attributes:
+        fields: key to `ResolvedField`.
+        index: the `AnchorIndex`.
+
+    Notes:
+        Immutable, safe to share between threads.
+    """
+
+    def __init__(self, view: View, fields: Mapping[str, Any] | None = None) -> None:
+        self.fields = resolve_fields(fields, view.stores)
+        self.index = index = AnchorIndex(view, self.fields.values())
+        self.stores = view.stores
+        self.segments = [segment for part in view.parts for segment in part.segments]
+        self.segment_stores = index.stores
+        self.need_rows: Int64s = np.zeros(len(self.segments), dtype=np.int64)
+        np.maximum.at(self.need_rows, index.records[:, 0], index.records[:, 4])
+        self.revision, self.is_live = 0, False
+        self.is_ring = any(getattr(store, "capacity", None) is not None for store in self.stores)
+        self.describe = index.where
+        self.compute = VirtualColumns(view, index.ordinals).compute
+        self.places = index.places
+
+
+class JoinedSources:
+    """Several sources seen as one.
+
+    Args:
+        sources: at least one.
+
+    Attributes:
+        stores: of all sources.
+        segments: of all sources, by their number here.
+        segment_stores: int64 [S], number of the store of each.
+        is_single: whether there is one source only, so that no number changes.
+        is_live: whether any source changes by itself.
+
+    Notes:
+        `state` and what it changes are for one thread at a time; the rest may be called meanwhile.
+    """
+
+    def __init__(self, sources: Sequence[PlaceSource]) -> None:
+        if not sources:
+            raise WindowError("no source to read places of. Give at least one.")
+        self.sources = tuple(sources)
+        self.stores = tuple(store for source in sources for store in source.stores)
+        self._first_store = np.cumsum([0] + [len(source.stores) for source in sources]).tolist()
+        self.segments: list[Any] = []
+        self.segment_stores: Int64s = np.empty(0, dtype=np.int64)
+        self.is_single = len(self.sources) == 1
+        self.is_live = any(source.is_live for source in sources)
+        self._numbers: list[Int64s] = [np.empty(0, dtype=np.int64) for _ in sources]
+        self._owners: Int64s = np.empty((2, 0), dtype=np.int64)
+        self._revisions = [-1] * len(self.sources)
+        self._take_in()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no segment came or went since `state` was asked for."""
+        return all(source.revision == revision for source, revision in zip(self.sources, self._revisions, strict=True))
+
+    @property
+    def need_rows(self) -> Int64s:
+        """Rows of each segment that may be read by now: int64 [S]."""
+        found = np.zeros(len(self.segments), dtype=np.int64)
+        for numbers, source in zip(self._numbers, self.sources, strict=True):
+            found[numbers] = source.need_rows[: len(numbers)]
+        return found
+
+    @property
+    def ring_segments(self) -> Int64s:
+        """Segments that are to be mapped before they are read, int64 [m]."""
+        found = [n for source, n in zip(self.sources, self._numbers, strict=True) if source.is_ring]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+    def state(self) -> tuple[Sequence[Any], Int64s, Int64s]:
+        """Number the segments that came; return all, the store of each, and the rows that may be read of each."""
+        if not self.is_current:
+            self._take_in()
+        return self.segments, self.segment_stores, self.need_rows
+
+    def _take_in(self) -> None:
+        for i, source in enumerate(self.sources):
+            self._revisions[i] = source.revision
+            known, count = len(self._numbers[i]), len(source.segments)
+            new = np.arange(len(self.segments), len(self.segments) + count - known, dtype=np.int64)
+            for number, segment in zip(self._numbers[i].tolist(), source.segments, strict=False):
+                self.segments[number] = segment
+            self.segments += source.segments[known:count]
+            stores = source.segment_stores[known:count] + self._first_store[i]
+            self.segment_stores = np.concatenate([self.segment_stores, stores])
+            own = np.stack([np.full(count - known, i), np.arange(known, count)]).astype(np.int64)
+            self._owners = np.concatenate([self._owners, own], axis=1)
+            self._numbers[i] = np.concatenate([self._numbers[i], new])
+
+    def join(self, places: Sequence[Int64s]) -> Int64s:
+        """Return the places of all sources, one after the other, with the numbers of segments here.
+
+        Args:
+            places: int64 [6, n_i] of each source.
+
+        Returns:
+            int64 [6, n]; the very same array where there is one source.
+        """
+        if self.is_single:
+            return places[0]
+        joined = np.concatenate(list(places), axis=1)
+        start = 0
+        for numbers, part in zip(self._numbers, places, strict=True):
+            stop = start + part.shape[1]
+            joined[1, start:stop] = numbers[part[1]]
+            start = stop
+        return joined
+
+    def compute(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
+        """Return a computed column at rows of the sources' places, one after the other.
+
+        Args:
+            name: of the column; ``store_index`` counts over all sources.
+            parts: int64 [6, n_i] of each source, with its own numbers.
+            rows: int64 [n, K].
+
+        Returns:
+            array [n, K].
+        """
+        found, start = [], 0
+        for source, part, first in zip(self.sources, parts, self._first_store, strict=False):
+            stop = start + part.shape[1]
+            values = source.compute(name, part, rows[start:stop])
+            values = values + first if name == "store_index" else values
+            found.append(np.broadcast_to(values, (part.shape[1], rows.shape[1])))
+            start = stop
+        return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def describe(self, segment: int, row: int) -> str:
+        """Return the store's path, episode and step of a row of a segment, for people."""
+        source, own = self._owners[:, segment].tolist()
+        text: str = self.sources[source].describe(own, row)
+        return text

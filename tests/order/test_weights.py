@@ -41,12 +41,26 @@ def assert_law(drawn: npt.NDArray[np.int64], probabilities: Any) -> None:
         ({"episodes": [1e308, 1e308]}, [1, 1, 1, 1, 1, 1, 1, 1]),
         ({"steps": [1e308] * 8}, [1, 1, 1, 1, 1, 1, 1, 1]),
         ({"episodes": [5e-324, 0]}, [1, 1, 0, 0, 0, 0, 0, 0]),
+        ({"drop_last_steps": 1}, [1, 0, 1, 1, 1, 1, 1, 0]),
+        ({"drop_last_steps": 3}, [0, 0, 1, 1, 1, 0, 0, 0]),
+        ({"drop_last_steps": 1, "episodes": [3, 1], "per": "episode"}, [15, 0, 1, 1, 1, 1, 1, 0]),
+        ({"drop_last_steps": 2, "steps": "priority"}, [0, 0, 2, 3, 4, 5, 0, 0]),
     ],
 )
 def test_draws_follow_the_weights(make_index: Any, options: dict[str, Any], weights: list[float]) -> None:
     index = make_index([[2, 6]], {"priority": range(8)})
     bound = weighted(seed=1, num_samples=DRAWS, **options).bind(index)
     assert_law(bound.positions(0, 0, DRAWS), np.array(weights) / sum(weights))
+
+
+def test_dropping_every_step_of_every_episode_is_refused(make_index: Any) -> None:
+    with pytest.raises(OrderError, match="no anchor can be drawn"):
+        weighted(drop_last_steps=6).bind(make_index([[2, 6]]))
+
+
+def test_what_is_dropped_is_part_of_the_order() -> None:
+    assert weighted(drop_last_steps=2) != weighted()
+    assert "drop_last_steps=2" in repr(weighted(drop_last_steps=2))
 
 
 def test_episodes_without_anchors_are_never_drawn(make_index: Any) -> None:

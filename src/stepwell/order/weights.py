@@ -29,12 +29,14 @@ class Weighted(Order):
     per: Per = "step"
     seed: int = 0
     num_samples: int | None = None
+    drop_last_steps: int = 0
 
     def __post_init__(self) -> None:
         if self.per not in get_args(Per):
             raise OrderError(f'per={self.per!r}. Allowed are "step" and "episode".')
         object.__setattr__(self, "seed", check_seed(self.seed))
         object.__setattr__(self, "num_samples", check_count("num_samples", self.num_samples))
+        object.__setattr__(self, "drop_last_steps", check_count("drop_last_steps", self.drop_last_steps) or 0)
         if self.episodes is not None:
             object.__setattr__(self, "episodes", check_weights("episodes", self.episodes))
         if self.steps is not None and not isinstance(self.steps, str):
@@ -44,8 +46,11 @@ class Weighted(Order):
         if not isinstance(other, Weighted):
             return NotImplemented
         pairs = ((self.episodes, other.episodes), (self.steps, other.steps))
-        rest = (self.per, self.seed, self.num_samples) == (other.per, other.seed, other.num_samples)
-        return rest and all(_same(a, b) for a, b in pairs)
+        return self._scalars == other._scalars and all(_same(a, b) for a, b in pairs)
+
+    @property
+    def _scalars(self) -> tuple[Per, int, int | None, int]:
+        return self.per, self.seed, self.num_samples, self.drop_last_steps
 
     __hash__ = None  # type: ignore[assignment]  # as an array has none
 
@@ -53,9 +58,10 @@ class Weighted(Order):
         episodes, steps = (
             f"float64{list(w.shape)}" if isinstance(w, np.ndarray) else repr(w) for w in (self.episodes, self.steps)
         )
+        dropped = f", drop_last_steps={self.drop_last_steps}" if self.drop_last_steps else ""
         return (
             f"Weighted(episodes={episodes}, steps={steps}, per={self.per!r}, seed={self.seed}, "
-            f"num_samples={self.num_samples})"
+            f"num_samples={self.num_samples}{dropped})"
         )
 
     def bind(self, index: AnchorIndex) -> BoundOrder:
@@ -71,17 +77,23 @@ class Weighted(Order):
                 raise OrderError(
                     f"num_samples={num_samples} of a view without anchors. Select episodes that have some."
                 )
-            return _BoundWeighted(index.anchor_starts, np.zeros(0), None, self.seed, 0)
+            return _BoundWeighted(index.anchor_starts, index.anchor_starts[1:], np.zeros(0), None, self.seed, 0)
+        starts = index.anchor_starts
+        # where an episode's anchors that may be drawn end
+        ends = np.maximum(starts[1:] - self.drop_last_steps, starts[:-1])
         steps = _step_weights(self.steps, index)
-        inner = _sum_by_episode(steps, index.anchor_starts)
+        if steps is not None and self.drop_last_steps:
+            steps = _without_ends(steps, starts, ends)
+        inner = (ends - starts[:-1]).astype(np.float64) if steps is None else _sum_by_episode(steps, starts)
         masses = _episode_masses(self.episodes, inner, per_episode=self.per == "episode")
         cumulative_steps = None if steps is None else _cumulate_within(steps, inner, index.anchor_starts)
-        return _BoundWeighted(index.anchor_starts, np.cumsum(masses), cumulative_steps, self.seed, num_samples)
+        return _BoundWeighted(starts, ends, np.cumsum(masses), cumulative_steps, self.seed, num_samples)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundWeighted(BoundOrder):
     anchor_starts: npt.NDArray[np.int64]
+    anchor_ends: npt.NDArray[np.int64]
     cumulative_episodes: _Floats
     cumulative_steps: _Floats | None
     seed: int
@@ -102,7 +114,7 @@ class _BoundWeighted(BoundOrder):
         return self._draw_within(episodes, uniforms(places, derive_key(self.seed, epoch, "weighted steps")))
 
     def _draw_within(self, episodes: npt.NDArray[np.int64], uniform: _Floats) -> npt.NDArray[np.int64]:
-        begin, end = self.anchor_starts[episodes], self.anchor_starts[episodes + 1]
+        begin, end = self.anchor_starts[episodes], self.anchor_ends[episodes]
         if self.cumulative_steps is None:
             return np.minimum(begin + (uniform * (end - begin)).astype(np.int64), end - 1)
         before = np.where(begin > 0, self.cumulative_steps[begin - 1], 0.0)
@@ -117,6 +129,7 @@ def weighted(
     per: Per = "step",
     seed: int = 0,
     num_samples: int | None = None,
+    drop_last_steps: int = 0,
 ) -> Weighted:
     """Return the order that draws anchors with replacement, in proportion to weights.
 
@@ -137,6 +150,8 @@ def weighted(
         per: what an episode's weight is the weight of.
         seed: an int, 0 or more.
         num_samples: draws an epoch; as many as there are anchors when left out.
+        drop_last_steps: anchors at the end of every episode that are never drawn: where windows of future actions are
+            mostly padding. Before weights are shared: with "episode" an episode keeps its weight.
 
     Raises:
         OrderError: a weight is negative, infinite or NaN, all are 0, or there are not as many as episodes or anchors.
@@ -149,7 +164,8 @@ def weighted(
         An episode without anchors (all its windows dropped), or whose steps all weigh 0, is never drawn; the others
         share its mass.
     """
-    return Weighted(episodes, steps, per, seed, num_samples)  # type: ignore[arg-type]  # converted by the dataclass
+    # converted by the dataclass
+    return Weighted(episodes, steps, per, seed, num_samples, drop_last_steps)  # type: ignore[arg-type]
 
 
 def check_weights(name: str, weights: Any) -> _Floats:
@@ -186,10 +202,14 @@ def _step_weights(steps: str | _Floats | None, index: AnchorIndex) -> _Floats | 
     return scaled
 
 
-def _sum_by_episode(steps: _Floats | None, starts: npt.NDArray[np.int64]) -> _Floats:
+def _without_ends(steps: _Floats, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> _Floats:
+    is_kept = np.arange(len(steps)) < np.repeat(ends, np.diff(starts))
+    kept: _Floats = np.where(is_kept, steps, 0.0)
+    return kept
+
+
+def _sum_by_episode(steps: _Floats, starts: npt.NDArray[np.int64]) -> _Floats:
     counts = np.diff(starts)
-    if steps is None:
-        return counts.astype(np.float64)
     sums = np.zeros(len(counts))
     # reduceat knows no empty group, but skipping them leaves the others' ends where they are
     sums[counts > 0] = np.add.reduceat(steps, starts[:-1][counts > 0])

@@ -22,6 +22,8 @@ Slot = npt.NDArray[Any]
 READY_SLOTS = 2
 # a sign of the thread that a Ctrl-C swallows costs no more than this
 LOOK_SECONDS = 0.05
+# an encoder that is at one row for so long will not come back: libraries have been seen to hang
+STUCK_SECONDS = 300.0
 
 
 class BackgroundRows:
@@ -42,6 +44,7 @@ class BackgroundRows:
     Notes:
         `put`, `put_encoded`, `end` and `wait` are for one thread. What is raised in the background is raised by the
         next call, and by all later ones; the rows in the queue are dropped then. The thread begins with the first row.
+        An encoder that is at one row for `STUCK_SECONDS` of waiting is given up, its thread and memory with it.
 
         A Ctrl-C may come between any two steps of Python, so nothing here is held while one waits, as a Condition
         would: ``_queue`` alone says what is to be done, each of the two threads changes it by one call, and a sign that
@@ -67,6 +70,7 @@ class BackgroundRows:
         self._is_started = False
         self._thread_id = 0
         self._is_stopped = False
+        self._is_stuck = False
         self.error: BaseException | None = None
 
     @property
@@ -107,12 +111,12 @@ class BackgroundRows:
 
         Raises:
             BaseException: what was raised in the background.
+            EncodeError: the encoder hangs.
         """
         # the garbage collector may end a forgotten writer in this very thread
         if threading.get_ident() == self._thread_id:
             return
-        while self._queue and self.error is None:
-            self._await_news()
+        self._wait_while(lambda: bool(self._queue) and self.error is None)
         self._check()
 
     def close(self) -> None:
@@ -120,9 +124,9 @@ class BackgroundRows:
         self._is_stopped = True
         self._calls.put(None)
         if threading.get_ident() != self._thread_id:
-            while self._life.locked():
-                self._await_news()
-        self.rows.close()
+            self._wait_while(lambda: self._life.locked() and not self._is_stuck)
+        if not self._is_stuck:
+            self.rows.close()
 
     def _check(self) -> None:
         if self.error is not None:
@@ -130,16 +134,28 @@ class BackgroundRows:
         if self._is_stopped:
             raise EncodeError(f"feature {self.rows.name!r}: its encoder was closed. Make a new writer.")
 
-    def _await_news(self) -> None:
-        self._news.acquire(timeout=LOOK_SECONDS)
+    def _wait_while(self, is_so: Callable[[], bool]) -> None:
+        """Wait for the thread, or give it up; looks are counted, since a stopped process has no part in the time."""
+        looks = 0
+        while is_so():
+            looks = 0 if self._news.acquire(timeout=LOOK_SECONDS) else looks + 1
+            if looks * LOOK_SECONDS > STUCK_SECONDS:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self._is_stuck = True
+        self.rows.abandon()
+        self.error = EncodeError(
+            f"feature {self.rows.name!r}: its encoder hangs: a row is not done after {STUCK_SECONDS:g} s. "
+            "What was committed is kept. Go on in a new process, or record with another encoder."
+        )
 
     def _tell_news(self) -> None:
         if self._news.locked():
             self._news.release()
 
     def _take_slot(self) -> Slot:
-        while len(self._queue) >= self._num_slots and self.error is None:
-            self._await_news()
+        self._wait_while(lambda: len(self._queue) >= self._num_slots and self.error is None)
         self._check()
         return self._free.pop() if self._free else np.empty(self._shape, self._dtype)
 
@@ -175,7 +191,7 @@ class BackgroundRows:
             action()
             self._committed()
         except BaseException as error:
-            self.error = error
+            self.error = self.error or error
             self._queue.clear()
         else:
             # in this order: who sees room in the queue finds the slot

@@ -36,6 +36,7 @@ class RunWriter:
         self._num_put = 0
         self._encoder: RowEncoder | None = None
         self._is_in_run = False
+        self._is_abandoned = False
 
     @property
     def is_behind(self) -> bool:
@@ -92,6 +93,10 @@ class RunWriter:
         if encoder is not None:
             encoder.close()
 
+    def abandon(self) -> None:
+        """Store nothing more, whatever an encoder that hangs in another thread gives back one day."""
+        self._is_abandoned = True
+
     def _open(self) -> RowEncoder:
         if self._encoder is None:
             self._encoder = cast(SequentialCodec, self._column.codec).encoder()
@@ -105,6 +110,8 @@ class RunWriter:
 
     def _store(self, blobs: Iterable[bytes]) -> None:
         for blob in blobs:
+            if self._is_abandoned:
+                raise EncodeError(f"feature {self.name!r}: its encoder was given up.")
             self._column.write(self.num_ready, blob)
             self.num_ready += 1
 

@@ -19,13 +19,15 @@ that random numbers belong to a key and a counter.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.heaps import CLOCK, pop_lowest, remove_slots, touch_slots
 from stepwell.kernels.links import (
     ABSENT,
     END,
@@ -38,8 +40,9 @@ from stepwell.kernels.links import (
     remove_members,
     unlink_slots,
 )
+from stepwell.kernels.sum_tree import clear_weights, draw_weighted, make_tree, set_weights, sum_all
 
-__all__ = ["Fifo", "Lifo", "Selector", "Uniform"]
+__all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uniform"]
 
 Slots = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -214,6 +217,143 @@ class Uniform(Selector):
         return _pop_one_by_one(self, count, key, first)
 
 
+class _Heap(Selector):
+    _sign: ClassVar[float]
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def clear(self) -> None:
+        self.num = 0
+        self._state = np.zeros(CLOCK + 1, np.int64)
+        self._heap = _heap_of(_FIRST_CAPACITY)
+
+    def insert(self, slots: Slots, priorities: Reals) -> None:
+        num = touch_slots(slots, priorities, self._sign, self._heap, self._state)
+        if num < 0:
+            self._grow(-num)
+            num = touch_slots(slots, priorities, self._sign, self._heap, self._state)
+        self.num = num
+
+    def update(self, slots: Slots, priorities: Reals) -> None:
+        self.insert(slots, priorities)
+
+    def remove(self, slots: Slots) -> None:
+        self.num = remove_slots(slots, self._heap, self._state)
+
+    def select(self, count: int, key: int, first: int) -> tuple[Slots, Reals]:
+        self._need(1)
+        return np.full(count, self._heap[2][0], np.int64), np.ones(count)
+
+    def pop(self, count: int, key: int, first: int) -> Slots:
+        self._need(count)
+        slots = np.empty(count, np.int64)
+        pop_lowest(self._heap, self._state, slots)
+        self.num -= count
+        return slots
+
+    def _grow(self, need: int) -> None:
+        size = len(self._heap[0])
+        longer = _heap_of(max(need, 2 * size))
+        for i in range(len(longer)):
+            longer[i][:size] = self._heap[i]
+        self._heap = longer
+
+
+class MaxHeap(_Heap):
+    """Selects the highest priority; of equal ones the one inserted or updated least recently."""
+
+    _sign = -1.0
+
+
+class MinHeap(_Heap):
+    """Selects the lowest priority; of equal ones the one inserted or updated least recently."""
+
+    _sign = 1.0
+
+
+class Prioritized(Selector):
+    """Selects slots with probability ``priority ** exponent``, over the sum of all.
+
+    A priority of 0 is never selected, whatever the exponent, unless all are 0: then all are equally likely.
+
+    Args:
+        exponent: 0 and above; 0: all priorities but 0 count the same.
+
+    Raises:
+        TableError: the exponent is negative or not finite.
+
+    Example:
+        >>> selector = Prioritized(0.5)
+        >>> selector.insert(np.arange(3), np.array([1.0, 4.0, 9.0]))
+        >>> slots, probabilities = selector.select(1000, key=1, first=0)
+        >>> bool(np.allclose(probabilities, (slots + 1) / 6))
+        True
+
+    Notes:
+        Changes and draws of a batch cost a few cache lines a slot, see `stepwell.kernels.sum_tree`. Powers above 1e290
+        count as 1e290.
+    """
+
+    def __init__(self, exponent: float) -> None:
+        self.exponent = float(exponent)
+        if not 0 <= self.exponent < math.inf:
+            raise TableError(f"an exponent of {exponent} for priorities. Allowed are 0 and above; 0.6 is usual.")
+        self.clear()
+
+    def __repr__(self) -> str:
+        return f"Prioritized({self.exponent:g})"
+
+    def clear(self) -> None:
+        """Take all slots out."""
+        self.num = 0
+        # who is in it: where all priorities are 0, any of those is drawn
+        self._any = Uniform()
+        self._sums, self._levels = make_tree(_FIRST_CAPACITY)
+
+    def insert(self, slots: Slots, priorities: Reals) -> None:
+        """Put slots in."""
+        self._any.insert(slots, priorities)
+        self.num = self._any.num
+        need = -set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+        if need > 0:
+            self._grow(need)
+            set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+
+    def update(self, slots: Slots, priorities: Reals) -> None:
+        """Set priorities; of a slot that comes twice the last one stays."""
+        set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+
+    def remove(self, slots: Slots) -> None:
+        """Take slots out; those that are not in it are passed over."""
+        self._any.remove(slots)
+        self.num = self._any.num
+        clear_weights(slots, self._sums, self._levels)
+
+    def select(self, count: int, key: int, first: int) -> tuple[Slots, Reals]:
+        """Draw slots with replacement, as `Selector.select`."""
+        self._need(1)
+        slots, probabilities = np.empty(count, np.int64), np.empty(count)
+        if not draw_weighted(self._sums, self._levels, np.uint64(key), first, slots, probabilities):
+            return self._any.select(count, key, first)
+        return slots, probabilities
+
+    def pop(self, count: int, key: int, first: int) -> Slots:
+        """Draw slots without replacement, as `Selector.pop`."""
+        self._need(count)
+        return _pop_one_by_one(self, count, key, first)
+
+    def _grow(self, need: int) -> None:
+        num_lines = self._levels[1]
+        sums, levels = make_tree(max(need, 16 * int(num_lines)))
+        sums[:num_lines] = self._sums[:num_lines]
+        sum_all(sums, levels)
+        self._sums, self._levels = sums, levels
+
+
 def _pop_one_by_one(selector: Selector, count: int, key: int, first: int) -> Slots:
     popped = np.empty(count, np.int64)
     for i in range(count):
@@ -227,3 +367,12 @@ def _lengthened(array: npt.NDArray[np.int32], need: int) -> npt.NDArray[np.int32
     longer = np.full((max(need, 2 * len(array)), *array.shape[1:]), ABSENT, np.int32)
     longer[: len(array)] = array
     return longer
+
+
+def _heap_of(capacity: int) -> tuple[npt.NDArray[Any], ...]:
+    return (
+        np.empty(capacity),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int32),
+        np.full(capacity, ABSENT, np.int32),
+    )

@@ -1,0 +1,89 @@
+"""What a batch of a replay loader holds beside its fields: which items its rows are, and how they were drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import TableError
+from stepwell.replay.drawing import Drawn
+from stepwell.replay.sources import joined
+
+if TYPE_CHECKING:
+    from stepwell.windows.held import HeldRows
+    from stepwell.windows.live import LiveReader
+    from stepwell.windows.reader import Drawing
+
+__all__ = ["DrawnReader", "look_up", "to_numpy"]
+
+
+class DrawnReader:
+    """Reads what was drawn: the fields, then the columns of the table.
+
+    Args:
+        reader: of the sources' places.
+    """
+
+    def __init__(self, reader: LiveReader) -> None:
+        self._reader = reader
+        self.fields = reader.fields
+        self._sources: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
+
+    def num_bytes(self, num_rows: int, /) -> int:
+        """Return the bytes of memory that the fields of a batch take."""
+        return self._reader.num_bytes(num_rows)
+
+    def read(
+        self,
+        drawn: Drawn,
+        memory: npt.NDArray[np.uint8] | None = None,
+        /,
+        *,
+        held: HeldRows | None = None,
+        draws: Drawing | None = None,
+    ) -> dict[str, Any]:
+        """Return the arrays of a batch by key; those of the fields are views of ``memory``."""
+        parts = drawn.parts
+        values: dict[str, Any] = self._reader.read([part.places for part in parts], memory, draws=draws)
+        rows = joined(parts)
+        values["table.key"] = rows.keys
+        values["table.probability"] = rows.probabilities
+        values["table.weight"] = drawn.weights
+        values["table.priority"] = rows.priorities
+        values["table.times_sampled"] = rows.times_sampled
+        values["table.size"] = rows.table_size
+        values["table.source"] = self._source_of(drawn.counts)
+        return values
+
+    def _source_of(self, counts: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """Return which source each row is of; the same array for the same counts."""
+        found = self._sources.get(counts)
+        if found is None:
+            found = np.repeat(np.arange(len(counts)), counts)
+            found.flags.writeable = False
+            self._sources[counts] = found
+        return found
+
+
+def look_up(batch: Mapping[str, Any], name: str) -> Any:
+    """Return a column of the table from a batch, nested or not.
+
+    Raises:
+        TableError: it is not there.
+    """
+    if f"table.{name}" in batch:
+        return batch[f"table.{name}"]
+    nested = batch.get("table")
+    if isinstance(nested, Mapping) and name in nested:
+        return nested[name]
+    raise TableError(f"the batch has no 'table.{name}'. Give the batch as the loader returned it.")
+
+
+def to_numpy(values: Any) -> npt.NDArray[Any]:
+    """Return an array of what may be a torch tensor, on any device, with a gradient or without."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)

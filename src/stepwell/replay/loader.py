@@ -1,0 +1,322 @@
+"""The loader of online learning: batches drawn from tables and views, without end."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from stepwell.errors import LoaderError, OrderError, StateError, TableError
+from stepwell.loader.batch import Batch
+from stepwell.loader.builder import BatchBuilder
+from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.handover import import_torch
+from stepwell.loader.pipeline import Inline, Pipeline
+from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.transforms import BatchKey
+from stepwell.replay.batches import DrawnReader, look_up, to_numpy
+from stepwell.replay.drawing import Drawer, Drawn, Progress, TurnTaker
+from stepwell.replay.openings import open_sources
+from stepwell.replay.shares import checked_shares
+from stepwell.replay.weights import BetaSchedule
+
+if TYPE_CHECKING:
+    from stepwell.loader.handover import Target
+    from stepwell.loader.transforms import WholeTransform
+    from stepwell.order import Order
+    from stepwell.replay.tables import Table
+    from stepwell.replay.weights import Beta
+    from stepwell.store import Store
+    from stepwell.windows import View
+
+__all__ = ["ReplayLoader"]
+
+Source = Inline[Any, Any, tuple[Drawn, Batch]] | Pipeline[Any, Any, tuple[Drawn, Batch]] | DeviceSource
+FORMAT = 1
+# the consumer still holds one batch while it asks for the next
+HELD_BATCHES = 2
+
+
+class ReplayLoader:
+    """Stream batches of a table, or of several tables and views with given shares, without end.
+
+    ::
+
+        Table ---- sample ----> keys, probabilities, places --.
+        View  ---- order -----> positions, places ------------+--> one read --> transforms --> (torch) --> Batch
+                                                               rows in the order of the sources
+
+    A batch holds the fields, and of every row: ``table.key`` (uint64), ``table.probability`` and ``table.priority``
+    (float64) at the time it was drawn, ``table.weight`` (float32, its importance weight), ``table.times_sampled``,
+    ``table.size`` (items or anchors there were) and ``table.source`` (which source it is of). Rows of a view have
+    weight 1 before normalising, priority 1 and no item.
+
+    Args:
+        sources: a `Table`; a `View` or store; a pair of a view and an `Order`, ``(view, weighted(...))``; or a list of
+            several of these. Views are walked without end, by default in a new random order each epoch.
+        fields: key to `Field`, feature name or offsets; None: every feature at the anchor, an item's first step.
+        batch_size: rows a batch.
+        shares: of each source, in any unit: ``[1, 1]`` makes 128 and 128 of 256. Where they do not come out even, rows
+            are carried from batch to batch, the same way every time. "size": as many as each source holds at the time.
+            None: equal shares.
+        beta: exponent of the importance weights: a number, ``(first, last, samples)`` for a straight line over so many
+            rows, or a function of the rows drawn so far.
+        normalize: whether a batch's largest weight is made 1.
+        seed: of the orders of views and of the random numbers that transforms get; a table has its own.
+        threads: that build batches; 0 builds in the consumer, which costs least for small batches.
+        prefetch: batches to draw at a time (without threads), or ahead (with them); see `max_staleness`.
+        to: "numpy" or "torch", as for `stepwell.Loader`.
+        device: for "torch": "cuda" or "cuda:N" copies batches there; "cpu" (default): they stay.
+        pin_memory: for "torch": page-locked memory; default: where CUDA is there.
+        nested: whether keys with dots become nested dicts: ``batch["table"]["key"]``.
+        transform: of the whole batch, one or several, in order, as for `stepwell.Loader`.
+        timeout: seconds to wait for a rate limiter; None: without end.
+        clip: "episode": windows reach as far as the episode does; "item": not beyond the steps of the item, and what is
+            beyond is padding.
+
+    Raises:
+        OrderError: a setting out of range, or shares that do not fit.
+        TableError: a beta that cannot be.
+        WindowError: fields that do not fit the stores, or reach further ahead than a table's pattern waits for.
+        MissingDependencyError: ``to="torch"`` without torch.
+
+    Notes:
+        An iterator that never ends: ``for`` may be left and entered again, and goes on. One consumer thread, of the
+        process that made it. With a table's seed, the same steps and the same updates between the same batches give the
+        same batches, if ``threads=0``. A batch that could not be drawn in time raises RateLimitError, and the next call
+        tries again. Memory of batches is recycled once nobody holds an array of it.
+    """
+
+    def __init__(
+        self,
+        sources: Table | View | Store | tuple[View | Store, Order] | Sequence[Any],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 256,
+        shares: Sequence[float] | Literal["size"] | None = None,
+        beta: Beta = 0.4,
+        normalize: bool = True,
+        seed: int = 0,
+        threads: int = 0,
+        prefetch: int = 1,
+        to: Target = "numpy",
+        device: str | None = None,
+        pin_memory: bool | None = None,
+        nested: bool = False,
+        transform: WholeTransform | None = None,
+        timeout: float | None = None,
+        clip: Literal["episode", "item"] = "episode",
+    ) -> None:
+        self.settings = LoaderSettings(
+            batch_size=batch_size,
+            seed=seed,
+            epochs=None,
+            threads=threads,
+            prefetch=prefetch,
+            to=to,
+            device=device,
+            pin_memory=pin_memory,
+            nested=nested,
+        )
+        if clip not in ("episode", "item"):
+            raise OrderError(f'clip={clip!r}. Allowed: "episode" or "item".')
+        if timeout is not None and not timeout >= 0:
+            raise OrderError(f"timeout={timeout!r}. Allowed: seconds of 0 or more, or None to wait without end.")
+        self._num_threads = int(threads)
+        self._rows, reader = open_sources(sources, fields, seed=self.settings.seed, is_clipped=clip == "item")
+        dealt = None if shares == "size" else checked_shares(shares, len(self._rows))
+        self._shares = dealt
+        self.fields = reader.fields
+        self._drawer = Drawer(
+            self._rows,
+            dealt,
+            self.settings.batch_size,
+            BetaSchedule(beta),
+            bool(normalize),
+            timeout,
+            is_polling=self._num_threads > 0,
+        )
+        max_free = self.settings.prefetch + self._num_threads + HELD_BATCHES
+        self._build = _Build(BatchBuilder(DrawnReader(reader), self.settings, transform, max_free), self.settings)
+        self._device = find_device(device, import_torch()) if device is not None else None
+        self._progress = self._drawer.progress
+        self._source: Source | None = None
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    @property
+    def max_staleness(self) -> int:
+        """The most batches that come after an update of priorities, or an insert, and do not know of it yet."""
+        if not self._num_threads:
+            return self.settings.prefetch - 1
+        return max(self.settings.prefetch, self._num_threads) + (self._device is not None)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that the consumer has got."""
+        return self._progress.number
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables among the sources."""
+        return tuple(rows.table for rows in self._rows if rows.table is not None)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            RateLimitError: a table's limiter let nothing through in time; the next call tries again.
+            LoaderError: the batch could not be built; the loader was closed; or this is a forked child.
+        """
+        source = self._source
+        if source is None or self._pid != os.getpid():
+            source = self._start()
+        try:
+            drawn, batch = source.take()
+        except BaseException:
+            # also Ctrl-C: what was drawn ahead is gone, and the next call begins anew behind the last batch
+            self._end()
+            raise
+        self._progress = drawn.after  # type: ignore[union-attr]
+        return batch  # type: ignore[return-value]
+
+    def update_priorities(self, batch: Mapping[str, Any], priorities: Any) -> int:
+        """Give the items of a batch new priorities.
+
+        Args:
+            batch: of this loader, or any mapping with its ``table.key`` and ``table.source``.
+            priorities: float [n], numpy or torch on any device; 0 or more. Those of rows of views are not used.
+
+        Returns:
+            How many rows' items were still there. Items that are gone are left out, and never another one that took
+            their place.
+
+        Raises:
+            TableError: another number of priorities than rows, or one that is negative, infinite or NaN; no table was
+                changed then.
+
+        Notes:
+            Where an item is there more than once, its last priority counts.
+        """
+        keys, sources = to_numpy(look_up(batch, "key")), to_numpy(look_up(batch, "source"))
+        values = np.asarray(to_numpy(priorities), np.float64)
+        if values.shape != keys.shape:
+            raise TableError(
+                f"priorities of shape {values.shape} for a batch of {len(keys)} rows. One a row is needed."
+            )
+        tables = [(number, rows.table) for number, rows in enumerate(self._rows) if rows.table is not None]
+        if len(self._rows) == 1:
+            return sum(int(table.update_priorities(keys, values)) for _, table in tables)
+        chosen = [(table, sources == number) for number, table in tables]
+        for _, mask in chosen:
+            bad = values[mask][~(np.isfinite(values[mask]) & (values[mask] >= 0))]
+            if len(bad):
+                raise TableError(
+                    f"a priority of {bad[0]}. Allowed are finite numbers of 0 or more; nothing was changed."
+                )
+        return sum(int(table.update_priorities(keys[mask], values[mask])) for table, mask in chosen)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer stands, as JSON types: batches, beta's rows, shares carried, places in the orders.
+
+        What is in the tables is theirs to save: see `Table.checkpoint`.
+        """
+        progress = self._progress
+        return {
+            "format": FORMAT,
+            **self._identity(),
+            "number": progress.number,
+            "owed": list(progress.owed),
+            "taken": list(progress.taken),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was taken; what was drawn ahead is dropped.
+
+        Raises:
+            StateError: of other sources, shares, seed, batch size or format.
+        """
+        wanted = {"format": FORMAT, **self._identity()}
+        for name, value in wanted.items():
+            if state_dict.get(name) != value:
+                raise StateError(f"the state has {name} {state_dict.get(name)!r}, this loader {value!r}.")
+        self._end()
+        owed, taken = tuple(map(float, state_dict["owed"])), tuple(map(int, state_dict["taken"]))
+        self._progress = Progress(int(state_dict["number"]), owed, taken)
+
+    def close(self) -> None:
+        """End the threads; batches that were built ahead are dropped. May be called twice."""
+        self._is_closed = True
+        self._drawer.stop()
+        self._end()
+
+    def __enter__(self) -> ReplayLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        sources = ", ".join(rows.identity for rows in self._rows)
+        return f"<ReplayLoader of {sources}  batch {self.settings.batch_size}  max_staleness {self.max_staleness}>"
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "batch_size": self.settings.batch_size,
+            "sources": [rows.identity for rows in self._rows],
+            "shares": "size" if self._shares is None else list(self._shares),
+        }
+
+    def _start(self) -> Source:
+        """Begin to draw behind the last batch that the consumer got."""
+        if self._pid != os.getpid():
+            raise LoaderError(
+                f"this loader is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
+                "Make the loader in the process that takes the batches."
+            )
+        if self._is_closed:
+            raise LoaderError("this loader was closed. Make a new one.")
+        self._drawer.move_to(self._progress)
+        prefetch, threads = self.settings.prefetch, self._num_threads
+        source: Any
+        if threads:
+            draw = TurnTaker(self._drawer).draw
+            ahead = max(prefetch, threads)
+            source = Pipeline(draw, self._build, count(), num_threads=threads, num_ahead=ahead)
+            # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
+            weakref.finalize(self, self._drawer.stop)
+        else:
+            source = Inline(self._drawer.draw, self._build, repeat(None), group=prefetch)
+        self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
+        return self._source
+
+    def _end(self) -> None:
+        source, self._source = self._source, None
+        if source is not None and self._pid == os.getpid():
+            self._drawer.stop()
+            source.close()
+            self._drawer.resume()
+
+
+class _Build:
+    """Make a batch of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
+
+    def __init__(self, builder: BatchBuilder, settings: LoaderSettings) -> None:
+        self._builder = builder
+        self._seed, self._batch_size = settings.seed, settings.batch_size
+
+    def __call__(self, drawn: Drawn) -> tuple[Drawn, Batch]:
+        first = drawn.number * self._batch_size
+        key = BatchKey(self._seed, ((0, range(first, first + self._batch_size)),), self._batch_size)
+        return drawn, Batch(self._builder.read(drawn, key), 0, drawn.number)

@@ -1,0 +1,223 @@
+"""What a replay loader draws from: a table, or the anchors of a view in an order without end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import OrderError, TableError, WindowError
+from stepwell.order.stream import stream_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepwell.order import Order
+    from stepwell.replay.samples import Sample
+    from stepwell.replay.tables import Table
+    from stepwell.windows import AnchorIndex
+    from stepwell.windows.resolved import ResolvedField
+
+__all__ = ["NO_KEY", "RowSource", "Rows", "TableRows", "ViewRows", "joined"]
+
+Int64s = npt.NDArray[np.int64]
+# the key of a row that comes from no table
+NO_KEY = np.uint64(2**64 - 1)
+LO, HI_STEP, HI_FINAL, ROW = 3, 4, 5, 2
+
+
+class Rows(NamedTuple):
+    """Rows drawn from a source.
+
+    Args:
+        places: int64 [6, n].
+        keys: uint64 [n], `NO_KEY` where there is no item.
+        probabilities: float64 [n], of being drawn.
+        priorities: float64 [n].
+        times_sampled: int32 [n].
+        table_size: int64 [n], items or anchors there were to draw from.
+    """
+
+    places: Int64s
+    keys: npt.NDArray[np.uint64]
+    probabilities: npt.NDArray[np.float64]
+    priorities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    table_size: Int64s
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return some of the rows."""
+        places, *columns = self
+        # kernels are compiled for places that are contiguous
+        return Rows(np.ascontiguousarray(places[:, start:stop]), *(column[start:stop] for column in columns))
+
+
+class RowSource(ABC):
+    """What rows of batches are drawn from.
+
+    Notes:
+        One thread at a time.
+    """
+
+    table: Table | None = None
+
+    @abstractmethod
+    def can_draw(self, count: int) -> bool:
+        """Return whether rows may be drawn without waiting."""
+
+    @abstractmethod
+    def draw(self, start: int, count: int, timeout: float | None) -> Rows:
+        """Draw rows.
+
+        Args:
+            start: rows that were drawn before, since the beginning.
+            count: rows to draw.
+            timeout: seconds to wait for them; None: without end.
+
+        Raises:
+            RateLimitError: they did not come in time.
+        """
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The items or anchors there are to draw from."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What a loader's state must agree on: the name of a table, or the digest of a view's anchors and order."""
+
+
+class TableRows(RowSource):
+    """Items of a table.
+
+    Args:
+        table: to draw from.
+        is_clipped: whether windows stay within the steps of their item, instead of its episode.
+    """
+
+    def __init__(self, table: Table, *, is_clipped: bool) -> None:
+        self.table = table
+        self._table = table
+        self._is_clipped = is_clipped
+
+    def can_draw(self, count: int) -> bool:
+        """Return whether the limiter lets so many rows be drawn now."""
+        return self._table.can_sample(count)
+
+    def draw(self, start: int, count: int, timeout: float | None) -> Rows:
+        """Draw items; ``start`` is the table's own business."""
+        sample, places = self._drawn(count, timeout)
+        if self._is_clipped:
+            stop = places[ROW] + sample.lengths
+            places[LO] = places[ROW]
+            np.minimum(places[HI_STEP], stop, out=places[HI_STEP])
+            np.minimum(places[HI_FINAL], stop, out=places[HI_FINAL])
+        return Rows(
+            places,
+            sample.keys,
+            sample.probabilities,
+            sample.priorities,
+            sample.times_sampled,
+            sample.table_size,
+        )
+
+    def _drawn(self, count: int, timeout: float | None) -> tuple[Sample, Int64s]:
+        while True:
+            sample = self._table.sample(count, timeout=timeout)
+            try:
+                return sample, self._table.places(sample)
+            except TableError:
+                # another thread followed the ring in between, and some of these items are gone
+                continue
+
+    @property
+    def size(self) -> int:
+        """Items in the table."""
+        return int(self._table.size)
+
+    @property
+    def identity(self) -> str:
+        """The table's name."""
+        return f"table {self._table.name}"
+
+    def check_fields(self, fields: Mapping[str, ResolvedField]) -> None:
+        """Refuse fields whose windows would be padded with what comes only later.
+
+        Raises:
+            WindowError: such a field, or one that decides which steps are anchors.
+        """
+        pattern = self._table.pattern
+        for key, field in fields.items():
+            if field.pad == "drop":
+                raise WindowError(
+                    f"field {key!r}: pad='drop' decides which steps are anchors, and in table {self._table.name!r} the "
+                    "pattern does. Use pad='edge' or 'zero' (marked in the mask), and Pattern(ends='drop', ...)."
+                )
+            if self._is_clipped or pattern is None or pattern.at == "end" or field.field.at != "anchor":
+                continue
+            if field.max_offset > pattern.reach:
+                raise WindowError(
+                    f"field {key!r} reaches {field.max_offset} steps ahead, and items of table {self._table.name!r} "
+                    f"are made when {pattern.reach} are there: what is not there yet would be padded. Use "
+                    f"Pattern(length={pattern.length}, ahead={field.max_offset - pattern.length + 1})."
+                )
+
+
+class ViewRows(RowSource):
+    """Anchors of a view, epoch after epoch.
+
+    Args:
+        index: of the anchors.
+        order: in which they come; must have positions.
+
+    Raises:
+        OrderError: no anchors.
+    """
+
+    def __init__(self, index: AnchorIndex, order: Order) -> None:
+        self._index = index
+        self._order = order.bind(index)
+        self._name = repr(order)
+        if self._order.num_positions == 0:
+            raise OrderError("a source without anchors. Record episodes first, or give it no share.")
+
+    def can_draw(self, count: int) -> bool:
+        """Return True: anchors are always there."""
+        return True
+
+    def draw(self, start: int, count: int, timeout: float | None) -> Rows:
+        """Draw the anchors at positions of the endless sequence of epochs."""
+        spans = stream_spans(self._order.num_positions, start, count)
+        parts = [self._order.positions(span.epoch, span.start, span.count) for span in spans]
+        positions = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+        size = self._order.num_positions
+        return Rows(
+            self._index.places(positions),
+            np.full(count, NO_KEY),
+            np.full(count, 1 / size),
+            np.ones(count),
+            np.zeros(count, np.int32),
+            np.full(count, size),
+        )
+
+    @property
+    def size(self) -> int:
+        """Anchors that an epoch visits."""
+        return self._order.num_positions
+
+    @property
+    def identity(self) -> str:
+        """The digest of the anchors, and the order."""
+        return f"anchors {self._index.digest} in {self._name}"
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Return the rows of several sources, one after the other; the places are those of the first."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*(part[1:] for part in parts), strict=True)
+    return Rows(parts[0].places, *(np.concatenate(column) for column in columns))

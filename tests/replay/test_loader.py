@@ -1,0 +1,350 @@
+"""The loader over real tables and views: what comes in a batch, from where, how often, and what is refused."""
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import stepwell
+from stepwell import Array, Field, View
+from stepwell.errors import LoaderError, OrderError, RateLimitError, StateError, TableError, WindowError
+from stepwell.order import sequential, weighted
+from stepwell.replay.limiters import MinSize, SampleToInsertRatio
+from stepwell.replay.loader import ReplayLoader
+from stepwell.replay.patterns import Pattern
+from stepwell.replay.sources import NO_KEY
+from stepwell.replay.tables import Table
+from stepwell.replay.transitions import transition_fields
+
+SCHEMA = {"observation": Array(2, final=True), "reward": Array()}
+LENGTHS = (5, 1, 8, 3)
+
+
+def write(store: stepwell.Store, lengths: tuple[int, ...], first: int = 0) -> None:
+    with store.writer() as writer:
+        for number, length in enumerate(lengths, first):
+            steps = np.arange(length + 1)
+            observations = np.stack([np.full(length + 1, number), steps], axis=1).astype(np.float32)
+            rewards = (100 * number + steps[:-1]).astype(np.float32)
+            writer.add_episode({"observation": observations, "reward": rewards}, truncated=True)
+    store.refresh()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> stepwell.Store:
+    made = stepwell.create(tmp_path / "ring.well", SCHEMA)
+    write(made, LENGTHS)
+    return made
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> stepwell.Store:
+    made = stepwell.create(tmp_path / "offline.well", SCHEMA)
+    write(made, (6, 4), first=50)
+    return made
+
+
+@pytest.fixture
+def close() -> Iterator[Any]:
+    """A list of loaders that are closed when the test is over."""
+    loaders: list[ReplayLoader] = []
+
+    def remember(loader: ReplayLoader) -> ReplayLoader:
+        loaders.append(loader)
+        return loader
+
+    yield remember
+    for loader in loaders:
+        loader.close()
+
+
+def identities(batch: Any) -> list[tuple[int, int]]:
+    return [(int(episode), int(step)) for episode, step in batch["observation"]]
+
+
+def test_a_batch_holds_the_fields_and_how_its_rows_were_drawn(store: stepwell.Store) -> None:
+    table = Table(store, sampler="prioritized")
+    batch = next(ReplayLoader(table, {"observation": "observation", "reward": "reward"}, batch_size=16))
+    assert batch["reward"].tolist() == [100 * episode + step for episode, step in identities(batch)]
+    kinds = {key: str(values.dtype) for key, values in batch.items() if key.startswith("table.")}
+    assert kinds == {
+        "table.key": "uint64",
+        "table.probability": "float64",
+        "table.weight": "float32",
+        "table.priority": "float64",
+        "table.times_sampled": "int32",
+        "table.size": "int64",
+        "table.source": "int64",
+    }
+    assert set(batch["table.size"].tolist()) == {sum(LENGTHS)}
+    assert np.allclose(batch["table.probability"], 1 / sum(LENGTHS))
+    assert (batch["table.weight"] == 1).all()
+
+
+def test_transitions_of_a_table_have_the_right_next_observation(store: stepwell.Store) -> None:
+    fields, transform = transition_fields(action="reward", n_step=2, discount=0.5)
+    del fields["reward"]
+    fields["reward"] = Field("reward", range(2))
+    table = Table(store, pattern=Pattern(ahead=2))
+    for batch in [next(ReplayLoader(table, fields, transform=transform, batch_size=64)) for _ in range(3)]:
+        for row, (episode, step) in enumerate(identities(batch)):
+            length = min(2, LENGTHS[episode] - step)
+            assert batch["next_observation"][row].tolist() == [episode, step + length]
+            assert batch["discount"][row] == 0.5**length
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_weights_equal_the_formula_with_beta_of_the_rows_drawn_so_far(
+    store: stepwell.Store, close: Any, threads: int
+) -> None:
+    table = Table(store, sampler="prioritized")
+    loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=8, beta=(0.4, 1.0, 80), threads=threads))
+    batch = next(loader)
+    loader.update_priorities(batch, np.arange(1, 9))
+    for number in range(1, 15):
+        batch = next(loader)
+        beta = min(1.0, 0.4 + 0.6 * number * 8 / 80)
+        wanted = (batch["table.size"] * batch["table.probability"]) ** -beta
+        np.testing.assert_allclose(batch["table.weight"], wanted / wanted.max(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("threads", "prefetch"), [(0, 1), (0, 4), (1, 1), (2, 3)])
+def test_an_item_of_priority_zero_comes_in_at_most_max_staleness_more_batches(
+    store: stepwell.Store, close: Any, threads: int, prefetch: int
+) -> None:
+    table = Table(store, sampler="prioritized")
+    loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=64, threads=threads, prefetch=prefetch))
+    for _ in range(3):
+        batch = next(loader)
+    gone = batch["reward"][0]
+    loader.update_priorities(batch, np.where(batch["reward"] == gone, 0.0, 1.0))
+    stale = [gone in next(loader)["reward"] for _ in range(loader.max_staleness + 20)]
+    assert not any(stale[loader.max_staleness :])
+    assert loader.max_staleness == (prefetch - 1 if threads == 0 else max(prefetch, threads))
+
+
+def test_halves_of_a_batch_come_from_the_table_and_from_the_offline_store(
+    store: stepwell.Store, offline: stepwell.Store
+) -> None:
+    table = Table(store)
+    loader = ReplayLoader([table, offline], {"observation": "observation"}, batch_size=20, shares=[1, 1])
+    seen: list[tuple[int, int]] = []
+    for _ in range(5):
+        batch = next(loader)
+        episodes = batch["observation"][:, 0]
+        assert (episodes[:10] < 50).all()
+        assert (episodes[10:] >= 50).all()
+        assert batch["table.source"].tolist() == [0] * 10 + [1] * 10
+        assert (batch["table.key"][10:] == NO_KEY).all()
+        assert (batch["table.weight"] == 1).all()
+        seen += identities(batch)[10:]
+    # a view is walked through before any of its steps comes again
+    assert sorted(seen) == sorted([(50, step) for step in range(6)] * 5 + [(51, step) for step in range(4)] * 5)
+
+
+def test_uneven_shares_are_exact_over_time(store: stepwell.Store, offline: stepwell.Store) -> None:
+    loader = ReplayLoader([Table(store), offline], {"reward": "reward"}, batch_size=10, shares=[0.25, 0.75])
+    counts = [int((next(loader)["table.source"] == 0).sum()) for _ in range(40)]
+    assert sum(counts) == 100
+    assert set(counts) == {2, 3}
+
+
+def test_shares_by_size_follow_what_the_sources_hold(store: stepwell.Store, offline: stepwell.Store) -> None:
+    table = Table(store)
+    loader = ReplayLoader([table, offline], {"reward": "reward"}, batch_size=27, shares="size")
+    next(loader)
+    assert [int((next(loader)["table.source"] == 0).sum()) for _ in range(3)] == [17, 17, 17]
+
+
+def test_a_view_may_have_an_order_of_its_own(store: stepwell.Store, offline: stepwell.Store) -> None:
+    loader = ReplayLoader((offline, sequential()), {"observation": "observation"}, batch_size=4)
+    assert identities(next(loader)) == [(50, 0), (50, 1), (50, 2), (50, 3)]
+    assert identities(next(loader)) == [(50, 4), (50, 5), (51, 0), (51, 1)]
+    assert identities(next(loader)) == [(51, 2), (51, 3), (50, 0), (50, 1)]
+    fields = {"observation": "observation"}
+    last_dropped = ReplayLoader((View(offline), weighted(drop_last_steps=2)), fields, batch_size=200)
+    assert set(identities(next(last_dropped))) == {(50, 0), (50, 1), (50, 2), (50, 3), (51, 0), (51, 1)}
+
+
+def test_updates_reach_the_items_of_every_table_of_a_mix(store: stepwell.Store, offline: stepwell.Store) -> None:
+    first, second = Table(store, "a", sampler="prioritized"), Table(offline, "b", sampler="prioritized")
+    loader = ReplayLoader([first, offline, second], {"reward": "reward"}, batch_size=30)
+    batch = next(loader)
+    priorities = np.arange(30) + 5.0
+    assert loader.update_priorities(batch, priorities) == 20
+    after = {}
+    for key, priority, source in zip(batch["table.key"], priorities, batch["table.source"], strict=True):
+        after[int(source), int(key)] = priority
+    batch = next(loader)
+    for key, priority, source in zip(batch["table.key"], batch["table.priority"], batch["table.source"], strict=True):
+        assert priority == (1.0 if source == 1 else after.get((int(source), int(key)), 1.0))
+
+
+def test_a_bad_priority_for_one_table_changes_none(store: stepwell.Store, offline: stepwell.Store) -> None:
+    first, second = Table(store, "a", sampler="prioritized"), Table(offline, "b", sampler="prioritized")
+    loader = ReplayLoader([first, second], {"reward": "reward"}, batch_size=10)
+    batch = next(loader)
+    priorities = np.full(10, 7.0)
+    priorities[8] = np.nan
+    with pytest.raises(TableError, match="nan"):
+        loader.update_priorities(batch, priorities)
+    assert set(next(loader)["table.priority"].tolist()) == {1.0}
+    with pytest.raises(TableError, match="10 rows"):
+        loader.update_priorities(batch, priorities[:5])
+    with pytest.raises(TableError, match=r"table\.key"):
+        loader.update_priorities({}, priorities)
+
+
+def test_torch_batches_are_tensors_and_take_tensors_as_priorities(store: stepwell.Store) -> None:
+    torch = pytest.importorskip("torch")
+    table = Table(store, sampler="prioritized")
+    loader = ReplayLoader(table, {"reward": "reward"}, batch_size=8, to="torch", nested=True, pin_memory=False)
+    batch = next(loader)
+    assert torch.is_tensor(batch["reward"])
+    assert torch.is_tensor(batch["table"]["weight"])
+    assert loader.update_priorities(batch, torch.ones(8, requires_grad=True) * 3) == 8
+    assert table.info.largest_priority == 3
+
+
+def test_a_limiter_that_lets_nothing_through_is_an_error_that_may_be_tried_again(
+    store: stepwell.Store, close: Any
+) -> None:
+    for threads in (0, 1):
+        table = Table(store, limiter=MinSize(sum(LENGTHS) + 1), seed=threads)
+        loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=4, timeout=0.02, threads=threads))
+        for _ in range(2):
+            with pytest.raises(RateLimitError, match="replay"):
+                next(loader)
+    write(store, (1,), first=len(LENGTHS))
+    assert len(next(loader)["reward"]) == 4
+    assert loader.num_batches == 1
+
+
+def test_what_is_drawn_ahead_asks_the_limiter_for_no_more_than_it_gives(store: stepwell.Store) -> None:
+    # 17 items let 17 + 2 rows be drawn before it waits: two batches of 8, and no third
+    table = Table(store, limiter=SampleToInsertRatio(1.0, 1, (-2.0, 100.0)))
+    loader = ReplayLoader(table, {"reward": "reward"}, batch_size=8, prefetch=3, timeout=0.01)
+    assert [len(next(loader)["reward"]) for _ in range(2)] == [8, 8]
+    with pytest.raises(RateLimitError):
+        next(loader)
+
+
+def test_closing_ends_a_thread_that_waits_for_a_limiter(store: stepwell.Store) -> None:
+    table = Table(store, limiter=MinSize(1000))
+    loader = ReplayLoader(table, {"reward": "reward"}, threads=1)
+    consumer = threading.Thread(target=lambda: _ignore(loader))
+    consumer.start()
+    time.sleep(0.05)
+    begun = time.monotonic()
+    loader._drawer.stop()
+    consumer.join(5)
+    assert time.monotonic() - begun < 5
+    loader.close()
+    with pytest.raises(LoaderError, match="closed"):
+        next(loader)
+
+
+def _ignore(loader: ReplayLoader) -> None:
+    with pytest.raises(LoaderError):
+        next(loader)
+
+
+def test_a_loader_that_is_dropped_ends_its_threads(store: stepwell.Store) -> None:
+    before = threading.active_count()
+    loader = ReplayLoader(Table(store), {"reward": "reward"}, batch_size=4, threads=2)
+    next(loader)
+    assert threading.active_count() > before
+    del loader
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_the_same_updates_give_the_same_batches_and_threads_draw_in_order(store: stepwell.Store, close: Any) -> None:
+    def run(threads: int, prefetch: int) -> list[npt.NDArray[Any]]:
+        table = Table(store, seed=3)
+        loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=8, threads=threads, prefetch=prefetch))
+        return [next(loader)["reward"] for _ in range(20)]
+
+    wanted = run(0, 1)
+    for threads, prefetch in ((0, 1), (0, 5), (1, 1), (3, 4)):
+        assert np.array_equal(wanted, run(threads, prefetch))
+
+
+def test_a_state_goes_on_with_the_next_batch_of_every_order(store: stepwell.Store, offline: stepwell.Store) -> None:
+    def make() -> ReplayLoader:
+        sources = [(offline, sequential()), View(offline)]
+        return ReplayLoader(sources, {"observation": "observation"}, batch_size=7, shares=[0.3, 0.7], prefetch=3)
+
+    loader = make()
+    for _ in range(4):
+        next(loader)
+    state = loader.state_dict()
+    wanted = [identities(next(loader)) for _ in range(5)]
+    again = make()
+    next(again)
+    again.load_state_dict(state)
+    assert [identities(next(again)) for _ in range(5)] == wanted
+    assert again.num_batches == 9
+
+
+def test_a_state_of_other_sources_is_refused(store: stepwell.Store, offline: stepwell.Store) -> None:
+    state = ReplayLoader(offline, batch_size=4).state_dict()
+    for other in (ReplayLoader(store, batch_size=4), ReplayLoader(offline, batch_size=5)):
+        with pytest.raises(StateError):
+            other.load_state_dict(state)
+
+
+def test_fields_that_reach_beyond_what_a_pattern_waits_for_are_refused(store: stepwell.Store) -> None:
+    with pytest.raises(WindowError, match=r"reaches 3 steps ahead.*ahead=3"):
+        ReplayLoader(Table(store), {"observation": Field("observation", range(4))})
+    with pytest.raises(WindowError, match="pad='drop'"):
+        ReplayLoader(Table(store), {"observation": Field("observation", [0, 1], pad="drop")})
+    ReplayLoader(Table(store, pattern=Pattern(ahead=3)), {"observation": Field("observation", range(4))})
+
+
+def test_windows_clipped_to_items_do_not_leave_them(store: stepwell.Store) -> None:
+    table = Table(store, pattern=Pattern(length=2, every=2))
+    fields = {"observation": "observation", "window": Field("observation", range(-1, 3)), "last": "is_last"}
+    batch = next(ReplayLoader(table, fields, batch_size=100, clip="item"))
+    for row, (episode, step) in enumerate(identities(batch)):
+        stop = min(step + 2, LENGTHS[episode])
+        wanted = [min(max(at, step), stop - 1) for at in range(step - 1, step + 3)]
+        assert batch["window"][row, :, 1].tolist() == wanted
+        assert batch["window_is_pad"][row].tolist() == [not step <= at < stop for at in range(step - 1, step + 3)]
+        assert batch["last"][row] == (step == LENGTHS[episode] - 1)
+
+
+def test_steps_that_come_later_come_into_batches(store: stepwell.Store) -> None:
+    loader = ReplayLoader(Table(store), {"observation": "observation"}, batch_size=200)
+    assert {episode for episode, _ in identities(next(loader))} == set(range(len(LENGTHS)))
+    write(store, (9,), first=len(LENGTHS))
+    assert len(LENGTHS) in {episode for episode, _ in identities(next(loader))}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"batch_size": 0}, OrderError),
+        ({"clip": "row"}, OrderError),
+        ({"timeout": -1}, OrderError),
+        ({"shares": [1, 1]}, OrderError),
+        ({"beta": -1}, TableError),
+        ({"threads": -1}, OrderError),
+        ({"prefetch": 0}, OrderError),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(store: stepwell.Store, options: dict[str, Any], error: Any) -> None:
+    with pytest.raises(error):
+        ReplayLoader(Table(store), {"reward": "reward"}, **options)
+
+
+@pytest.mark.parametrize("sources", [[], ["a"], [("a", sequential())], 3])
+def test_what_is_no_source_is_refused(sources: Any) -> None:
+    with pytest.raises(OrderError, match="source"):
+        ReplayLoader(sources, {"reward": "reward"})

@@ -1,0 +1,454 @@
+"""What came to a store and what went: the rows that tables make items of, without an index over all of them.
+
+::
+
+    segments on disk                       advance()                      what a table sees
+      sealed   | e0 e0 e1 |    first       runs  (0, 0, 2, ended) (1, 2, 3, ended)
+      live     | e2 e2 . . |               (2, 0, 2, open)
+      live     | e2 e2 e2 |    later       runs  (2, 2, 3, ended)         rows of e2 that are new
+      sealed   gone                        evicted  (0, 2) (1, 3)         nothing is left of them
+
+Episodes are numbered in the order in which they were seen, and a number is never used again. `History.records` holds a
+few numbers of each; what is done at every call grows with what is new, never with what is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import LoaderError
+from stepwell.replay.followed import FollowedSegment
+from stepwell.replay.records import (
+    FLAGS,
+    HI_FINAL,
+    HI_STEP,
+    IS_CUT,
+    IS_GONE,
+    IS_OPEN,
+    IS_TERMINATED,
+    IS_TRUNCATED,
+    LO,
+    ORIGIN,
+    SEGMENT,
+    SKIPPED,
+    START,
+    EpisodeRecords,
+    flags_of,
+    records_of,
+)
+from stepwell.replay.trimming import RingTrimmer
+from stepwell.store import Segment, Store
+from stepwell.store.deletion import read_deleted
+from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
+from stepwell.store.ids import split_id, step_id
+from stepwell.store.layout import SEGMENTS
+
+__all__ = ["Advance", "History"]
+
+Int64s = npt.NDArray[np.int64]
+# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
+TICK_NS = 50_000_000
+# maps of segments that went are kept for batches that were drawn before
+LEAVE_SECONDS = 2.0
+FIRST_ROOM = 64
+
+
+class Advance(NamedTuple):
+    """What `History.advance` found.
+
+    Args:
+        runs: int64 [r, 4]: episode, first row, stop row, whether it has ended; rows of steps that are new, the oldest
+            first. A final row is in no run. An episode that ended without new steps has an empty one.
+        evicted: int64 [m, 2]: episode, and the first of its rows that is still there; its ``hi_final`` when none is.
+    """
+
+    runs: Int64s
+    evicted: Int64s
+
+
+NOTHING = Advance(np.empty((0, 4), np.int64), np.empty((0, 2), np.int64))
+
+
+class History:
+    """Follow a store: which rows came, which went, and where each episode lies.
+
+    Args:
+        store: any store object; the history opens one of its own, for reading.
+
+    Attributes:
+        store: its own store object.
+        segments: by number; new ones are added at the end, None for one that went.
+        segment_stores: int64 [S], zeros: a history has one store.
+        revision: grows whenever a segment comes or goes.
+        is_ring: whether the store has a capacity.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> writer = store.writer()
+        >>> first = writer.append(action=0.5)
+        >>> history = History(store)
+        >>> history.advance().runs.tolist()
+        [[0, 0, 1, 0]]
+        >>> second = writer.append(action=0.25)
+        >>> history.advance().runs.tolist(), history.step_ids([0], [1]).tolist() == [second]
+        ([[0, 1, 2, 0]], True)
+        >>> writer.close()
+
+    Notes:
+        `advance` is for one thread at a time; the rest may be called meanwhile, and sees what was there before or
+        after. Memory: 80 bytes an episode that is there, nothing a step. What is gone stays gone: a step that a ring
+        has evicted does not come back when newer ones are deleted.
+    """
+
+    is_live = True
+
+    def __init__(self, store: Store) -> None:
+        self.store = Store(str(store.path), "r")
+        self.stores = (self.store,)
+        self.segments: list[Any] = []
+        self.revision = 0
+        self.is_ring = getattr(self.store, "capacity", None) is not None
+        self._table = EpisodeRecords()
+        self._followed: dict[str, FollowedSegment] = {}
+        self._by_ordinal: dict[int, FollowedSegment] = {}
+        self._live: list[FollowedSegment] = []
+        self._leaving: list[tuple[float, int]] = []
+        self._ordinals, self._need_rows = np.zeros((2, FIRST_ROOM), np.int64)
+        self._deleted: Int64s = np.empty(0, np.int64)
+        self._trimmer = RingTrimmer(self.store) if self.is_ring else None
+        self._runs: list[Any] = []
+        self._evicted: list[Any] = []
+        self._directories: list[int] = []
+        for name in ("", SEGMENTS):
+            self._directories.append(os.open(f"{store.path}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._stamps: tuple[int, int] | None = None
+
+    @property
+    def records(self) -> Int64s:
+        """What is known of each episode, int64 [capacity, 8] by episode - `base`; see `stepwell.replay.records`."""
+        return self._table.window[0]
+
+    @property
+    def base(self) -> int:
+        """Number of the first episode in `records`."""
+        return self._table.window[1]
+
+    @property
+    def num_seen(self) -> int:
+        """How many episodes were seen so far: the number of the next one."""
+        return self._table.num_seen
+
+    @property
+    def segment_stores(self) -> Int64s:
+        """Number of the store of each segment, int64 [S]: 0."""
+        return np.zeros(len(self.segments), np.int64)
+
+    @property
+    def need_rows(self) -> Int64s:
+        """Rows of each segment that may be read, int64 [S]; 0 for one that went."""
+        return self._need_rows[: len(self.segments)]
+
+    def advance(self) -> Advance:
+        """Take in what was committed, ended, deleted and evicted since the last call.
+
+        Returns:
+            New runs of rows, and episodes of which rows are gone.
+
+        Raises:
+            CorruptSegmentError: a segment that came is damaged.
+
+        Notes:
+            O(new). When nothing changed: two system calls, and a load for each segment that is being written.
+        """
+        changed: list[FollowedSegment] = []
+        if self._stamps is None or not self._is_listed():
+            changed = self._list()
+        for followed in self._live:
+            if followed.has_news() and followed not in changed:
+                changed.append(followed)
+        if self._leaving:
+            self._let_go(time.monotonic())
+        if not changed and not self._runs and not self._evicted:
+            return NOTHING
+        self._take(changed)
+        if self._trimmer is not None:
+            self._trim(self._trimmer, changed)
+        runs, evicted = self._runs, self._evicted
+        self._runs, self._evicted = [], []
+        return Advance(_joined(runs, 4), _joined(evicted, 2))
+
+    def find(self, step_ids: npt.ArrayLike) -> tuple[Int64s, Int64s]:
+        """Return where steps are.
+
+        Args:
+            step_ids: int64 [n].
+
+        Returns:
+            Episodes, int64 [n], -1 for a step that is gone, was never there or is a final row; and rows, int64 [n].
+        """
+        ordinals, rows = split_id(np.asarray(step_ids, np.int64).reshape(-1))
+        episodes = np.full(len(rows), -1, np.int64)
+        records, base = self._table.window
+        for ordinal in np.unique(ordinals).tolist() if len(rows) > 1 else ordinals.tolist():
+            followed = self._by_ordinal.get(ordinal)
+            if followed is not None:
+                chosen = np.flatnonzero(ordinals == ordinal)
+                episodes[chosen] = followed.episodes_at(rows[chosen])
+        found = records[np.maximum(episodes - base, 0)]
+        is_there = (episodes >= base) & (rows >= found[:, LO]) & (rows < found[:, HI_STEP])
+        return np.where(is_there, episodes, -1), rows
+
+    def step_ids(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
+        """Return the ids of rows of episodes, int64 [n]; the episodes must be kept."""
+        records, base = self._table.window
+        segments = records[np.asarray(episodes, np.int64) - base, SEGMENT]
+        ordinals = self._ordinals[segments]
+        return step_id(ordinals, np.asarray(rows, np.int64))
+
+    def places(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
+        """Return the places of rows, int64 [6, n], as `stepwell.windows.LiveReader` takes them."""
+        episodes = np.asarray(episodes, np.int64)
+        records, base = self._table.window
+        found = records[episodes - base]
+        columns = (episodes, found[:, SEGMENT], rows, found[:, LO], found[:, HI_STEP], found[:, HI_FINAL])
+        return np.stack([np.asarray(column, np.int64) for column in columns])
+
+    def describe(self, segment: int, row: int) -> str:
+        """Return the store's path, the episode's number here and the step of a row, for people."""
+        followed = next((one for one in self._followed.values() if one.number == segment), None)
+        episode = -1 if followed is None else int(followed.episodes_at(np.array([row]))[0])
+        records, base = self._table.window
+        if episode < base:
+            return f"{self.store.path}: row {row} of a segment that is gone"
+        record = records[episode - base]
+        return f"{self.store.path}: episode {episode}, step {row - record[START] + record[SKIPPED]}"
+
+    def compute(self, name: str, places: Int64s, rows: Int64s) -> npt.NDArray[Any]:
+        """Return a computed column; see `stepwell.windows.sources.PlaceSource`.
+
+        ``episode_index`` is the episode's number here, and an episode that is still recorded has no last step.
+
+        Raises:
+            LoaderError: an episode that is long gone.
+        """
+        if name == "step_id":
+            return step_id(self._ordinals[places[1]][:, None], rows)
+        if name in {"store_index", "episode_index"}:
+            index: Int64s = places[0] if name == "episode_index" else np.zeros_like(places[0])
+            return index[:, None]
+        records, base = self._table.window
+        if places.shape[1] and int(places[0].min()) < base:
+            raise LoaderError(f"{self.store.path}: episode {places[0].min()} was evicted. Sample again.")
+        found = records[places[0] - base]
+        steps: npt.NDArray[Any] = rows - (found[:, START] - found[:, SKIPPED])[:, None]
+        if name == "step_index":
+            return steps
+        if name == "timestamp":
+            return np.asarray(steps / (self.store.fps or np.nan))
+        if name == "is_first":
+            return np.asarray(steps == 0)
+        flags = found[:, FLAGS]
+        holds = flags & {"terminated": IS_TERMINATED, "truncated": IS_TRUNCATED}.get(name, 0) > 0
+        if name == "is_last":
+            holds = flags & (IS_OPEN | IS_CUT) == 0
+        is_last: npt.NDArray[Any] = (rows == found[:, HI_STEP][:, None] - 1) & holds[:, None]
+        return is_last
+
+    def _is_listed(self) -> bool:
+        """Return whether nothing came, went or was deleted since the last look."""
+        store, segments = self._directories
+        return self._stamps == (os.fstat(store).st_mtime_ns, os.fstat(segments).st_mtime_ns)
+
+    def _list(self) -> list[FollowedSegment]:
+        """Look at the store's directories; return the segments that have news."""
+        # the stamps first: what comes in between is found by the next look
+        stamps = (os.fstat(self._directories[0]).st_mtime_ns, os.fstat(self._directories[1]).st_mtime_ns)
+        self._stamps = stamps if time.time_ns() - max(stamps) > TICK_NS else None
+        self.store.refresh()
+        shown = {segment.name: segment for segment in self.store.segments}
+        for name in self._followed.keys() - shown.keys():
+            self._forget(name)
+        changed = []
+        for name, segment in shown.items():
+            followed = self._followed.get(name) or self._follow(segment)
+            if followed.segment is not segment:
+                followed.segment = self.segments[followed.number] = segment
+                self.revision += 1
+            if not followed.is_sealed and followed.has_news():
+                changed.append(followed)
+        self._live = [followed for followed in self._followed.values() if not followed.is_sealed]
+        deleted = read_deleted(str(self.store.path))
+        if not np.array_equal(deleted, self._deleted):
+            self._delete(np.setdiff1d(deleted, self._deleted))
+            self._deleted = deleted
+        if self.is_ring:
+            changed.sort(key=_age)
+        return changed
+
+    def _follow(self, segment: Segment) -> FollowedSegment:
+        """Begin to follow a segment."""
+        number = len(self.segments)
+        if number == len(self._need_rows):
+            grown = np.zeros((2, 2 * number), np.int64)
+            grown[0, :number], grown[1, :number] = self._ordinals, self._need_rows
+            self._ordinals, self._need_rows = grown
+        self._ordinals[number] = segment.ordinal
+        followed = self._followed[segment.name] = self._by_ordinal[segment.ordinal] = FollowedSegment(segment, number)
+        self.segments.append(segment)
+        self.revision += 1
+        return followed
+
+    def _forget(self, name: str) -> None:
+        """Let all episodes of a segment go that went."""
+        followed = self._followed.pop(name)
+        self._by_ordinal.pop(followed.segment.ordinal, None)
+        self._evicted.append(self._table.mark_gone(followed.episodes))
+        self._leaving.append((time.monotonic() + LEAVE_SECONDS, followed.number))
+
+    def _let_go(self, now: float) -> None:
+        """Give up the segments that went a while ago."""
+        while self._leaving and self._leaving[0][0] <= now:
+            _, number = self._leaving.pop(0)
+            self.segments[number] = None
+            self._need_rows[number] = 0
+            self.revision += 1
+
+    def _delete(self, ids: Int64s) -> None:
+        """Let episodes go that begin with these steps."""
+        ordinals, rows = split_id(ids)
+        for ordinal in np.unique(ordinals).tolist():
+            followed = self._by_ordinal.get(ordinal)
+            if followed is not None:
+                self._evicted.append(self._table.mark_gone(followed.episodes_from(rows[ordinals == ordinal])))
+
+    def _take(self, changed: list[FollowedSegment]) -> None:
+        """Take in the rows and records of segments that have news."""
+        fresh = []
+        for followed in changed:
+            segment = followed.segment
+            new = segment.records[followed.num_records :]
+            if followed.open_episode >= 0 and (len(new) or segment.is_sealed):
+                self._end(followed, new)
+                new = new[1:]
+            if len(new):
+                fresh.append((followed, new))
+        if fresh:
+            self._add_ended(fresh)
+        for followed in changed:
+            segment = followed.segment
+            if followed.num_records != len(segment.records):
+                followed.num_records = len(segment.records)
+            if not segment.is_sealed:
+                self._extend(followed)
+            followed.num_rows = segment.num_rows
+            self._need_rows[followed.number] = segment.num_rows
+            if segment.is_sealed:
+                followed.is_sealed = True
+                self._live = [one for one in self._live if one is not followed]
+
+    def _end(self, followed: FollowedSegment, new: npt.NDArray[np.void]) -> None:
+        """End the open episode of a segment, as the first of its new records says."""
+        episode, followed.open_episode = followed.open_episode, -1
+        records, base = self._table.window
+        record = records[episode - base]
+        if record[FLAGS] & IS_GONE:
+            return
+        if not len(new) or new["discarded"][0]:
+            if len(new):
+                record[HI_FINAL] = record[START] + int(new["rows"][0])
+            self._evicted.append(self._table.mark_gone(np.array([episode])))
+            return
+        start, length, rows, origin, _, terminated, truncated, interrupted, _, cut = new[0].item()
+        seen = int(record[HI_STEP])
+        record[HI_STEP], record[HI_FINAL], record[ORIGIN] = start + length, start + rows, origin
+        record[FLAGS] = flags_of(terminated, truncated, interrupted, cut)
+        record[SKIPPED] = cut & MAX_SKIPPED
+        self._runs.append((episode, seen, start + length, 1))
+
+    def _add_ended(self, fresh: list[tuple[FollowedSegment, npt.NDArray[np.void]]]) -> None:
+        """Add episodes that began and ended since the last look, of all segments at once."""
+        counts = np.array([len(new) for _, new in fresh])
+        # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
+        ended = np.frombuffer(b"".join([new.tobytes() for _, new in fresh]), EPISODE_DTYPE)
+        segments = np.repeat(np.array([followed.number for followed, _ in fresh], np.int64), counts)
+        is_shown = ~ended["discarded"]
+        if len(self._deleted):
+            is_shown &= ~np.isin(step_id(self._ordinals[segments], ended["start"]), self._deleted)
+        if not is_shown.all():
+            counts = np.add.reduceat(is_shown, np.cumsum(counts) - counts, dtype=np.int64)
+            ended, segments = ended[is_shown], segments[is_shown]
+        records = records_of(ended, segments)
+        first = self._table.add(records)
+        episodes = np.arange(first, first + len(records))
+        starts = records[:, START].copy()
+        begin = 0
+        for (followed, _), count in zip(fresh, counts.tolist(), strict=True):
+            if count:
+                followed.add(starts[begin : begin + count], episodes[begin : begin + count])
+            begin += count
+        self._runs.append(np.stack([episodes, starts, records[:, HI_STEP], np.ones_like(starts)], axis=1))
+
+    def _extend(self, followed: FollowedSegment) -> None:
+        """Take in the committed rows of the episode that is being recorded."""
+        segment, episode = followed.segment, followed.open_episode
+        num_rows = segment.num_rows
+        if episode >= 0:
+            records, base = self._table.window
+            record = records[episode - base]
+            record[HI_STEP] = record[HI_FINAL] = num_rows
+            if num_rows > followed.num_rows:
+                self._runs.append((episode, followed.num_rows, num_rows, 0))
+            return
+        start = num_ended_rows(segment.records)
+        if num_rows > start:
+            skipped, origin = segment.carried if start == 0 and segment.carried[0] else (0, None)
+            origin = step_id(segment.ordinal, start) if origin is None else origin
+            rows = np.array([[followed.number, start, start, num_rows, num_rows, skipped, IS_OPEN, origin]], np.int64)
+            followed.open_episode = self._table.add(rows)
+            followed.add(rows[0, START : START + 1], np.array([followed.open_episode]))
+            self._runs.append((followed.open_episode, start, num_rows, 0))
+
+    def _trim(self, trimmer: RingTrimmer, changed: list[FollowedSegment]) -> None:
+        """Let go what lies beyond the ring's capacity."""
+        for followed, first_row in trimmer.trim(self._followed, changed, self._deleted):
+            episodes = followed.episodes_before(first_row)
+            followed.first_row = first_row
+            if not len(episodes):
+                continue
+            records, base = self._table.window
+            last, record = int(episodes[-1]), records[max(int(episodes[-1]) - base, 0)]
+            is_cut = last >= base and (record[HI_FINAL] > first_row or bool(record[FLAGS] & IS_OPEN))
+            self._evicted.append(self._table.mark_gone(episodes[:-1] if is_cut else episodes))
+            if is_cut and not record[FLAGS] & IS_GONE:
+                record[LO] = first_row
+                self._evicted.append((last, first_row))
+
+    def close(self) -> None:
+        """Let go of the store and its directories."""
+        self.store.close()
+        while self._directories:
+            os.close(self._directories.pop())
+
+    def __del__(self) -> None:
+        if hasattr(self, "_directories"):
+            self.close()
+
+
+def _age(followed: FollowedSegment) -> tuple[bool, int, int]:
+    """Return what the segments of a ring sort by, the oldest first."""
+    segment = followed.segment
+    times = segment.records["time_ns"]
+    return (not segment.is_sealed, int(times[-1]) if segment.is_sealed and len(times) else 0, segment.ordinal)
+
+
+def _joined(parts: list[Any], width: int) -> Int64s:
+    """Return rows and arrays of rows as one array, int64 [n, width]."""
+    if all(type(part) is tuple for part in parts):
+        return np.array(parts, np.int64).reshape(-1, width)
+    return np.concatenate([np.asarray(part, np.int64).reshape(-1, width) for part in parts])

@@ -16,30 +16,36 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["END_FLAGS", "FLAGS", "GOES_ON", "IS_OPEN", "anchors_of_runs"]
+__all__ = ["anchors_of_runs"]
 
 # columns of the records of a history
-SEGMENT, START, LO, HI_STEP, HI_FINAL, SKIPPED, FLAGS, ORIGIN = range(8)
-IS_OPEN, GOES_ON = 4, 16
-END_FLAGS = IS_OPEN | GOES_ON
+_START, _LO, _HI_STEP, _HI_FINAL, _SKIPPED, _FLAGS = range(1, 7)
+_IS_CUT = 16
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def bounds_of_run(run: Any, record: Any, length: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any) -> Any:  # noqa: PLR0917
+def bounds_of_run(  # noqa: PLR0917
+    run: Any, records: Any, base: Any, length: Any, every: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any
+) -> Any:
     """Return (first anchor, row after the last) of the items that a run completes."""
-    low = record[LO] if keep_ends else record[LO] + behind
+    line = run[0] - base
+    if line < 0:
+        # it came and went between two looks
+        return 0, 0
+    record = records[line]
+    low = record[_LO] if keep_ends else record[_LO] + behind
     reach = length - 1 + ahead
-    whole = min(record[HI_FINAL] - reach, record[HI_STEP])
+    whole = min(record[_HI_FINAL] - reach, record[_HI_STEP])
     if at_end:
-        if not run[3] or record[FLAGS] & GOES_ON:
-            return low, low
-        last = (
-            max(record[HI_STEP] - length, record[LO])
-            if keep_ends
-            else min(record[HI_STEP], record[HI_FINAL] - ahead) - length
-        )
-        return max(low, last), (last + 1 if record[HI_STEP] > record[LO] else last)
-    return max(run[1] - reach, low), (record[HI_STEP] if run[3] and keep_ends else whole)
+        if not run[3] or record[_FLAGS] & _IS_CUT or record[_LO] >= record[_HI_STEP]:
+            return 0, 0
+        last = min(record[_HI_STEP] - length, record[_HI_FINAL] - reach - 1)
+        if keep_ends:
+            last = max(record[_HI_STEP] - length, record[_LO])
+        return max(low, last), last + 1
+    low = max(run[1] - reach, low)
+    low += (record[_START] - record[_SKIPPED] - low) % every
+    return low, record[_HI_STEP] if run[3] and keep_ends else whole
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -59,19 +65,15 @@ def anchors_of_runs(  # noqa: PLR0917
     """
     num = 0
     for i in range(runs.shape[0]):
-        record = records[runs[i, 0] - base]
-        low, stop = bounds_of_run(runs[i], record, length, ahead, behind, keep_ends, at_end)
-        low += (record[START] - record[SKIPPED] - low) % every
+        low, stop = bounds_of_run(runs[i], records, base, length, every, ahead, behind, keep_ends, at_end)
         num += max(0, (stop - low + every - 1) // every)
     found = np.empty((3, num), np.int64)
     at = 0
     for i in range(runs.shape[0]):
-        record = records[runs[i, 0] - base]
-        low, stop = bounds_of_run(runs[i], record, length, ahead, behind, keep_ends, at_end)
-        low += (record[START] - record[SKIPPED] - low) % every
+        low, stop = bounds_of_run(runs[i], records, base, length, every, ahead, behind, keep_ends, at_end)
         for row in range(low, stop, every):
             found[0, at] = runs[i, 0]
             found[1, at] = row
-            found[2, at] = min(length, record[HI_STEP] - row)
+            found[2, at] = min(length, records[runs[i, 0] - base, _HI_STEP] - row)
             at += 1
     return found

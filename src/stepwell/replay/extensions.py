@@ -67,7 +67,8 @@ class Notices:
 
     def add(self, event: str, *arguments: Any) -> None:
         """Keep a call for later."""
-        self._waiting.append((event, arguments))
+        if self.extensions:
+            self._waiting.append((event, arguments))
 
     def deliver(self, table: Table) -> None:
         """Make the calls that wait, in order; raises the first error when all are made."""

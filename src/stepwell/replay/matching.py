@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from stepwell.errors import TableError
 from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
+from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, SEGMENT, SKIPPED, START
 
 if TYPE_CHECKING:
     from stepwell.replay.patterns import Pattern
@@ -99,17 +100,15 @@ class Matcher:
         if condition.source == STEP_INDEX:
             return _step_index(record, rows)
         if condition.source == IS_END:
-            from stepwell.kernels.anchors import END_FLAGS, FLAGS, HI_STEP
-
-            return ((record[:, FLAGS] & END_FLAGS) == 0) & (rows == record[:, HI_STEP] - 1)
+            return ((record[:, FLAGS] & (IS_OPEN | IS_CUT)) == 0) & (rows == record[:, HI_STEP] - 1)
         raise TableError(f"no value {condition.source!r} of a step.")
 
     def _feature_values(self, name: str, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
         self._check_features()
         schema = self._history.store.schema
         dtype = schema[name].np_dtype if schema is not None else np.dtype(np.float64)
-        values = np.empty(len(rows), dtype)
-        numbers = self._history.records[episodes - self._history.base, 0]
+        values: npt.NDArray[Any] = np.empty(len(rows), dtype)
+        numbers = self._history.records[episodes - self._history.base, SEGMENT]
         for number in np.unique(numbers):
             chosen = numbers == number
             column = self._history.segments[int(number)].raw_map(name)
@@ -146,6 +145,4 @@ class Matcher:
 
 
 def _step_index(records: Ints, rows: Ints) -> Ints:
-    from stepwell.kernels.anchors import SKIPPED, START
-
     return np.asarray(rows - records[:, START] + records[:, SKIPPED], np.int64)

@@ -79,7 +79,7 @@ class Pattern:
                 )
             if condition.source == IS_END and self.ahead == 0 and self.at == "step":
                 raise TableError(
-                    "is_end of an item that is made with its last step (ahead=0) is not known yet. Use ahead=1 or more, "
+                    "is_end of an item that is made with its last step (ahead=0) is not known yet. Use ahead=1, "
                     'or at="end".'
                 )
         object.__setattr__(self, "where", conditions)

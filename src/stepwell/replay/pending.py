@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.replay.records import LO
+
 if TYPE_CHECKING:
     from stepwell.replay.matching import Past
 
@@ -80,8 +82,6 @@ class Pending:
         self._num = 0
 
     def _kept(self, block: Ints) -> Ints:
-        from stepwell.kernels.anchors import LO
-
         index = block[0] - self._history.base
         is_there = index >= 0
         is_there[is_there] = block[1, is_there] >= self._history.records[index[is_there], LO]

@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
     def part(self, rows: slice) -> Sample:
         """Return some of the rows."""
-        return Sample(*(column[rows] for column in self[:-1]), self.num_items)
+        return Sample._make([*(column[rows] for column in self[:-1]), self.num_items])
 
 
 def joined_samples(parts: Sequence[Sample]) -> Sample:
@@ -49,4 +49,4 @@ def joined_samples(parts: Sequence[Sample]) -> Sample:
     if len(parts) == 1:
         return parts[0]
     columns = (np.concatenate(column) for column in zip(*(part[:-1] for part in parts), strict=True))
-    return Sample(*columns, parts[0].num_items)
+    return Sample._make([*columns, parts[0].num_items])

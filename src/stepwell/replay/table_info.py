@@ -14,13 +14,16 @@
 from __future__ import annotations
 
 import html
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from stepwell.replay.counts import Counts
 from stepwell.replay.limiters import Limiter
 
-__all__ = ["Rates", "TableInfo"]
+if TYPE_CHECKING:
+    from stepwell.replay.table_settings import TableSettings
+
+__all__ = ["RateMeter", "Rates", "TableInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,37 @@ class Rates:
     samples: float
     overall_inserts: float
     overall_samples: float
+
+
+class RateMeter:
+    """Measures rates between looks.
+
+    Args:
+        now: seconds of a monotonic clock.
+    """
+
+    __slots__ = ("_begin", "_last")
+
+    def __init__(self, now: float) -> None:
+        # time, inserts and samples; inserts and samples of a table that was restored count from there on
+        self._begin = self._last = (now, 0, 0)
+
+    def restart(self, counts: Counts, now: float) -> None:
+        """Count from here on."""
+        self._begin = self._last = (now, counts.inserts, counts.samples)
+
+    def measure(self, counts: Counts, now: float, *, advance: bool) -> Rates:
+        """Return the rates by now; ``advance`` lets the next look count from here."""
+        point = (now, counts.inserts, counts.samples)
+        rates = Rates(*_rates(self._last, point), *_rates(self._begin, point))
+        if advance:
+            self._last = point
+        return rates
+
+
+def _rates(first: tuple[float, int, int], last: tuple[float, int, int]) -> tuple[float, float]:
+    seconds = last[0] - first[0]
+    return ((last[1] - first[1]) / seconds, (last[2] - first[2]) / seconds) if seconds > 0 else (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +104,33 @@ class TableInfo:
     counts: Counts
     rates: Rates
     largest_priority: float
+
+    @classmethod
+    def of(
+        cls,
+        settings: TableSettings,
+        counts: Counts,
+        rates: Rates,
+        *,
+        num_pending: int,
+        num_missed: int,
+        largest_priority: float,
+    ) -> TableInfo:
+        """Return the info of a table with these settings; the counts are copied."""
+        return cls(
+            settings.name,
+            counts.size,
+            settings.max_size,
+            num_pending,
+            num_missed,
+            settings.sampler,
+            settings.remover,
+            settings.max_times_sampled,
+            settings.limiter,
+            replace(counts),
+            rates,
+            largest_priority,
+        )
 
     @property
     def samples_per_insert(self) -> float | None:

@@ -1,0 +1,221 @@
+"""The items of a table with their sampler and remover: inserting, drawing, updating and removing, a batch at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.replay.counts import Counts
+from stepwell.replay.items import Items
+from stepwell.replay.samples import Sample
+from stepwell.replay.selectors import Fifo, Lifo, Selector
+
+if TYPE_CHECKING:
+    from stepwell.replay.extensions import Notices
+
+__all__ = ["Contents"]
+
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+Reals = npt.NDArray[np.float64]
+
+
+class Contents:
+    """What is in a table.
+
+    Args:
+        max_size: items that it keeps.
+        sampler: selects what is drawn.
+        remover: selects what goes when there are more.
+        max_times_sampled: draws after which an item goes; 0 for any number.
+        keys: of the random numbers of the sampler and of the remover.
+        notices: told of every change.
+
+    Notes:
+        Used under its table's lock. Priorities are checked before they come here.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        max_size: int,
+        sampler: Selector,
+        remover: Selector,
+        max_times_sampled: int,
+        keys: tuple[int, int],
+        notices: Notices,
+    ) -> None:
+        self.items = Items(max_size)
+        self.counts = Counts()
+        self.sampler, self.remover = sampler, remover
+        self.num_draws = self.num_drops = 0
+        self._max_size, self._max_times = max_size, max_times_sampled
+        self._sampler_key, self._remover_key = keys
+        self._notices = notices
+        self._kept_keys: list[Keys] | None = None
+        self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    # in
+
+    def insert(self, found: Ints, priorities: Reals) -> None:
+        """Insert items one after the other; each is a candidate for removal itself.
+
+        Args:
+            found: int64 [3, n]: episode, row and number of steps.
+            priorities: float64 [n].
+        """
+        start, num = 0, found.shape[1]
+        while start < num:
+            room = self._max_size - len(self.items)
+            if room > 0:
+                stop = min(start + room, num)
+                self._put(found[:, start:stop], priorities[start:stop])
+            elif isinstance(self.remover, Fifo):
+                # the oldest go whatever comes, so that all can go before the new ones come
+                stop = min(start + self._max_size, num)
+                self._drop(stop - start)
+                self._put(found[:, start:stop], priorities[start:stop])
+            else:
+                stop = start + 1
+                self._put(found[:, start:stop], priorities[start:stop])
+                self._drop(1)
+            start = stop
+
+    def insert_keyed(self, found: Ints, priorities: Reals) -> Keys:
+        """Insert items as `insert`; return their keys, also of those that had to go at once."""
+        self._kept_keys = []
+        try:
+            self.insert(found, priorities)
+            return np.concatenate(self._kept_keys)
+        finally:
+            self._kept_keys = None
+
+    def _put(self, found: Ints, priorities: Reals) -> None:
+        slots = self.items.insert(found[0], found[1], found[2], priorities)
+        self.sampler.insert(slots, priorities)
+        self.remover.insert(slots, priorities)
+        self.counts.inserts += len(slots)
+        if self._notices or self._kept_keys is not None:
+            keys = self.items.keys_of(slots)
+            self._notices.add("on_insert", keys, priorities)
+            if self._kept_keys is not None:
+                self._kept_keys.append(keys)
+
+    # out
+
+    def _drop(self, count: int) -> None:
+        slots = self.remover.pop(count, self._remover_key, self.num_drops)
+        self.num_drops += count
+        self.sampler.remove(slots)
+        self._forget(slots)
+        self.counts.dropped += count
+
+    def remove(self, slots: Ints) -> None:
+        """Remove items, int64 [n], each slot once."""
+        self.sampler.remove(slots)
+        self.remover.remove(slots)
+        self._forget(slots)
+
+    def evict(self, evicted: Ints) -> None:
+        """Remove the items whose first step is gone.
+
+        Args:
+            evicted: int64 [m, 2], of `stepwell.replay.history.Advance`.
+        """
+        slots = self.items.evict(evicted[:, 0], evicted[:, 1])
+        if len(slots):
+            self.remove(slots)
+            self.counts.evicted += len(slots)
+
+    def _forget(self, slots: Ints) -> None:
+        if self._notices:
+            self._notices.add("on_remove", self.items.keys_of(slots))
+        self.counts.deletes += self.items.remove(slots)
+
+    def clear(self) -> None:
+        """Remove all items and begin to count anew; keys that were given out find nothing from now on."""
+        self.items.clear()
+        self.sampler.clear()
+        self.remover.clear()
+        self.counts = Counts()
+        if self._notices:
+            self._notices.add("on_reset")
+
+    # changed
+
+    def update(self, slots: Ints, priorities: Reals) -> None:
+        """Set priorities of items; of a slot that comes twice the last one stays."""
+        self.items.update(slots, priorities)
+        self.sampler.update(slots, priorities)
+        self.remover.update(slots, priorities)
+        if self._notices:
+            self._notices.add("on_update", self.items.keys_of(slots), priorities)
+
+    # drawn
+
+    def draw(self, count: int, min_size: int) -> Sample:
+        """Draw items one after the other; fewer than ``count`` when fewer than ``min_size`` items are left before.
+
+        Args:
+            count: at least 1.
+            min_size: at least 1, and not more than there are.
+        """
+        if self._max_times:
+            return self._draw_exhausting(count, min_size)
+        slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
+        self.num_draws += count
+        sizes = np.empty(count, np.int64)
+        sizes.fill(len(self.items))
+        return self._taken(slots, probabilities, sizes)
+
+    def _draw_exhausting(self, count: int, min_size: int) -> Sample:
+        """Draw until what was selected is used up: at most ``count``, at least one."""
+        size = len(self.items)
+        if self._pops:
+            count = min(count, size - min_size + 1)
+            slots = self.sampler.pop(count, self._sampler_key, self.num_draws)
+            self.num_draws += count
+            sample = self._taken(slots, np.ones(count), np.arange(size, size - count, -1))
+        else:
+            sample, slots = self._draw_accepted(count, min_size)
+        gone = slots[sample.times_sampled >= self._max_times]
+        if len(gone):
+            self.remove(gone)
+            self.counts.exhausted += len(gone)
+        return sample
+
+    def _draw_accepted(self, count: int, min_size: int) -> tuple[Sample, Ints]:
+        from stepwell.kernels.exhausting import accept_draws
+
+        slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
+        sizes = np.empty(count, np.int64)
+        num, looked = accept_draws(
+            slots, probabilities, self.items.times_sampled, self._max_times, len(self.items), min_size, sizes
+        )
+        # what was not looked at is drawn again, with the same random numbers
+        self.num_draws += looked
+        return self._taken(slots[:num], probabilities[:num], sizes[:num]), slots[:num]
+
+    def _taken(self, slots: Ints, probabilities: Reals, sizes: Ints) -> Sample:
+        taken = self.items.take(slots)
+        counts = self.counts
+        counts.samples += len(slots)
+        counts.unique_samples += int(np.count_nonzero(taken.times_sampled == 1))
+        sample = Sample(
+            taken.keys,
+            taken.episodes,
+            taken.rows,
+            taken.lengths,
+            probabilities,
+            taken.priorities,
+            taken.times_sampled,
+            sizes,
+            int(sizes[0]),
+        )
+        if self._notices:
+            self._notices.add("on_sample", sample)
+        return sample

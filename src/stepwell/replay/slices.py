@@ -1,0 +1,49 @@
+"""Slices of the history, as a user names them by the ids of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import TableError
+
+__all__ = ["slices_of_steps"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def slices_of_steps(steps: Any, length: Any) -> tuple[Ints, Ints]:
+    """Return the first step and the number of steps of each slice, int64 [n] each.
+
+    Args:
+        steps: without a length: ids of the steps of one slice [k], or of several of one length [n, k]. With one: the
+            id of the first step, or of several slices [n].
+        length: steps of each, one number or [n]; None.
+
+    Raises:
+        TableError: no ids, or ids that do not follow each other.
+
+    Example:
+        >>> slices_of_steps([[4, 5, 6], [7, 8, 9]], None)
+        (array([4, 7]), array([3, 3]))
+        >>> slices_of_steps([4, 7], 2)
+        (array([4, 7]), array([2, 2]))
+    """
+    ids = np.asarray(steps)
+    if not ids.size or ids.dtype.kind not in "iu":
+        raise TableError(f"step ids are whole numbers, of Writer.append; got {ids.size} of dtype {ids.dtype}.")
+    ids = ids.astype(np.int64)
+    if length is None:
+        slices = np.atleast_2d(ids)
+        if slices.ndim != 2 or (np.diff(slices, axis=1) != 1).any():
+            raise TableError(
+                "an item is a slice of steps that follow each other in one episode. Make several items of others."
+            )
+        return slices[:, 0].copy(), np.full(len(slices), slices.shape[1], np.int64)
+    firsts = ids.reshape(-1)
+    lengths = np.broadcast_to(np.asarray(length), firsts.shape)
+    if lengths.dtype.kind not in "iu" or lengths.min() < 1:
+        raise TableError(f"length={length!r}: an item covers one step or more.")
+    return firsts, lengths.astype(np.int64)

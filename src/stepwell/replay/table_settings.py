@@ -1,0 +1,115 @@
+"""What a table was made with: checked, comparable, and as JSON for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stepwell.errors import TableError
+from stepwell.replay import selectors
+from stepwell.replay.limiters import Limiter
+from stepwell.replay.patterns import Pattern
+from stepwell.replay.selectors import Selector
+
+__all__ = ["TableSettings", "make_selector"]
+
+SELECTORS = {
+    "uniform": "Uniform",
+    "fifo": "Fifo",
+    "lifo": "Lifo",
+    "max_heap": "MaxHeap",
+    "min_heap": "MinHeap",
+    "prioritized": "Prioritized",
+}
+OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """The arguments of a table, as `stepwell.replay.Table` has them.
+
+    Raises:
+        TableError: arguments that cannot be.
+    """
+
+    name: str
+    max_size: int
+    sampler: str
+    remover: str
+    max_times_sampled: int
+    limiter: Limiter
+    pattern: Pattern | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        if (
+            not self.name
+            or self.name != self.name.strip()
+            or set(self.name) & set('/\\:*?"<>|\0')
+            or self.name[0] == "."
+        ):
+            raise TableError(f"name={self.name!r}: a table's name becomes a file's name. Use letters, digits, - and _.")
+        for key, least in (("max_size", 1), ("max_times_sampled", 0), ("seed", 0)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TableError(f"{key}={value!r} of table {self.name!r} must be a whole number, at least {least}.")
+        if not isinstance(self.limiter, Limiter):
+            raise TableError(
+                f"limiter={self.limiter!r} is no Limiter. Use MinSize, SampleToInsertRatio, Queue or Stack."
+            )
+        if not (self.pattern is None or isinstance(self.pattern, Pattern)):
+            raise TableError(
+                f"pattern={self.pattern!r} is no Pattern. None makes a table that is filled by create_item."
+            )
+        self.limiter.check_size(self.max_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON types."""
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        pattern = None if self.pattern is None else self.pattern.to_json()
+        return {**record, "limiter": self.limiter.to_json(), "pattern": pattern}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> TableSettings:
+        """Return the settings of `to_json`."""
+        pattern = record["pattern"]
+        return cls(
+            **{
+                **record,
+                "limiter": Limiter.from_json(record["limiter"]),
+                "pattern": None if pattern is None else Pattern.from_json(pattern),
+            }
+        )
+
+
+def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
+    """Return a selector and the text that makes it again.
+
+    Args:
+        given: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", "prioritized(0.6)", or an object.
+        role: what an error calls it: "sampler" or "remover".
+
+    Returns:
+        The selector, and its text: a checkpoint keeps it. Of a class that is not stepwell's it begins with "own".
+
+    Raises:
+        TableError: no such name; an object that is in use.
+    """
+    if isinstance(given, Selector):
+        if given.num:
+            raise TableError(f"{role}={given!r} has {given.num} items already. Give each table a selector of its own.")
+        return given, _text_of(given)
+    name, _, rest = str(given).partition("(")
+    if name not in SELECTORS:
+        raise TableError(f"{role}={given!r} is not one of {', '.join(SELECTORS)}, nor a Selector.")
+    made: Selector = getattr(selectors, SELECTORS[name])(*([float(rest.rstrip(")"))] if rest else []))
+    return made, _text_of(made)
+
+
+def _text_of(selector: Selector) -> str:
+    for text, name in SELECTORS.items():
+        if type(selector) is getattr(selectors, name, None):
+            exponent = getattr(selector, "exponent", None)
+            return text if exponent is None else f"{text}({exponent!r})"
+    return f"{OWN} {type(selector).__name__}"

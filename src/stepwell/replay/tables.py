@@ -1,0 +1,480 @@
+"""Tables: items over the steps of a store, sampled by priority, at a rate that a limiter couples to inserting.
+
+::
+
+    History.advance --> runs of rows --> Matcher --> Pending --(limiter)--> Contents: items, sampler, remover
+                    +--> evicted rows ------------------------------------------^        |
+                                                                   sample, update, delete
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import RateLimitError, TableError
+from stepwell.order.keys import derive_key
+from stepwell.replay.contents import Contents
+from stepwell.replay.extensions import Extension, Notices
+from stepwell.replay.history import History
+from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
+from stepwell.replay.matching import Matcher
+from stepwell.replay.patterns import EVERY_STEP, Pattern
+from stepwell.replay.pending import Pending
+from stepwell.replay.priorities import checked_keys, checked_priorities
+from stepwell.replay.records import HI_STEP, LO
+from stepwell.replay.samples import Sample, joined_samples
+from stepwell.replay.selectors import Selector
+from stepwell.replay.slices import slices_of_steps
+from stepwell.replay.table_info import RateMeter, TableInfo
+from stepwell.replay.table_settings import TableSettings, make_selector
+from stepwell.replay.waiting import Changes, Waiting
+
+if TYPE_CHECKING:
+    from stepwell.store import Store
+
+__all__ = ["Table"]
+
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+Reals = npt.NDArray[np.float64]
+
+
+class Table:
+    """Items over a store: which slices of its steps can be sampled, and how likely each is.
+
+    Args:
+        store: whose steps; the ones that are there when the table is made are taken in as well.
+        name: of the table, in messages and checkpoints.
+        max_size: items that it keeps; more make the remover choose one that goes, the newcomer among them.
+        sampler: what is drawn: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", or a `Selector`.
+        remover: what goes; likewise.
+        max_times_sampled: draws after which an item goes; 0 for any number.
+        limiter: how inserting and sampling wait for each other; default ``MinSize(1)``.
+        pattern: which items follow from new steps; None for none but those of `create_item`.
+        seed: of what is drawn.
+        extensions: called after each change.
+
+    Raises:
+        TableError: arguments that cannot be.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> from stepwell.replay import Table
+        >>> store = stepwell.create(f"{tempfile.mkdtemp()}/walk.well")
+        >>> with store.writer() as writer:
+        ...     episode = writer.add_episode({"action": [0, 1, 2]})
+        >>> table = Table(store, sampler="prioritized")
+        >>> sample = table.sample(4)
+        >>> table.update_priorities(sample.keys, [1.0, 2.0, 3.0, 4.0])
+        4
+        >>> table.size, table.info.counts.samples
+        (3, 4)
+
+    Notes:
+        Any number of threads of one process: one lock, held for a batch and never while waiting. Other processes write
+        to the store, and no other process has this table; a child after a fork makes a table of its own. Memory: about
+        100 bytes an item, and nothing a step.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str = "replay",
+        *,
+        max_size: int = 1_000_000,
+        sampler: str | Selector = "uniform",
+        remover: str | Selector = "fifo",
+        max_times_sampled: int = 0,
+        limiter: Limiter | None = None,
+        pattern: Pattern | None = EVERY_STEP,
+        seed: int = 0,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
+        if sampler is remover and isinstance(sampler, Selector):
+            raise TableError("the sampler and the remover are one object. Give each its own.")
+        chosen, sampler_text = make_selector(sampler, "sampler")
+        removing, remover_text = make_selector(remover, "remover")
+        self.settings = TableSettings(
+            name, max_size, sampler_text, remover_text, max_times_sampled, limiter or MinSize(1), pattern, seed
+        )
+        self.store = store
+        self.history = History(store)
+        self._limiter, self._notices = self.settings.limiter, Notices(extensions)
+        keys = int(derive_key(seed, 0, "table sampler")[0]), int(derive_key(seed, 0, "table remover")[0])
+        self._contents = Contents(max_size, chosen, removing, max_times_sampled, keys, self._notices)
+        self._matcher = None if pattern is None else Matcher(pattern, self.history)
+        self._pending = Pending(self.history)
+        # rows that were drawn for a call that ran into its time-out
+        self._drawn: list[Sample] = []
+        self._largest = 1.0
+        self._lock = threading.Lock()
+        self._changes = Changes(self._lock)
+        self._meter = RateMeter(time.monotonic())
+
+    @classmethod
+    def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
+        """Return a table whose items are drawn once, first in first out; inserting waits while ``max_size`` wait."""
+        limiter = Queue(max_size)
+        return cls(
+            store,
+            name,
+            max_size=max_size,
+            sampler="fifo",
+            remover="fifo",
+            max_times_sampled=1,
+            limiter=limiter,
+            **options,
+        )
+
+    @classmethod
+    def stack(cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Any) -> Table:
+        """Return a table whose items are drawn once, last in first out; inserting waits while ``max_size`` wait."""
+        limiter = Stack(max_size)
+        return cls(
+            store,
+            name,
+            max_size=max_size,
+            sampler="lifo",
+            remover="lifo",
+            max_times_sampled=1,
+            limiter=limiter,
+            **options,
+        )
+
+    # what it is
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.settings.name
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """Which items follow from new steps."""
+        return self.settings.pattern
+
+    @property
+    def size(self) -> int:
+        """Items that are there, as of the last call that followed the store."""
+        return len(self._contents)
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return self._make_info(advance=False).line
+
+    def _repr_html_(self) -> str:
+        return self._make_info(advance=False)._repr_html_()
+
+    @property
+    def info(self) -> TableInfo:
+        """Its numbers, as of the last call that followed the store; rates are since the info before."""
+        return self._make_info(advance=True)
+
+    def _make_info(self, *, advance: bool) -> TableInfo:
+        with self._lock:
+            return TableInfo.of(
+                self.settings,
+                self._contents.counts,
+                self._meter.measure(self._contents.counts, time.monotonic(), advance=advance),
+                num_pending=self._pending.items().shape[1],
+                num_missed=self._pending.missed,
+                largest_priority=self._largest,
+            )
+
+    def can_sample(self, count: int = 1) -> bool:
+        """Return whether the limiter lets ``count`` items be drawn now; follows the store first."""
+        self.follow()
+        return self._limiter.can_sample(self._contents.counts, count)
+
+    def can_insert(self, count: int = 1) -> bool:
+        """Return whether the limiter lets ``count`` items in now, and none waits; follows the store first."""
+        self.follow()
+        return not self._pending and self._limiter.can_insert(self._contents.counts, count)
+
+    # items come
+
+    def follow(self) -> int:
+        """Take in what the store got and lost since the last call; `sample` does it as well.
+
+        Returns:
+            Items inserted. What the limiter does not let in waits, and comes with a later call.
+        """
+        with self._lock:
+            num = self._follow()
+        self._deliver()
+        return num
+
+    def _follow(self) -> int:
+        runs, evicted = self.history.advance()
+        if len(evicted):
+            self._contents.evict(evicted)
+        if len(runs) and self._matcher is not None:
+            found = self._matcher.match(runs)
+            num = found.shape[1]
+            if num and not self._pending and self._limiter.num_inserts(self._contents.counts, num) == num:
+                self._insert(found)
+                return num
+            self._pending.push(found)
+        return self._let_in() if self._pending else 0
+
+    def _let_in(self) -> int:
+        """Insert what waits, as far as the limiter allows."""
+        allowed = self._limiter.num_inserts(self._contents.counts, len(self._pending))
+        if not allowed:
+            return 0
+        found = self._pending.take(allowed)
+        if found.shape[1]:
+            self._insert(found)
+        return found.shape[1]
+
+    def _insert(self, found: Ints) -> None:
+        priorities = np.empty(found.shape[1])
+        priorities.fill(self._largest)
+        self._contents.insert(found, priorities)
+        self._changes.announce()
+
+    def create_item(
+        self, steps: Any, length: Any = None, priority: Any = None, *, timeout: float | None = None
+    ) -> Keys:
+        """Insert items over slices of the history.
+
+        Args:
+            steps: ids of the steps of one item [k], as `Writer.append` returns them, or of several [n, k]; with
+                ``length`` the id of the first step, or of several items [n].
+            length: steps that each covers.
+            priority: of each; default the largest priority so far, 1.0 at first.
+            timeout: seconds to wait while the limiter refuses them; default for ever.
+
+        Returns:
+            Keys, uint64 [n]. With few places left a key may be of an item that has had to go already.
+
+        Raises:
+            TableError: steps that are not there, slices that leave their episode, a bad priority, or more items than
+                the limiter ever lets in at once. Nothing was inserted.
+            RateLimitError: the limiter refused them for too long. Nothing was inserted.
+        """
+        firsts, lengths = slices_of_steps(steps, length)
+        priorities = None if priority is None else checked_priorities(priority, len(firsts))
+        if len(firsts) > self._limiter.max_inserts:
+            raise TableError(f"{len(firsts)} items at once; {self._limiter.name} never lets in more than "
+                             f"{self._limiter.max_inserts}. Create them in smaller batches.")  # fmt: skip
+        waiting = Waiting(self._changes, timeout)
+        while True:
+            with self._lock:
+                self._follow()
+                keys = self._try_create(firsts, lengths, priorities)
+            self._deliver()
+            if keys is not None:
+                return keys
+            if not waiting.pause():
+                why = self._limiter.why_no_insert(self._contents.counts)
+                raise RateLimitError(
+                    f"table {self.name!r}: {self._limiter.name} refused {len(firsts)} items for {timeout:g} s: {why}. "
+                    "Nothing was inserted."
+                )
+
+    def _try_create(self, firsts: Ints, lengths: Ints, priorities: Reals | None) -> Keys | None:
+        if not self._limiter.can_insert(self._contents.counts, len(firsts)):
+            return None
+        found = np.stack([*self._find(firsts, lengths), lengths])
+        if priorities is None:
+            priorities = np.full(len(firsts), self._largest)
+        self._largest = max(self._largest, float(priorities.max()))
+        keys = self._contents.insert_keyed(found, priorities)
+        self._changes.announce()
+        return keys
+
+    def _find(self, firsts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+        episodes, rows = self.history.find(firsts)
+        is_there = episodes >= 0
+        if is_there.all():
+            records = self.history.records[episodes - self.history.base]
+            is_there = (rows >= records[:, LO]) & (rows + lengths <= records[:, HI_STEP])
+        if not is_there.all():
+            index = int(np.flatnonzero(~is_there)[0])
+            raise TableError(
+                f"item {index} of {len(firsts)}: {lengths[index]} steps from step id {firsts[index]} are not in one "
+                "episode of the store, or are not committed yet, or were evicted. Nothing was inserted."
+            )
+        return episodes, rows
+
+    # items are drawn
+
+    def sample(self, count: int, timeout: float | None = None) -> Sample:
+        """Draw items; follows the store first.
+
+        Args:
+            count: rows to draw, one after the other, each with the limiter's leave.
+            timeout: seconds to wait for it; default for ever.
+
+        Returns:
+            Exactly ``count`` rows.
+
+        Raises:
+            RateLimitError: the limiter did not let so many be drawn in time. Rows that were drawn by then are not lost:
+                they are the first ones of the next call.
+            TableError: a count below 1.
+        """
+        if count < 1:
+            raise TableError(f"sample({count}): draw one row or more.")
+        waiting: Waiting | None = None
+        while True:
+            with self._lock:
+                self._follow()
+                sample = self._try_sample(count)
+            if self._notices:
+                self._notices.deliver(self)
+            if sample is not None:
+                return sample
+            waiting = waiting or Waiting(self._changes, timeout)
+            if not waiting.pause():
+                raise self._sampling_timeout(count, timeout)
+
+    def _try_sample(self, count: int) -> Sample | None:
+        contents, limiter = self._contents, self._limiter
+        if not self._drawn and limiter.num_samples(contents.counts, count) == count:
+            # nearly always: all at once
+            sample = contents.draw(count, limiter.min_size)
+            self._after_draws()
+            if len(sample.keys) == count:
+                return sample
+            self._drawn.append(sample)
+        while (left := count - sum(len(part.keys) for part in self._drawn)) > 0:
+            allowed = limiter.num_samples(contents.counts, left)
+            if not allowed:
+                return None
+            self._drawn.append(contents.draw(allowed, limiter.min_size))
+            self._after_draws()
+        return self._take_drawn(count)
+
+    def _after_draws(self) -> None:
+        if self._pending:
+            self._let_in()
+        else:
+            self._changes.announce()
+
+    def _take_drawn(self, count: int) -> Sample:
+        whole = joined_samples(self._drawn)
+        self._drawn = [whole.part(slice(count, None))] if len(whole.keys) > count else []
+        return whole.part(slice(count)) if self._drawn else whole
+
+    def _sampling_timeout(self, count: int, timeout: float | None) -> RateLimitError:
+        with self._lock:
+            num_drawn = sum(len(part.keys) for part in self._drawn)
+            why = self._limiter.why_no_sample(self._contents.counts)
+        kept = f" {num_drawn} rows were drawn and are the first of the next call." if num_drawn else ""
+        return RateLimitError(
+            f"table {self.name!r}: {self._limiter.name} let {num_drawn} of {count} rows be drawn in {timeout:g} s: "
+            f"{why}.{kept}"
+        )
+
+    def places(self, sample: Sample) -> Ints:
+        """Return where the rows of a sample lie, int64 [6, n], for a reader of this table's history.
+
+        Raises:
+            TableError: the steps of an item are gone since it was drawn.
+        """
+        from stepwell.kernels.items import item_places
+
+        places = np.empty((6, len(sample.keys)), np.int64)
+        with self._lock:
+            missing = item_places(sample.episodes, sample.rows, self.history.records, self.history.base, places)
+        if missing >= 0:
+            raise TableError(
+                f"the steps of row {missing} of the sample were evicted since it was drawn. Read a sample before the "
+                "ring comes round, or raise its capacity."
+            )
+        return places
+
+    # items change and go
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Set the priorities of items.
+
+        Args:
+            keys: uint64 [n]; of one that comes twice the last priority stays.
+            priorities: float [n], or one for all; finite and not negative.
+
+        Returns:
+            How many of the keys were found. Those of items that are gone are counted in `info`, nothing else.
+
+        Raises:
+            TableError: a bad priority; nothing was changed.
+        """
+        return self.mutate(updates=(keys, priorities))
+
+    def delete(self, keys: Any) -> int:
+        """Remove items by key; return how many there were."""
+        return self.mutate(deletes=keys)
+
+    def mutate(self, *, updates: Mapping[int, float] | tuple[Any, Any] | None = None, deletes: Any = None) -> int:
+        """Remove items, and set the priorities of others, in one step.
+
+        Args:
+            updates: a mapping from keys to priorities, or two arrays, as of `update_priorities`.
+            deletes: keys; they are removed before the priorities are set.
+
+        Returns:
+            How many items were removed and how many priorities were set, in all.
+
+        Raises:
+            TableError: a bad priority; nothing was changed.
+        """
+        if isinstance(updates, Mapping):
+            updates = list(updates.keys()), list(updates.values())
+        keys = checked_keys(updates[0]) if updates is not None else None
+        priorities = checked_priorities(updates[1], len(keys)) if updates is not None and keys is not None else None
+        gone = None if deletes is None else checked_keys(deletes)
+        with self._lock:
+            num = 0 if gone is None else self._delete(gone)
+            if keys is not None and priorities is not None:
+                num += self._update(keys, priorities)
+        self._deliver()
+        return num
+
+    def _delete(self, keys: Keys) -> int:
+        slots = np.unique(self._contents.items.slots_of(keys))
+        slots = slots[slots >= 0]
+        if len(slots):
+            self._contents.remove(slots)
+            self._changes.announce()
+        return len(slots)
+
+    def _update(self, keys: Keys, priorities: Reals) -> int:
+        slots = self._contents.items.slots_of(keys)
+        counts = self._contents.counts
+        if len(slots) and slots.min() < 0:
+            is_there = slots >= 0
+            counts.missed_updates += len(slots) - int(np.count_nonzero(is_there))
+            slots, priorities = slots[is_there], priorities[is_there]
+        if len(slots):
+            self._contents.update(slots, priorities)
+            self._largest = max(self._largest, float(priorities.max()))
+            counts.updates += len(slots)
+        return len(slots)
+
+    def reset(self) -> None:
+        """Remove all items and begin to count anew; steps that are in the store by now make no items any more."""
+        with self._lock:
+            self._follow()
+            self._contents.clear()
+            self._pending.clear()
+            self._drawn.clear()
+            self._largest = 1.0
+            self._changes.announce()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        if self._notices:
+            self._notices.deliver(self)

@@ -8,6 +8,7 @@
     ├── StepError                (ValueError)         a step that does not fit the schema, refused before it is written
     ├── EpisodeNotFoundError     (KeyError)           no such episode
     ├── StoreNotFoundError       (FileNotFoundError)  no store at this path
+    ├── SegmentGoneError         (FileNotFoundError)  a segment that was evicted or compacted since the last refresh
     ├── StoreExistsError         (FileExistsError)    a store is there already
     ├── StoreVersionError        (ValueError)         written by a newer stepwell
     ├── StoreBusyError           (RuntimeError)       another process is writing what must stand still
@@ -40,6 +41,7 @@ __all__ = [
     "RateLimitError",
     "ReadOnlyError",
     "SchemaError",
+    "SegmentGoneError",
     "StateError",
     "StepError",
     "StepwellError",
@@ -80,6 +82,10 @@ class EpisodeNotFoundError(StepwellError, KeyError):
 
 class StoreNotFoundError(StepwellError, FileNotFoundError):
     """No store at this path."""
+
+
+class SegmentGoneError(StepwellError, FileNotFoundError):
+    """A segment is not there any more: a ring evicted it, or the store was compacted. Refresh, and go on."""
 
 
 class StoreExistsError(StepwellError, FileExistsError):

@@ -334,7 +334,12 @@ def table_of(segments, keep):
     names = ("start", "length", "rows", "origin", "time_ns", "terminated", "truncated", "interrupted")
     columns = {name: records[name] for name in names}
     segment = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    rest = {"is_open": np.zeros(len(records), bool), "record": np.concatenate([np.array(k, np.int64) for k in keep])}
+    rest = {
+        "is_open": np.zeros(len(records), bool),
+        "skipped": np.zeros(len(records), np.int64),
+        "goes_on": np.zeros(len(records), bool),
+        "record": np.concatenate([np.array(k, np.int64) for k in keep]),
+    }
     return EpisodeTable(segment=segment, **columns, **rest, read_metadata=lambda segment, record: {})
 
 

@@ -110,6 +110,7 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
         _copy_column(segment, name, feature, f"{target}/{name}")
     _copy_episodes(segment, target)
     progress = Progress.create(f"{target}/{PROGRESS}")
+    progress.carry(*segment.carried)
     progress.commit_episode(len(segment.records), segment.num_rows)
     progress.close()
 

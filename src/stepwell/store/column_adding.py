@@ -202,14 +202,20 @@ def _fill(
     index_of = dict(zip(table.record[shown].tolist(), shown.tolist(), strict=True))
     for place, record in enumerate(addition.store.segments[number].records):
         index = index_of.get(place)
+        start, rows = int(record["start"]), int(record["rows"])
         if index is not None:
             values = addition.column(index)
+            # a ring may have evicted the first steps of it
+            gone = int(table.start[index]) - start
+            if gone and not isinstance(column, RawColumn):
+                write(start, gone, [_blank(addition.feature)] * gone)
+            start, rows = start + gone, rows - gone
         elif isinstance(column, RawColumn):
             # rows that are not written are zeros already
             continue
         else:
             values = [_blank(addition.feature)] * int(record["length"])
-        write(int(record["start"]), int(record["rows"]), values)
+        write(start, rows, values)
         if index is not None and addition.progress is not None:
             addition.progress(index + 1, len(table))
 

@@ -1,5 +1,7 @@
 """Compaction: sealed segments with deleted or discarded episodes, and runs of small ones, are written anew.
 
+A ring's segments are not merged, and of its episodes those that are not shown any more are dropped, too.
+
 ::
 
     copy what is kept into staging/     →  arrangement: the new ones are hidden
@@ -23,10 +25,12 @@ import numpy.typing as npt
 from stepwell.schema import Schema
 from stepwell.store.arrangement import Arrangement, arranged_segments, read_arrangement, replace_arrangement
 from stepwell.store.deletion import read_deleted, replace_deleted
+from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import SEGMENTS, list_segments, locked_store, new_tag, reserve_ordinals, sync_directory
 from stepwell.store.maintenance import maintained_store
 from stepwell.store.merging import Source, merge_segments
+from stepwell.store.records import read_record
 from stepwell.store.recovery import recover_store
 from stepwell.store.segments import Segment
 
@@ -89,8 +93,9 @@ def _build(
     path: str, staging: str, schema: Schema, segment_bytes: int, progress: Callable[[int, int], None] | None
 ) -> list[_Replacement]:
     """Write all new segments into the staging directory."""
-    groups = _plan(path, schema, segment_bytes)
     with locked_store(path) as lock:
+        # under the lock: whoever evicts segments of a ring is done, and will not begin while there is a staging folder
+        groups = _plan(path, schema, segment_bytes)
         first = reserve_ordinals(path, lock, len(groups)) if groups else 0
     built = []
     for number, group in enumerate(groups):
@@ -113,14 +118,15 @@ def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal:
 def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     """Return the groups of neighbouring segments that become one new segment each."""
     shown, _ = arranged_segments(path)
-    deleted = read_deleted(path)
+    hidden, is_ring = np.concatenate([read_deleted(path), evicted_ids(path)]), read_record(path).capacity is not None
     groups: list[list[Source]] = []
     run: list[Source] = []
     run_bytes = 0
     for name, (_, is_sealed) in shown.items():
-        source = _source(f"{path}/{SEGMENTS}/{name}", schema, deleted) if is_sealed else None
+        source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden) if is_sealed else None
         size = 0 if source is None else _kept_bytes(source, schema)
-        if source is None or size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes:
+        # segments of a ring are as old as their last episode: those that are merged would grow younger
+        if source is None or is_ring or size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes:
             groups.append(run)
             run, run_bytes = [], 0
         if source is not None:
@@ -131,10 +137,10 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     return [group for group in groups if len(group) > 1 or (group and not group[0].kept.all())]
 
 
-def _source(directory: str, schema: Schema, deleted: Ids) -> Source:
+def _source(directory: str, schema: Schema, hidden: Ids) -> Source:
     segment = Segment(directory, schema)
-    is_deleted = np.isin(_first_ids(segment.ordinal, segment.records), deleted)
-    return Source(segment, ~segment.records["discarded"] & ~is_deleted)
+    is_hidden = np.isin(_first_ids(segment.ordinal, segment.records), hidden)
+    return Source(segment, ~segment.records["discarded"] & ~is_hidden)
 
 
 def _first_ids(ordinal: int, records: npt.NDArray[Any]) -> Ids:

@@ -16,6 +16,7 @@ from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
+from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
 from stepwell.store.linking import link_file
@@ -46,7 +47,8 @@ def concatenate(
 
     Returns:
         The new store, open for writing, with a uuid of its own. Step ids are new, ``origin`` is kept; deleted episodes
-        stay deleted.
+        stay deleted. It is no ring: of rings it holds the episodes that they show any step of, with what is left of
+        them on the disk.
 
     Raises:
         SchemaError: no stores, or other features, fps or metadata in one of them than in the first.
@@ -76,7 +78,8 @@ def concatenate(
         for store in stores:
             source = str(store.path)
             mapping = {} if record.schema is None else _take_store(source, target, ordinal, record.schema, link=link)
-            deleted.append(_moved_ids(read_deleted(source), mapping))
+            gone = [read_deleted(source), evicted_ids(source)]
+            deleted.append(_moved_ids(np.concatenate(gone), mapping))
             ordinal += len(mapping)
         if any(map(len, deleted)):
             replace_deleted(target, np.concatenate(deleted))

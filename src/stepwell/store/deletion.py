@@ -17,9 +17,10 @@ from stepwell.store.ids import step_id
 from stepwell.store.layout import DELETED, locked_store, replace_file
 
 if TYPE_CHECKING:
+    from stepwell.store.episodes import EpisodeTable
     from stepwell.store.store import Store
 
-__all__ = ["delete_episodes", "episode_indices", "read_deleted", "replace_deleted"]
+__all__ = ["add_deleted", "delete_episodes", "episode_indices", "read_deleted", "replace_deleted"]
 
 Ids = npt.NDArray[np.int64]
 TAIL = re.compile(rb"\ncrc32 ([0-9a-f]{8})\n")
@@ -45,19 +46,34 @@ def delete_episodes(store: Store, episodes: Any) -> int:
     if table.is_open.any():
         raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
     names = {store.segments[number].name for number in np.unique(table.segment)}
-    ordinals = np.array([segment.ordinal for segment in store.segments], np.int64)
+    ids = _first_ids(store, table)
     path = str(store.path)
     with locked_store(path):
         gone = names - arranged_segments(path)[0].keys()
         if gone:
             raise StoreBusyError(
-                f"{path} was compacted since it was refreshed: {', '.join(sorted(gone))} is gone, and indices may "
-                "mean other episodes. Call store.refresh() and find them again."
+                f"{path} was compacted since it was refreshed, or evicted steps: {', '.join(sorted(gone))} is gone, "
+                "and indices may mean other episodes. Call store.refresh() and find them again."
             )
         if len(table):
-            replace_deleted(path, np.union1d(read_deleted(path), step_id(ordinals[table.segment], table.start)))
+            replace_deleted(path, np.union1d(read_deleted(path), ids))
     store.refresh()
     return len(table)
+
+
+def add_deleted(store: str, ids: Ids) -> None:
+    """Hide the episodes that began at these steps, too."""
+    with locked_store(store):
+        replace_deleted(store, np.union1d(read_deleted(store), ids))
+
+
+def _first_ids(store: Store, table: EpisodeTable) -> Ids:
+    """Return the ids of the rows at which ended episodes were begun; a ring may show only a later part of them."""
+    ids = np.empty(len(table), np.int64)
+    for number in np.unique(table.segment):
+        segment, mine = store.segments[number], table.segment == number
+        ids[mine] = step_id(segment.ordinal, 0) | segment.records["start"][table.record[mine]]
+    return ids
 
 
 def read_deleted(store: str) -> Ids:

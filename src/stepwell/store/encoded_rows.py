@@ -12,7 +12,7 @@ from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
 
-__all__ = ["EncodedRows", "HasRows", "accept_encoded"]
+__all__ = ["EncodedRows", "HasRows", "accept_encoded", "row_of"]
 
 
 @runtime_checkable
@@ -109,6 +109,11 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
     if len(found):
         _check_first(name, feature, found[0])
     return found
+
+
+def row_of(column: Any, number: int) -> Any:
+    """Return one value of an accepted column; of `EncodedRows` those of that one row."""
+    return column[number : number + 1] if isinstance(column, EncodedRows) else column[number]
 
 
 def _check_first(name: str, feature: Feature, blob: bytes) -> None:

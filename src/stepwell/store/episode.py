@@ -9,10 +9,10 @@ import numpy as np
 
 from stepwell.errors import EpisodeNotFoundError
 from stepwell.store.counting import counted
-from stepwell.store.episodes import EpisodeTable
 from stepwell.store.ids import step_id
 
 if TYPE_CHECKING:
+    from stepwell.store.snapshot import Snapshot
     from stepwell.store.store import Store
 
 __all__ = ["Episode"]
@@ -31,12 +31,12 @@ class Episode(Mapping[str, Any]):
 
     __slots__ = ("_index", "_segment", "_store", "_table")
 
-    def __init__(self, store: Store, table: EpisodeTable, index: int) -> None:
+    def __init__(self, store: Store, snapshot: Snapshot, index: int) -> None:
         self._store = store
-        self._table = table
+        self._table = snapshot.table
         self._index = index
         # taken now: after a compaction the table's numbers mean other segments of the store
-        self._segment = store.segments[int(table.segment[index])]
+        self._segment = snapshot.segments[int(self._table.segment[index])]
 
     @property
     def index(self) -> int:
@@ -74,6 +74,16 @@ class Episode(Mapping[str, Any]):
         return bool(self._table.is_open[self._index])
 
     @property
+    def skipped(self) -> int:
+        """Steps of it that lie before its first one here: a ring evicted them, or has them in an earlier episode."""
+        return int(self._table.skipped[self._index])
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a ring cut it, since it is long, and the rest is a later episode of the store."""
+        return bool(self._table.goes_on[self._index])
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """What was given to ``end_episode``."""
         return self._table.metadata(self._index)
@@ -101,10 +111,11 @@ class Episode(Mapping[str, Any]):
             DecodeError: a row that its codec refuses; names the store, the episode and the steps.
         """
         begin = int(self._table.start[self._index])
+        zero = begin - self.skipped
         file = f"feature {name!r} ({name}.bin of segment {self._segment.name})"
 
         def name_rows(first: int, last: int) -> str:
-            steps = f"step {first - begin}" if first == last else f"steps {first - begin} to {last - begin}"
+            steps = f"step {first - zero}" if first == last else f"steps {first - zero} to {last - zero}"
             return f"{self._store.path}: episode {self._index}, {steps}, {file}"
 
         return self._segment.read_rows(name, begin + start, begin + stop, name_rows=name_rows)
@@ -120,19 +131,23 @@ class Episode(Mapping[str, Any]):
         return len(self._store.schema or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _find, (self._store, self._index, int(self._table.origin[self._index]))
+        return _find, (self._store, self._index, int(self._table.origin[self._index]), self.skipped)
 
     def __repr__(self) -> str:
-        flags = [flag for flag in ("terminated", "truncated", "interrupted", "is_open") if getattr(self, flag)]
+        flags = [
+            flag for flag in ("terminated", "truncated", "interrupted", "goes_on", "is_open") if getattr(self, flag)
+        ]
         ending = " ".join(flags) or "ended"
         return f"<Episode {self._index} of {self._store.path.name}  {counted(self.length, 'step')}  {ending}>"
 
 
-def _find(store: Store, index: int, origin: int) -> Episode:
+def _find(store: Store, index: int, origin: int, skipped: int) -> Episode:
     """Return the episode that began as the step ``origin``; it was number ``index`` when it was pickled."""
-    origins = store.episodes.origin
+    table = store.episodes
+    # the piece that holds its first step, or what is left of it
+    is_found = (table.origin == origin) & (table.skipped + table.length > skipped)
     # first by its number: what was concatenated twice has two of the same origin
-    places = [index] if index < len(origins) and origins[index] == origin else np.flatnonzero(origins == origin)
+    places = [index] if index < len(is_found) and is_found[index] else np.flatnonzero(is_found)
     if len(places) == 0:
         raise EpisodeNotFoundError(f"episode {index}, pickled before, is no more in {store.path}. Was it deleted?")
     return store[int(places[0])]

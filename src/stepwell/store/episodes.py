@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 
-__all__ = ["EPISODE_DTYPE", "EpisodeTable", "check_records", "num_ended_rows"]
+__all__ = ["EPISODE_DTYPE", "GOES_ON", "MAX_SKIPPED", "EpisodeTable", "check_records", "num_ended_rows"]
 
 EPISODE_DTYPE = np.dtype(
     [
@@ -28,9 +28,13 @@ EPISODE_DTYPE = np.dtype(
         ("truncated", "?"),
         ("interrupted", "?"),  # its writer died before end_episode
         ("discarded", "?"),  # taken back by discard_episode: never shown
-        ("pad", "V4"),
+        ("cut", "<u4"),  # GOES_ON in another segment; below it: steps written before this piece
     ]
 )
+
+
+GOES_ON = 1 << 31
+MAX_SKIPPED = GOES_ON - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class EpisodeTable:
         interrupted: bool [E], its writer died before ``end_episode``.
         is_open: bool [E], still being recorded: length and rows are what is committed.
         record: int64 [E], its place among the segment's records.
+        skipped: int64 [E], steps of the episode that lie before ``start``: a ring evicted them, or wrote them into an
+            earlier piece. Step 0 of the table's episode is number ``skipped`` of the one that was recorded.
+        goes_on: bool [E], a ring cut it here: the rest is another episode of the table, with the same ``origin``.
         read_metadata: from (segment, record) to an episode's metadata.
 
     Notes:
@@ -66,6 +73,8 @@ class EpisodeTable:
     interrupted: npt.NDArray[np.bool_]
     is_open: npt.NDArray[np.bool_]
     record: npt.NDArray[np.int64]
+    skipped: npt.NDArray[np.int64]
+    goes_on: npt.NDArray[np.bool_]
     read_metadata: Callable[[int, int], dict[str, Any]]
 
     def __len__(self) -> int:
@@ -88,8 +97,13 @@ def num_ended_rows(records: npt.NDArray[Any]) -> int:
     return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
 
 
-def check_records(records: npt.NDArray[Any], segment: str) -> None:
+def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0) -> None:
     """Refuse episode records that cannot be.
+
+    Args:
+        records: all of a segment, or some that follow those checked before.
+        segment: its name, for messages.
+        first_row: at which the first of them must begin.
 
     Raises:
         CorruptSegmentError: rows that do not follow each other, or a length that does not fit them.
@@ -97,9 +111,11 @@ def check_records(records: npt.NDArray[Any], segment: str) -> None:
     if len(records) == 0:
         return
     rows, length, start = records["rows"], records["length"], records["start"]
-    ends = rows.cumsum()
+    ends = rows.cumsum() + first_row
     # few numpy calls: a large store has thousands of segments to open
-    misplaced = start[0] != 0 or (start[1:] != ends[:-1]).any() or ((rows | start) >> 32).any() or ends[-1] >> 32
+    misplaced = (
+        start[0] != first_row or (start[1:] != ends[:-1]).any() or ((rows | start) >> 32).any() or ends[-1] >> 32
+    )
     if misplaced or ((rows - length) & ~1).any() or length.min() < 0:
         raise CorruptSegmentError(
             f"episodes.npy of segment {segment}: the rows of its {len(records)} episodes do not follow each other. "

@@ -26,7 +26,7 @@ from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.records import read_record
 
-__all__ = ["keep_for_undo", "maintained_store", "plan_undo", "recover_maintenance"]
+__all__ = ["is_maintained", "keep_for_undo", "maintained_store", "plan_undo", "recover_maintenance"]
 
 MAINTENANCE = "maintenance"
 STAGING = "staging"
@@ -44,6 +44,33 @@ def maintained_store(store: str) -> Iterator[str]:
         StoreBusyError: somebody else is at it.
         DiskFullError: no space, whatever the caller was about to write.
     """
+    try:
+        with _held(store):
+            _clean_up(store)
+            os.mkdir(f"{store}/{STAGING}")
+            try:
+                yield f"{store}/{STAGING}"
+            finally:
+                _clean_up(store)
+    except OSError as error:
+        if isinstance(error, StepwellError):
+            raise
+        raise disk_error(error, 0, store) from error
+
+
+def is_maintained(store: str) -> bool:
+    """Whether somebody is adding a column or compacting; ask under the store's lock."""
+    if not os.path.isdir(f"{store}/{STAGING}"):
+        return False
+    try:
+        with _held(store):
+            return False
+    except StoreBusyError:
+        return True
+
+
+@contextmanager
+def _held(store: str) -> Iterator[None]:
     descriptor = os.open(f"{store}/{MAINTENANCE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -52,16 +79,7 @@ def maintained_store(store: str) -> Iterator[str]:
             raise StoreBusyError(
                 f"a column is being added to {store}, or it is being compacted. Wait until that is done."
             ) from None
-        _clean_up(store)
-        os.mkdir(f"{store}/{STAGING}")
-        try:
-            yield f"{store}/{STAGING}"
-        finally:
-            _clean_up(store)
-    except OSError as error:
-        if isinstance(error, StepwellError):
-            raise
-        raise disk_error(error, 0, store) from error
+        yield
     finally:
         os.close(descriptor)
 

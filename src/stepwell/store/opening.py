@@ -11,12 +11,14 @@ from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
+from stepwell.store.capacity import Capacity
+from stepwell.store.eviction import Evictor
 from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file
 from stepwell.store.manifests import seal_json
-from stepwell.store.records import SEGMENT_BYTES, StoreRecord, read_record
+from stepwell.store.memory import memory_path
+from stepwell.store.records import SEGMENT_BYTES, StoreRecord, Sync, read_record
 from stepwell.store.recovery import recover_store
 from stepwell.store.store import Mode, Store
-from stepwell.store.writer import Sync
 
 __all__ = ["create", "open"]
 
@@ -29,12 +31,15 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     segment_bytes: int | str = SEGMENT_BYTES,
     sync: Sync = "none",
+    capacity: int | str | Capacity | None = None,
     exist_ok: bool = False,
 ) -> Store:
     """Create a store.
 
     Args:
-        path: of its directory, made with its parents; by custom it ends in ``.well``.
+        path: of its directory, made with its parents; by custom it ends in ``.well``. ":memory:": a new directory in
+            ``/dev/shm``, which goes with this process, or with its last `Store` of it; other processes open
+            ``store.path``.
         schema: name to feature. None: inferred from the first step that is written.
         fps: steps a second, if they are evenly spaced; needed for offsets in seconds.
         metadata: anything that JSON holds.
@@ -42,14 +47,21 @@ def create(
             an int, or a size such as "64 MiB".
         sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode",
             "step".
-        exist_ok: open the store that is there instead of refusing; its schema must be the same, or ``schema`` None.
+        capacity: of a ring: a number of steps, or a size such as "20 GB". Readers see exactly the newest steps that
+            fit, the oldest go to the step; discarded and deleted episodes do not count. Files go a segment at a time,
+            so that the disk holds the capacity, and about an eighth of it more for each writer. An episode that is
+            longer than two segments is cut in pieces. In bytes, a step counts as it lies on the disk: raw features
+            with their size, encoded ones with that of their rows and 8 bytes. Default: everything is kept.
+        exist_ok: open the store that is there instead of refusing; its schema and capacity must be the same, or
+            ``schema`` and ``capacity`` None.
 
     Returns:
         The store, open for writing.
 
     Raises:
         StoreExistsError: something is at the path already.
-        SchemaError: a feature that its codec cannot store, a schema unlike the store's, a setting that none can have.
+        SchemaError: a feature that its codec cannot store, a schema or capacity unlike the store's, a setting that
+            none can have.
 
     Example:
         >>> import tempfile, stepwell
@@ -57,13 +69,16 @@ def create(
         >>> store.schema
         <Schema action: raw 7 float32>
     """
-    directory = Path(path)
+    directory = Path(memory_path() if path == ":memory:" else path)
+    limit = None if capacity is None else Capacity.parse(capacity)
     if schema is not None:
         schema = schema if isinstance(schema, Schema) else Schema(schema)
         for name, feature in schema.items():
             _check_codec(name, feature)
+        if limit is not None:
+            limit.check(schema)
     if _is_taken(directory):
-        return _open_existing(directory, schema, exist_ok)
+        return _open_existing(directory, schema, limit, exist_ok)
     _check_settings(fps, sync)
     record = StoreRecord(
         schema=schema,
@@ -71,6 +86,7 @@ def create(
         metadata=dict(metadata or {}),
         segment_bytes=parse_bytes("segment_bytes", segment_bytes, error=SchemaError),
         sync=sync,
+        capacity=limit,
     )
     try:
         data = seal_json(record.to_json())
@@ -82,7 +98,7 @@ def create(
         is_new = not (directory / STORE_JSON).exists()
         if is_new:
             replace_file(str(directory / STORE_JSON), data)
-    return Store(str(directory), "a") if is_new else _open_existing(directory, schema, exist_ok)
+    return Store(str(directory), "a") if is_new else _open_existing(directory, schema, limit, exist_ok)
 
 
 def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
@@ -107,6 +123,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
     record = read_record(text)
     if mode == "a" and os.access(text, os.W_OK):
         recover_store(text, record.schema)
+        Evictor(text).evict()
     return Store(text, mode)
 
 
@@ -125,7 +142,7 @@ def _check_settings(fps: float | None, sync: str) -> None:
         raise SchemaError(f"sync={sync!r} is not one of {', '.join(map(repr, get_args(Sync)))}.")
 
 
-def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> Store:
+def _open_existing(directory: Path, schema: Schema | None, capacity: Capacity | None, exist_ok: bool) -> Store:
     if not exist_ok or not (directory / STORE_JSON).exists():
         what = "a store" if (directory / STORE_JSON).exists() else "something else"
         raise StoreExistsError(
@@ -134,6 +151,10 @@ def _open_existing(directory: Path, schema: Schema | None, exist_ok: bool) -> St
     store = open(directory)
     if schema is not None and store.schema is not None and store.schema != schema:
         raise SchemaError(f"{directory} has another schema: {store.schema}, not {schema}.")
+    if capacity is not None and store.capacity != capacity:
+        raise SchemaError(
+            f"{directory} has capacity {store.capacity}, not {capacity}. Leave capacity out to open it as it is."
+        )
     return store
 
 

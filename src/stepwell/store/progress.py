@@ -2,14 +2,17 @@
 
 ::
 
-    0        8         12    16     24         32          40       48      64
-    | magic  | version | pid | rows | episodes | opened_ns | sealed | (zero) |
+    0        8         12    16     24         32          40       48        56       64
+    | magic  | version | pid | rows | episodes | opened_ns | sealed | carried | origin |
 
 The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads
 ``rows``
 before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is not there.
 Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors the system
 calls between two appends do so in practice.)
+
+Where a ring cut an episode and it goes on in row 0 of this segment, ``carried`` is how many of its steps lie in earlier
+segments, and ``origin`` the id of its first step; else both are 0.
 
 The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead.
 """
@@ -32,6 +35,8 @@ NUM_BYTES = 64
 ROWS_WORD = 2
 EPISODES_WORD = 3
 SEALED_WORD = 5
+CARRIED_WORD = 6
+ORIGIN_WORD = 7
 
 
 class Progress:
@@ -117,6 +122,16 @@ class Progress:
     def mark_sealed(self) -> None:
         """Tell readers that hold this record that the segment is sealed under its own name."""
         self.words[SEALED_WORD] = 1
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Steps that the episode of row 0 has in earlier segments, and its origin; (0, 0) when it begins here."""
+        return self.words[CARRIED_WORD], self.words[ORIGIN_WORD]
+
+    def carry(self, steps: int, origin: int) -> None:
+        """Say that the episode of row 0 began in an earlier segment; before anything is committed."""
+        self.words[ORIGIN_WORD] = origin
+        self.words[CARRIED_WORD] = steps
 
     def commit_rows(self, rows: int) -> None:
         """Publish rows of the open episode."""

@@ -6,15 +6,17 @@ import uuid as uuids
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stepwell.errors import CorruptSegmentError, SchemaError, StoreNotFoundError, StoreVersionError
 from stepwell.schema import Schema
+from stepwell.store.capacity import Capacity
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
 from stepwell.store.manifests import open_json
-from stepwell.store.writer import Sync
 
-__all__ = ["SEGMENT_BYTES", "StoreRecord", "read_record"]
+__all__ = ["SEGMENT_BYTES", "StoreRecord", "Sync", "read_record"]
+
+Sync = Literal["none", "episode", "step"]
 
 SEGMENT_BYTES = 256 << 20
 
@@ -29,6 +31,7 @@ class StoreRecord:
         metadata: free, JSON types.
         segment_bytes: a segment is sealed at the first end of an episode beyond this size.
         sync: when writers wait for the disk, unless told otherwise.
+        capacity: of a ring; None keeps everything.
         uuid: its identity.
     """
 
@@ -37,6 +40,7 @@ class StoreRecord:
     metadata: dict[str, Any] = field(default_factory=dict)
     segment_bytes: int = SEGMENT_BYTES
     sync: Sync = "none"
+    capacity: Capacity | None = None
     uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
 
     def with_schema(self, schema: Schema) -> StoreRecord:
@@ -52,6 +56,7 @@ class StoreRecord:
             "fps": self.fps,
             "sync": self.sync,
             "segment_bytes": self.segment_bytes,
+            "capacity": None if self.capacity is None else self.capacity.to_json(),
             "metadata": self.metadata,
             "features": None if self.schema is None else self.schema.to_json(),
         }
@@ -73,6 +78,8 @@ class StoreRecord:
             metadata=record["metadata"],
             segment_bytes=record["segment_bytes"],
             sync=record["sync"],
+            # stores that are older than rings do not say
+            capacity=Capacity.from_json(record.get("capacity")),
             uuid=record["uuid"],
         )
 
@@ -94,5 +101,5 @@ def read_record(path: str) -> StoreRecord:
         ) from None
     try:
         return StoreRecord.from_json(open_json(data, name=str(file)), str(file))
-    except (KeyError, TypeError, AttributeError, SchemaError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
         raise CorruptSegmentError(f"{file} is not the record of a store: {error!r}.") from error

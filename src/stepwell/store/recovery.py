@@ -82,7 +82,7 @@ def _recover(path: str, schema: Schema) -> bool:
         if not os.path.isdir(path):
             return False
         rows, episodes = progress.rows, progress.episodes
-        rows, episodes = _close_open_episode(path, rows, episodes)
+        rows, episodes = _close_open_episode(path, rows, episodes, progress.carried)
         progress.commit_episode(episodes, rows)
         seal_segment(path, schema, rows=rows, episodes=episodes, sync=True)
         progress.mark_sealed()
@@ -102,7 +102,7 @@ def _finish_rename(path: str) -> bool:
     return True
 
 
-def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
+def _close_open_episode(path: str, rows: int, episodes: int, carried: tuple[int, int]) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = os.open(f"{path}/{EPISODES}", os.O_RDWR | os.O_CLOEXEC)
@@ -120,6 +120,8 @@ def _close_open_episode(path: str, rows: int, episodes: int) -> tuple[int, int]:
         record = np.zeros((), EPISODE_DTYPE)
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
+        if ended == 0 and carried[0]:
+            record["cut"], record["origin"] = carried
         record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns
         trim_lines(f"{path}/{METADATA}", episodes)
         with open(f"{path}/{METADATA}", "ab") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from stepwell.store.sealing import seal_segment
 from stepwell.store.segment_writer import SegmentWriter
@@ -18,13 +19,14 @@ class SealQueue:
 
     Args:
         sync: whether to wait until a sealed segment is on the disk.
+        sealed: called after each, in its thread.
 
     Notes:
         For one thread. A segment that cannot be sealed stays open, and the next open of the store seals it.
     """
 
-    def __init__(self, *, sync: bool) -> None:
-        self._sync = sync
+    def __init__(self, *, sync: bool, sealed: Callable[[], object]) -> None:
+        self._sync, self._sealed = sync, sealed
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
@@ -55,6 +57,8 @@ class SealQueue:
         try:
             seal_segment(segment.path, segment.schema, rows=segment.row, episodes=segment.num_episodes, sync=self._sync)
             progress.mark_sealed()
+            progress.close()
+            self._sealed()
         except BaseException as error:
             self._error = error
         finally:

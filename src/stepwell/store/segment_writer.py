@@ -18,7 +18,7 @@ from stepwell.errors import StepError
 from stepwell.schema import Schema
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, disk_error, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
-from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
     EPISODES,
@@ -55,6 +55,7 @@ class SegmentWriter:
         tag: the segment's tag, or None for a random one.
         confirm: called under the store's lock before anything is made; raises when there shall be no such segment.
         queue_bytes: values that may wait for slow codecs.
+        carried: of the episode that goes on here: its steps in earlier segments, and its origin.
 
     Raises:
         DiskFullError: no space for the first rows.
@@ -74,6 +75,7 @@ class SegmentWriter:
         tag: str | None = None,
         confirm: Callable[[], None] | None = None,
         queue_bytes: int = QUEUE_BYTES,
+        carried: tuple[int, int] = (0, 0),
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -85,6 +87,7 @@ class SegmentWriter:
         self.capacity = _first_capacity(self._fixed_bytes)
         self._metadata_end = 0
         self._queue_bytes = queue_bytes
+        self._carried = carried
         try:
             with locked_store(store) as lock:
                 if confirm is not None:
@@ -103,6 +106,7 @@ class SegmentWriter:
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
             self._progress = Progress.create(f"{directory}/{PROGRESS}")
             undo.callback(self._progress.close)
+            self._progress.carry(*self._carried)
             self.columns: dict[str, Column] = {}
             for name, feature in self.schema.items():
                 self.columns[name] = make_column(directory, name, feature, self.capacity)
@@ -133,6 +137,26 @@ class SegmentWriter:
         """Bytes of the committed rows on the disk."""
         encoded = (column for column in self.columns.values() if isinstance(column, EncodedColumn))
         return self.row * self._fixed_bytes + sum(column.num_bytes(self.row) for column in encoded)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows that were appended, and their bytes; about, while a codec is behind."""
+        ready = self._progress.rows
+        encoded = (column for column in self.columns.values() if isinstance(column, EncodedColumn))
+        blobs = sum(column.num_bytes(ready) for column in encoded)
+        return self.row, self.row * self._fixed_bytes + blobs * self.row // max(1, ready)
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Steps that the open episode has in earlier segments, and its origin."""
+        steps, origin = self._carried if self.episode_start == 0 else (0, 0)
+        return steps, origin if steps else step_id(self.ordinal, self.episode_start)
+
+    @property
+    def carry_on(self) -> tuple[int, int]:
+        """What is `carried` into the segment in which the open episode goes on."""
+        steps, origin = self.carried
+        return min(steps + self.row - self.episode_start, MAX_SKIPPED), origin
 
     @property
     def has_open_episode(self) -> bool:
@@ -204,6 +228,7 @@ class SegmentWriter:
         truncated: bool = False,
         interrupted: bool = False,
         discarded: bool = False,
+        goes_on: bool = False,
         origin: int | None = None,
         time_ns: int | None = None,
     ) -> int:
@@ -216,11 +241,12 @@ class SegmentWriter:
             truncated: the episode was cut.
             interrupted: its writer died or was closed in mid-episode.
             discarded: to be never shown.
-            origin: id of its first step when it was first written; None for its id here.
+            goes_on: it is cut here, and goes on in another segment.
+            origin: id of its first step when it was first written; None for what it is here.
             time_ns: when it ended; None for now.
         """
         start, length = self.episode_start, self.row - self.episode_start
-        end = self.row
+        end, (skipped, origin_here) = self.row, self.carried
         if final is not None:
             self._store_final(final)
             end += 1
@@ -234,13 +260,13 @@ class SegmentWriter:
             start,
             length,
             end - start,
-            step_id(self.ordinal, start) if origin is None else origin,
+            origin_here if origin is None else origin,
             time.time_ns() if time_ns is None else time_ns,
             terminated,
             truncated,
             interrupted,
             discarded,
-            b"",
+            skipped | GOES_ON * goes_on,
         )
         self._metadata_end += len(metadata)
         self.num_episodes += 1

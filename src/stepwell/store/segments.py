@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError, DecodeError
+from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Segment"]
 
+FIRST_RECORDS = 64
+
 
 class Segment:
     """One directory of a store: a run of whole episodes written by one writer.
@@ -38,7 +41,7 @@ class Segment:
         is_trimmed: take an ``.open`` directory whose files are cut to what is committed as sealed: for sealing itself.
 
     Raises:
-        FileNotFoundError: the segment is gone (evicted, compacted).
+        SegmentGoneError: the segment was evicted or compacted.
         CorruptSegmentError: its episode table is damaged.
 
     Notes:
@@ -46,7 +49,18 @@ class Segment:
         caller keeps and bounds them. They stay valid when the segment is sealed, renamed or removed.
     """
 
-    __slots__ = ("_directory", "_progress", "_schema", "is_sealed", "name", "num_rows", "ordinal", "records")
+    __slots__ = (
+        "_directory",
+        "_progress",
+        "_records",
+        "_schema",
+        "carried",
+        "is_sealed",
+        "name",
+        "num_rows",
+        "ordinal",
+        "records",
+    )
 
     def __init__(self, directory: str, schema: Schema, *, is_trimmed: bool = False) -> None:
         parsed = parse_segment_name(os.path.basename(directory))
@@ -58,7 +72,11 @@ class Segment:
         self._schema = schema
         self._progress: Progress | None = None
         self.num_rows = 0
-        self.records: npt.NDArray[Any] = np.empty(0, EPISODE_DTYPE)
+        # (steps, origin) of the open episode that went on in row 0, see progress.py
+        self.carried = (0, 0)
+        # room for more of them; what is handed out is a view of its front, which never changes
+        self._records = np.empty(0, np.uint8)
+        self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
         if self.is_sealed:
             self._load_sealed()
         else:
@@ -218,6 +236,7 @@ class Segment:
         try:
             if self._progress is None:
                 self._progress = Progress.open(f"{self._directory}/{PROGRESS}")
+                self.carried = self._progress.carried
         except FileNotFoundError:
             self._become_sealed()
             return
@@ -227,7 +246,7 @@ class Segment:
         # rows before episodes: see progress.py
         rows, episodes = self._progress.rows, self._progress.episodes
         if episodes != len(self.records):
-            self.records = self._read_records(episodes)
+            self._add_records(episodes)
         self.num_rows = max(rows, num_ended_rows(self.records))
 
     def _become_sealed(self) -> None:
@@ -240,27 +259,42 @@ class Segment:
         self._load_sealed()
 
     def _load_sealed(self) -> None:
-        self.records = self._read_records(None)
+        self._add_records(None)
         self.num_rows = num_ended_rows(self.records)
 
-    def _read_records(self, count: int | None) -> npt.NDArray[Any]:
-        """Read the first ``count`` records of the episode table, or all of a sealed one."""
-        header = header_size(EPISODE_DTYPE, ())
+    def _add_records(self, count: int | None) -> None:
+        """Take in the records that came since; ``count`` is how many there are now, None: all of a sealed segment."""
+        size, known = EPISODE_DTYPE.itemsize, len(self.records)
+        data, num = self._read_records(known, count)
+        fresh = np.frombuffer(data, EPISODE_DTYPE)
+        check_records(fresh, self.name, first_row=num_ended_rows(self.records))
+        if num * size > len(self._records):
+            room = num if count is None else max(2 * num, FIRST_RECORDS)
+            grown = np.zeros(room * size, np.uint8)
+            grown[: known * size] = self._records[: known * size]
+            self._records = grown
+        self._records[known * size : num * size] = np.frombuffer(data, np.uint8)
+        self.records = self._records[: num * size].view(EPISODE_DTYPE)
+        self.records.flags.writeable = False
+
+    def _read_records(self, known: int, count: int | None) -> tuple[bytes, int]:
+        """Return the records from number ``known`` on, as bytes, and how many there are in all."""
+        header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
         descriptor = self._open(EPISODES)
         try:
-            size = os.fstat(descriptor).st_size
-            want = size - header if count is None else count * EPISODE_DTYPE.itemsize
-            data = os.pread(descriptor, header + max(want, 0), 0)
+            length = os.fstat(descriptor).st_size - header
+            num = length // size if count is None else count
+            is_whole = length == num * size if count is None else length >= num * size
+            if num < known or not is_whole:
+                raise self._damaged(EPISODES, f"{length + header} bytes are not whole records")
+            if count is None and os.pread(descriptor, header, 0) != header_bytes(EPISODE_DTYPE, (), num):
+                raise self._damaged(EPISODES, f"its header is not that of {num} records")
+            data = os.pread(descriptor, (num - known) * size, header + known * size)
         finally:
             os.close(descriptor)
-        if want < 0 or len(data) != header + want or want % EPISODE_DTYPE.itemsize:
-            raise self._damaged(EPISODES, f"{size} bytes are not whole records")
-        num = want // EPISODE_DTYPE.itemsize
-        if count is None and data[:header] != header_bytes(EPISODE_DTYPE, (), num):
-            raise self._damaged(EPISODES, f"its header is not that of {num} records")
-        records = np.frombuffer(data, EPISODE_DTYPE, num, header)
-        check_records(records, self.name)
-        return records
+        if len(data) != (num - known) * size:
+            raise self._damaged(EPISODES, f"{len(data)} bytes of {num - known} records are there")
+        return data, num
 
     def _map_npy(self, file: str, need: int) -> npt.NDArray[np.uint8]:
         descriptor = self._open(file)
@@ -280,10 +314,18 @@ class Segment:
         except FileNotFoundError:
             sealed = self._directory.removesuffix(OPEN_SUFFIX)
             if sealed != self._directory and os.path.isdir(sealed):
-                return os.open(f"{sealed}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-            if not os.path.isdir(self._directory):
-                raise
+                with suppress(FileNotFoundError):
+                    return os.open(f"{sealed}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+            if not os.path.isdir(self._directory) and not os.path.isdir(sealed):
+                raise self._gone() from None
             raise self._damaged(file, "the file is missing") from None
+
+    def _gone(self) -> SegmentGoneError:
+        store = os.path.dirname(os.path.dirname(self._directory))
+        return SegmentGoneError(
+            f"segment {self.name} of {store} is not there any more: a ring evicted it (its oldest steps go when new "
+            "ones come), or the store was compacted. Call refresh() of the store, view or loader, and go on."
+        )
 
     def _damaged(self, file: str, what: str) -> CorruptSegmentError:
         return CorruptSegmentError(f'{file} of segment {self.name}: {what}. Run "stepwell verify PATH".')

@@ -11,16 +11,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.arrangement import Arrangement, arranged_segments
+from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
-from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable, num_ended_rows
-from stepwell.store.ids import step_id
+from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
@@ -31,10 +30,13 @@ from stepwell.store.layout import (
     reserve_ordinals,
 )
 from stepwell.store.manifests import seal_json
-from stepwell.store.records import StoreRecord, read_record
+from stepwell.store.memory import hold_memory
+from stepwell.store.records import StoreRecord, Sync, read_record
+from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
 from stepwell.store.segments import Segment
 from stepwell.store.sequential_columns import QUEUE_BYTES
-from stepwell.store.writer import Sync, Writer
+from stepwell.store.snapshot import Snapshot
+from stepwell.store.writer import Writer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -84,8 +86,11 @@ class Store:
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
         self._metadata: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._shown: dict[str, ShownRows] = {}
+        hold_memory(self, self._path)
         self._list_segments()
-        self._build_table()
+        self._read_deleted()
+        self._take_snapshot()
 
     # what it is
 
@@ -120,27 +125,32 @@ class Store:
         return MappingProxyType(self._record.metadata)
 
     @property
+    def capacity(self) -> Capacity | None:
+        """How much it keeps, if it is a ring: the oldest steps beyond that are not shown, and go."""
+        return self._record.capacity
+
+    @property
     def segments(self) -> list[Segment]:
         """Its segments by ordinal, as of the last refresh."""
-        return self._ordered
+        return self._snapshot.segments
 
     @property
     def episodes(self) -> EpisodeTable:
-        """The table of its episodes, as of the last refresh."""
-        return self._table
+        """The table of its episodes, as of the last refresh; made when it is first asked for."""
+        return self._snapshot.table
 
     @property
     def num_episodes(self) -> int:
         """Episodes, those still being recorded included."""
-        return len(self._table)
+        return len(self.episodes)
 
     @property
     def num_steps(self) -> int:
         """Steps; final rows do not count."""
-        return int(self._table.length.sum())
+        return int(self.episodes.length.sum())
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.episodes)
 
     def __bool__(self) -> bool:
         return True
@@ -155,11 +165,12 @@ class Store:
                 f"store[{index!r}]: the key is an episode's number. For a feature of an episode: store[0][name]; "
                 "for some of the episodes: View(store).select(...)."
             )
-        count = len(self._table)
+        snapshot = self._snapshot
+        count = len(snapshot.table)
         if not -count <= index < count:
             there = f"has {count}: {-count} to {count - 1}" if count else "has none yet"
             raise EpisodeNotFoundError(f"no episode {index}. {self._path} {there}.")
-        return Episode(self, self._table, index % count)
+        return Episode(self, snapshot, index % count)
 
     def __repr__(self) -> str:
         return self.info().line
@@ -194,17 +205,22 @@ class Store:
         for segment in self._live:
             changed |= self._refresh_segment(segment)
         if self._mtime(DELETED) != self._deleted_time:
-            changed = True
+            changed |= self._read_deleted()
         if changed:
-            self._build_table()
+            self._take_snapshot()
         return changed
 
     def _refresh_segment(self, segment: Segment) -> bool:
         try:
             return segment.refresh()
         except FileNotFoundError:
-            self._listed_time = -1
-            return self._segments.pop(segment.name, None) is not None
+            return self._forget(segment.name)
+
+    def _forget(self, name: str) -> bool:
+        """Leave out a segment that is gone; the directory is looked at again at the next refresh."""
+        self._listed_time = -1
+        self._shown.pop(name, None)
+        return self._segments.pop(name, None) is not None
 
     def _list_segments(self) -> bool:
         """Look at the directory again; True when segments came, went or were sealed."""
@@ -224,6 +240,7 @@ class Store:
         for name in self._segments.keys() - found.keys():
             del self._segments[name]
             self._metadata.pop(name, None)
+            self._shown.pop(name, None)
             changed = True
         for name, (_, is_sealed) in found.items():
             if name not in self._segments and self.schema is not None:
@@ -242,17 +259,36 @@ class Store:
         self._listed_time = -1
         return False
 
-    def _build_table(self) -> None:
+    def _read_deleted(self) -> bool:
+        """Read the list of deleted episodes again; True when it is another one."""
         self._deleted_time = self._trusted_mtime(DELETED)
-        self._deleted = read_deleted(self._path)
-        key = self._arrangement.key
+        before, found = self._deleted, read_deleted(self._path)
+        if np.array_equal(before, found):
+            return False
+        self._deleted = found
+        return True
+
+    def _take_snapshot(self) -> None:
+        """Take note of what there is now; all that is shown follows from it."""
+        key, first_rows = self._arrangement.key, None
+        if self.capacity is not None:
+            self._follow_ring(self.capacity)
         ordered = sorted(self._segments.values(), key=lambda segment: key(segment.ordinal, segment.name))
-        self._ordered = ordered
-        self._live = [segment for segment in self._ordered if not segment.is_sealed]
-        # a table keeps the segments that its numbers mean: after a compaction they mean others
-        self._table = _episode_table(
-            ordered, self._deleted, lambda segment, record: self._read_metadata(ordered[segment], record)
-        )
+        if self.capacity is not None:
+            first_rows = visible_from([self._shown[segment.name] for segment in ordered], self.capacity.amount)
+        self._live = [segment for segment in ordered if not segment.is_sealed]
+        self._snapshot = Snapshot(ordered, self._deleted, self._read_metadata, first_rows)
+
+    def _follow_ring(self, capacity: Capacity) -> None:
+        for name, segment in list(self._segments.items()):
+            shown = self._shown.get(name)
+            if shown is None:
+                assert self.schema is not None
+                shown = self._shown[name] = ShownRows(segment, capacity, self.schema)
+            try:
+                shown.follow(self._deleted)
+            except FileNotFoundError:
+                self._forget(name)
 
     def _read_metadata(self, found: Segment, record: int) -> dict[str, Any]:
         if record >= len(found.records):
@@ -304,7 +340,7 @@ class Store:
         return Writer(
             self,
             sync=sync,
-            segment_bytes=self._record.segment_bytes,
+            limit=SegmentLimit(self._record.segment_bytes, self._record.capacity),
             queue_bytes=parse_bytes("queue_bytes", queue_bytes, least=0),
             ordinal=ordinal,
             tag=tag,
@@ -324,6 +360,8 @@ class Store:
                 stamp = self._trusted_mtime(STORE_JSON)
                 self._take_record(read_record(self._path), stamp)
                 if self.schema is None:
+                    if self.capacity is not None:
+                        self.capacity.check(inferred)
                     self.replace_record(self._record.with_schema(inferred))
         schema = self.schema
         if schema is None:
@@ -339,6 +377,7 @@ class Store:
         if record.schema != self._record.schema:
             # segments know their features
             self._segments.clear()
+            self._shown.clear()
             self._listed_time = -1
         self._record_time, self._record = stamp, record
 
@@ -374,7 +413,7 @@ class Store:
         """
         from stepwell.store.statistics import aggregate
 
-        table = self._table if episodes is None else self._table.take(episodes)
+        table = self.episodes if episodes is None else self.episodes.take(episodes)
         return aggregate([(self, table)], names)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -431,9 +470,9 @@ class Store:
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         self._segments.clear()
-        self._ordered = []
+        self._shown.clear()
         self._live = []
-        self._table = self._table.take(slice(0, 0))
+        self._snapshot = Snapshot([], self._deleted, self._read_metadata)
 
     def __enter__(self) -> Store:
         return self
@@ -445,47 +484,3 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._path, self._mode)
-
-
-def _episode_table(
-    segments: list[Segment], deleted: npt.NDArray[np.int64], read_metadata: Callable[[int, int], dict[str, Any]]
-) -> EpisodeTable:
-    """Return the table of all shown episodes of ``segments``, the open ones of live segments included."""
-    parts: list[npt.NDArray[Any]] = []
-    opened: list[int] = []
-    for segment in segments:
-        records = segment.records
-        ended = num_ended_rows(records)
-        if segment.num_rows > ended and not segment.is_sealed:
-            tail = np.zeros(1, EPISODE_DTYPE)
-            tail["start"], tail["length"], tail["rows"] = ended, segment.num_rows - ended, segment.num_rows - ended
-            tail["origin"] = step_id(segment.ordinal, ended)
-            records = np.concatenate([records, tail])
-            opened.append(sum(len(part) for part in parts) + len(records) - 1)
-        parts.append(records)
-    # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
-    all_records = np.frombuffer(b"".join([part.tobytes() for part in parts]), EPISODE_DTYPE)
-    counts = np.array([len(part) for part in parts], np.int64)
-    segment_of = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-    first = np.cumsum(counts) - counts
-    is_open = np.zeros(len(all_records), bool)
-    is_open[opened] = True
-    table = EpisodeTable(
-        segment=segment_of,
-        start=all_records["start"].copy(),
-        length=all_records["length"].copy(),
-        rows=all_records["rows"].copy(),
-        origin=all_records["origin"].copy(),
-        time_ns=all_records["time_ns"].copy(),
-        terminated=all_records["terminated"].copy(),
-        truncated=all_records["truncated"].copy(),
-        interrupted=all_records["interrupted"].copy(),
-        is_open=is_open,
-        record=np.arange(len(all_records)) - first[segment_of] if parts else np.empty(0, np.int64),
-        read_metadata=read_metadata,
-    )
-    hidden = all_records["discarded"].copy()
-    if len(deleted):
-        ordinals = np.array([segment.ordinal for segment in segments], np.int64)
-        hidden |= np.isin(step_id(ordinals[segment_of], table.start), deleted)
-    return table.take(~hidden) if hidden.any() else table

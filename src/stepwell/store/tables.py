@@ -29,6 +29,7 @@ from stepwell.store.counting import counted
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
+    from stepwell.store.capacity import Capacity
 
 __all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
 
@@ -69,6 +70,7 @@ class StoreTable:
     """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
 
     Args:
+        capacity: of a ring, for people: "100,000 steps", "20.0 GB"; else None.
         lengths: (min, median, max) steps of an episode; None without episodes.
         length_counts: episodes in each of at most 16 equal bins from the shortest to the longest.
     """
@@ -79,6 +81,7 @@ class StoreTable:
     num_steps: int
     num_segments: int
     fps: float | None
+    capacity: str | None
     features: tuple[FeatureRow, ...]
     lengths: tuple[int, float, int] | None
     length_counts: tuple[int, ...]
@@ -102,6 +105,8 @@ class StoreTable:
         parts = [self.name, counted(self.num_episodes, "episode"), counted(self.num_steps, "step")]
         if self.fps is not None:
             parts.append(f"{self.fps:g} fps")
+        if self.capacity is not None:
+            parts.append(f"ring of {self.capacity}")
         ratio = (
             "" if self.ratio is None or all(row.codec == "raw" for row in self.features) else f" ({self.ratio:.1f}x)"
         )
@@ -174,6 +179,7 @@ def make_table(store: Store) -> StoreTable:
         num_steps=store.num_steps,
         num_segments=len(store.segments),
         fps=store.fps,
+        capacity=None if store.capacity is None else _capacity(store.capacity),
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
         lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
         length_counts=_bins(lengths),
@@ -217,6 +223,10 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
     step_bytes = stored / num_rows if num_rows and _is_sequential(feature) else None
     return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes)
+
+
+def _capacity(capacity: Capacity) -> str:
+    return str(capacity) if capacity.unit == "steps" else human_bytes(capacity.amount)
 
 
 def _is_sequential(feature: Feature) -> bool:

@@ -14,7 +14,15 @@ from stepwell.errors import StepError
 from stepwell.schema import Feature, Schema
 from stepwell.store.encoded_rows import HasRows, accept_encoded
 
-__all__ = ["accept_column", "acceptor", "missing_features_error"]
+__all__ = [
+    "accept_column",
+    "accept_columns",
+    "accept_final",
+    "acceptor",
+    "check_mapping",
+    "is_column",
+    "missing_features_error",
+]
 
 PYTHON_VALUES = (bool, int, float, complex, list, tuple)
 
@@ -168,6 +176,63 @@ def _from_python(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int |
             return array.astype(dtype)
     except FloatingPointError as error:
         raise StepError(f"feature {name!r}: {value!r} is outside of {dtype}.") from error
+
+
+def accept_columns(schema: Schema, columns: Mapping[str, Any], *, finals: bool) -> tuple[list[Any], int]:
+    """Return accepted columns in the schema's order and the number of steps.
+
+    Args:
+        schema: the features.
+        columns: name to column of every feature.
+        finals: whether features with ``final`` may have one more.
+
+    Raises:
+        StepError: names, values or lengths that do not fit.
+    """
+    if columns.keys() != schema.keys():
+        raise missing_features_error(schema, columns)
+    accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
+    counts = [len(values) for values in accepted]
+    count = min(counts)
+    if counts.count(count) == len(counts):
+        return accepted, count
+    lengths = dict(zip(schema, counts, strict=True))
+    extra = {name for name, length in lengths.items() if length != count}
+    if extra and not (
+        finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
+    ):
+        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        finals_here = ", ".join(schema.final_names) or "none here"
+        allowed = f" Only features with final=True ({finals_here}) may have one more, all of them."
+        raise StepError(f"columns of different lengths: {told}.{allowed if finals else ''}")
+    return accepted, count
+
+
+def accept_final(schema: Schema, final: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the accepted values of a final row; StepError when it has other features than those with ``final``."""
+    names = schema.final_names
+    if final.keys() == set(names):
+        return {name: acceptor(name, schema[name])(value) for name, value in final.items()}
+    missing = ", ".join(repr(name) for name in names if name not in final)
+    unknown = ", ".join(repr(name) for name in final if name not in names)
+    parts = [f"final lacks {missing}"] * bool(missing) + [f"final has {unknown}"] * bool(unknown)
+    needed = f"It needs all features with final=True: {', '.join(map(repr, names))}." if names else ""
+    declared = " Declare others with final=True." if unknown else ""
+    raise StepError(f"{' and '.join(parts)}. {needed}{declared}")
+
+
+def check_mapping(given: Any) -> None:
+    """Raise StepError for what is no mapping of names to values."""
+    if not isinstance(given, Mapping):
+        raise StepError(f"got a {type(given).__name__}. Give a mapping of feature names to values, or keywords.")
+
+
+def is_column(values: Any) -> bool:
+    """Whether something may be a column: it has a length, and values by number."""
+    # an array of no dimensions has a __len__ that raises
+    if isinstance(values, HasRows):
+        return True
+    return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0
 
 
 def _text(name: str, value: Any) -> str:

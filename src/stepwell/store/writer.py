@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_schema
 from stepwell.store.counting import counted
-from stepwell.store.encoded_rows import EncodedRows, HasRows
+from stepwell.store.deletion import add_deleted
+from stepwell.store.encoded_rows import HasRows, row_of
+from stepwell.store.eviction import Evictor
+from stepwell.store.ids import step_id
+from stepwell.store.records import Sync
+from stepwell.store.ring import SegmentLimit
 from stepwell.store.seal_queue import SealQueue
 from stepwell.store.segment_writer import SegmentWriter, encode_metadata
-from stepwell.store.values import accept_column, acceptor, missing_features_error
+from stepwell.store.values import (
+    accept_columns,
+    accept_final,
+    acceptor,
+    check_mapping,
+    is_column,
+    missing_features_error,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from stepwell.store.store import Store
 
-__all__ = ["Sync", "Writer"]
+__all__ = ["Writer"]
 
-Sync = Literal["none", "episode", "step"]
 _ndarray = np.ndarray
 
 
@@ -51,6 +63,10 @@ class Writer:
         ``sync="episode"`` and ``"step"`` extend that to a loss of power. Slow codecs have a thread each. An error there
         is raised by the next call, and closes the writer: what was committed is kept, the rest of the open episode is
         not. `end_episode`, `add_episode`, `discard_episode`, `flush` and `close` wait for what is queued.
+
+        In a ring an episode that outgrows two segments is cut between two calls: what `append` was given becomes the
+        final row of the piece before, of features with ``final=True``, and the first step of the next piece. Steps
+        that are given at once stay together. Sealing a segment evicts those beyond the capacity, in the background.
     """
 
     def __init__(
@@ -58,19 +74,24 @@ class Writer:
         store: Store,
         *,
         sync: Sync,
-        segment_bytes: int,
+        limit: SegmentLimit,
         queue_bytes: int,
         ordinal: int | None = None,
         tag: str | None = None,
     ) -> None:
         self._store = store
         self._sync: Sync = sync
-        self._segment_bytes = segment_bytes if ordinal is None else None
+        # one segment with a given ordinal is never full
+        self._limit = limit if ordinal is None else SegmentLimit(sys.maxsize)
+        self._look_row = sys.maxsize
+        # ids of the first steps of the open episode's pieces in earlier segments
+        self._pieces: list[int] = []
         self._queue_bytes = queue_bytes
         self._ordinal, self._tag = ordinal, tag
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
-        self._seals = SealQueue(sync=sync != "none")
+        evictor = Evictor(str(store.path)) if limit.capacity is not None else None
+        self._seals = SealQueue(sync=sync != "none", sealed=(lambda: None) if evictor is None else evictor.evict)
         self._is_closed = False
         self._schema: Schema | None = None
         self._checks: list[tuple[str, Any, Any, Any]] = []
@@ -108,11 +129,13 @@ class Writer:
                     value = accept(value)
                 values.append(value)
             if len(step) == len(values):
+                if segment.row >= self._look_row and self._is_overlong(segment):
+                    return self._cut(segment, values, lambda new: new.append(values))
                 return segment.append(values)
         except KeyError:
             pass
         except TypeError:
-            _check_mapping(step)
+            check_mapping(step)
             raise
         except Exception:
             self._leave_if_failed(segment)
@@ -131,17 +154,22 @@ class Writer:
         Raises:
             StepError: as for `append`, or columns of different lengths; nothing was written.
         """
-        _check_mapping(columns)
+        check_mapping(columns)
         segment = self._segment
         plain = self._plain_columns(columns)
         if segment is not None and plain is not None and self._pid == os.getpid():
-            with self._left_if_failed(segment):
-                return segment.append_rows(plain, len(plain[0]))
+            return self._append_rows(segment, plain, len(plain[0]))
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
-        accepted, count = self._accept_columns(columns, finals=False)
+        accepted, count = accept_columns(segment.schema, columns, finals=False)
+        return self._append_rows(segment, accepted, count)
+
+    def _append_rows(self, segment: SegmentWriter, columns: list[Any], count: int) -> int:
         with self._left_if_failed(segment):
-            return segment.append_rows(accepted, count)
+            if count and segment.row >= self._look_row and self._is_overlong(segment):
+                first = [row_of(values, 0) for values in columns]
+                return self._cut(segment, first, lambda new: new.append_rows(columns, count))
+            return segment.append_rows(columns, count)
 
     def end_episode(
         self,
@@ -171,12 +199,13 @@ class Writer:
         segment = self._segment
         if segment is None or not segment.has_open_episode:
             raise StepError("there are no steps since the last end_episode. Append at least one.")
-        finals = None if final is None else self._accept_final(dict(flatten(final)))
+        finals = None if final is None else accept_final(segment.schema, dict(flatten(final)))
         line = encode_metadata(metadata)
         with self._left_if_failed(segment):
             place = segment.end_episode(
                 metadata=line, final=finals, terminated=bool(terminated), truncated=bool(truncated)
             )
+        self._pieces.clear()
         self._roll(segment)
         return place
 
@@ -209,21 +238,21 @@ class Writer:
         """
         if self._segment is not None and self._segment.has_open_episode:
             raise StepError("an episode is open. Call end_episode or discard_episode first.")
-        _check_mapping(columns)
+        check_mapping(columns)
         line = encode_metadata(metadata)
         columns = dict(flatten(columns))
         segment = self._begin_columns(columns)
-        accepted, count = self._accept_columns(columns, finals=True)
+        accepted, count = accept_columns(segment.schema, columns, finals=True)
         if count == 0:
             raise StepError("an episode needs at least one step, got columns of 0 steps.")
         names = list(segment.schema)
         finals = {
-            name: _final_of(values, count) for name, values in zip(names, accepted, strict=True) if len(values) > count
+            name: row_of(values, count) for name, values in zip(names, accepted, strict=True) if len(values) > count
         }
         if final is not None:
             if finals:
                 raise StepError("the final row was given twice: by columns of T + 1, and by final.")
-            finals = self._accept_final(dict(flatten(final)))
+            finals = accept_final(segment.schema, dict(flatten(final)))
         with self._left_if_failed(segment):
             segment.append_rows([values[:count] for values in accepted], count)
             place = segment.end_episode(
@@ -242,6 +271,9 @@ class Writer:
         if segment is not None and segment.has_open_episode:
             with self._left_if_failed(segment):
                 segment.end_episode(metadata=encode_metadata({}), discarded=True)
+            if self._pieces:
+                add_deleted(str(self._store.path), np.array(self._pieces, np.int64))
+                self._pieces.clear()
 
     def flush(self) -> None:
         """Wait until all that was appended is on the disk, whatever ``sync`` says."""
@@ -309,23 +341,28 @@ class Writer:
     def _begin(self, step: Mapping[str, Any]) -> SegmentWriter:
         """Return the segment to write to, made on the first step."""
         self._check_usable()
-        _check_mapping(step)
+        check_mapping(step)
         if self._segment is None:
             schema = self._store.ensure_schema(lambda: infer_schema(step))
             self._bind(schema)
-            self._segment = SegmentWriter(
-                str(self._store.path),
-                schema,
-                sync=self._sync,
-                ordinal=self._ordinal,
-                tag=self._tag,
-                confirm=lambda: self._store.check_schema(schema),
-                queue_bytes=self._queue_bytes,
-            )
+            self._segment = self._make_segment(schema)
+            self._look_row = 0 if self._limit.capacity is not None else sys.maxsize
         return self._segment
 
+    def _make_segment(self, schema: Schema, *, carried: tuple[int, int] = (0, 0)) -> SegmentWriter:
+        return SegmentWriter(
+            str(self._store.path),
+            schema,
+            sync=self._sync,
+            ordinal=self._ordinal,
+            tag=self._tag,
+            confirm=lambda: self._store.check_schema(schema),
+            queue_bytes=self._queue_bytes,
+            carried=carried,
+        )
+
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
-        bad = [name for name, values in columns.items() if not _is_column(values)]
+        bad = [name for name, values in columns.items() if not is_column(values)]
         encoded = [name for name, values in columns.items() if isinstance(values, HasRows)]
         if bad:
             raise StepError(
@@ -345,7 +382,7 @@ class Writer:
             inferred = infer_schema(first, final=longer or None)
             # refused, if it must be, before the store has a schema for ever
             self._bind(inferred)
-            self._accept_columns(columns, finals=True)
+            accept_columns(inferred, columns, finals=True)
             self._store.ensure_schema(lambda: inferred)
         return self._begin({})
 
@@ -385,40 +422,42 @@ class Writer:
             return None
         return accepted
 
-    def _accept_columns(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[list[Any], int]:
-        """Return accepted columns in the schema's order and the number of steps."""
-        schema = self._schema
-        assert schema is not None
-        if columns.keys() != schema.keys():
-            raise missing_features_error(schema, columns)
-        accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
-        counts = [len(values) for values in accepted]
-        count = min(counts)
-        if counts.count(count) == len(counts):
-            return accepted, count
-        lengths = dict(zip(schema, counts, strict=True))
-        extra = {name for name, length in lengths.items() if length != count}
-        if extra and not (
-            finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
-        ):
-            told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-            finals_here = ", ".join(schema.final_names) or "none here"
-            allowed = f" Only features with final=True ({finals_here}) may have one more, all of them."
-            raise StepError(f"columns of different lengths: {told}.{allowed if finals else ''}")
-        return accepted, count
-
-    def _accept_final(self, final: Mapping[str, Any]) -> dict[str, Any]:
-        schema = self._schema
-        assert schema is not None
-        if final.keys() != set(schema.final_names):
-            raise StepError(_wrong_final(final, schema.final_names))
-        return {name: acceptor(name, schema[name])(value) for name, value in final.items()}
-
     # the way out
+
+    def _is_overlong(self, segment: SegmentWriter) -> bool:
+        self._look_row = self._limit.next_look(segment.row)
+        return segment.has_open_episode and self._limit.is_overlong(*segment.size)
+
+    def _cut(self, segment: SegmentWriter, first: list[Any], append: Callable[[SegmentWriter], int]) -> int:
+        """End the open episode's piece and go on in a new segment; returns what ``append`` does.
+
+        Args:
+            segment: where it is open.
+            first: accepted values of the step that comes next, in the schema's order.
+            append: stores it, and maybe more, in the new segment.
+        """
+        values = dict(zip(segment.schema, first, strict=True))
+        final = {name: values[name] for name in segment.schema.final_names}
+        new = self._make_segment(segment.schema, carried=segment.carry_on)
+        try:
+            # in this order: an episode whose next step cannot be stored is as before
+            appended = append(new)
+            start = step_id(segment.ordinal, segment.episode_start)
+            segment.end_episode(metadata=encode_metadata({}), final=final or None, goes_on=True)
+        except BaseException:
+            if new.has_open_episode:
+                new.end_episode(metadata=encode_metadata({}), discarded=True)
+            self._seals.add(new)
+            raise
+        self._pieces.append(start)
+        self._segment, self._look_row = new, 0
+        self._seals.add(segment)
+        self._seals.check()
+        return appended
 
     def _roll(self, segment: SegmentWriter) -> None:
         """Begin a new segment when this one is full; the full one is sealed in the background."""
-        if self._segment_bytes is not None and segment.num_bytes >= self._segment_bytes:
+        if self._limit.is_full(segment.row, segment.num_bytes):
             self._segment = None
             self._seals.add(segment)
         self._seals.check()
@@ -462,29 +501,3 @@ class Writer:
 def _interrupt(segment: SegmentWriter) -> None:
     if segment.has_open_episode:
         segment.end_episode(metadata=encode_metadata({}), interrupted=True)
-
-
-def _final_of(values: Any, count: int) -> Any:
-    return values[count:] if isinstance(values, EncodedRows) else values[count]
-
-
-def _check_mapping(given: Any) -> None:
-    if not isinstance(given, Mapping):
-        raise StepError(f"got a {type(given).__name__}. Give a mapping of feature names to values, or keywords.")
-
-
-def _is_column(values: Any) -> bool:
-    # an array of no dimensions has a __len__ that raises
-    if isinstance(values, HasRows):
-        return True
-    return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0
-
-
-def _wrong_final(final: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return what is wrong with the names of a final row."""
-    missing = ", ".join(repr(name) for name in names if name not in final)
-    unknown = ", ".join(repr(name) for name in final if name not in names)
-    parts = [f"final lacks {missing}"] * bool(missing) + [f"final has {unknown}"] * bool(unknown)
-    needed = f"It needs all features with final=True: {', '.join(map(repr, names))}." if names else ""
-    declared = " Declare others with final=True." if unknown else ""
-    return f"{' and '.join(parts)}. {needed}{declared}"

@@ -1,0 +1,125 @@
+"""What one refresh of a store saw, and the table of episodes that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
+from stepwell.store.ids import step_id
+from stepwell.store.segments import Segment
+
+__all__ = ["Snapshot"]
+
+Records = npt.NDArray[Any]
+
+
+class Snapshot:
+    """The segments of a store at one moment; whatever they grow by later is not in its table.
+
+    Args:
+        segments: in their order.
+        deleted: int64 [n], ids of the first steps of deleted episodes.
+        read_metadata: from a segment and the number of a record to an episode's metadata.
+        first_rows: int64 [S], of a ring: rows of each segment before that are not shown. None: all are.
+
+    Notes:
+        The table is made when it is first asked for: who follows a store only by its segments pays nothing an episode.
+        Costs a few words a segment that is being recorded; sealed ones do not change.
+    """
+
+    def __init__(
+        self,
+        segments: list[Segment],
+        deleted: npt.NDArray[np.int64],
+        read_metadata: Callable[[Segment, int], dict[str, Any]],
+        first_rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.segments = segments
+        self._deleted, self._first_rows = deleted, first_rows
+        self._read_metadata = read_metadata
+        self._live = {
+            number: (segment.records, segment.num_rows)
+            for number, segment in enumerate(segments)
+            if not segment.is_sealed
+        }
+
+    @cached_property
+    def table(self) -> EpisodeTable:
+        """All shown episodes, the open ones of live segments included."""
+        records, counts, opened = self._records()
+        segment_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        is_open = np.zeros(len(records), bool)
+        is_open[opened] = True
+        table = EpisodeTable(
+            segment=segment_of,
+            start=records["start"].copy(),
+            length=records["length"].copy(),
+            rows=records["rows"].copy(),
+            origin=records["origin"].copy(),
+            time_ns=records["time_ns"].copy(),
+            terminated=records["terminated"].copy(),
+            truncated=records["truncated"].copy(),
+            interrupted=records["interrupted"].copy(),
+            is_open=is_open,
+            record=np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of],
+            skipped=(records["cut"] & MAX_SKIPPED).astype(np.int64),
+            goes_on=(records["cut"] & GOES_ON) != 0,
+            read_metadata=lambda segment, record: self._read_metadata(self.segments[segment], record),
+        )
+        hidden = records["discarded"].copy()
+        if len(self._deleted):
+            ordinals = np.array([segment.ordinal for segment in self.segments], np.int64)
+            hidden |= np.isin(step_id(ordinals[segment_of], table.start), self._deleted)
+        if self._first_rows is not None and self._first_rows.any():
+            hidden |= _trim(table, self._first_rows[segment_of])
+        return table.take(~hidden) if hidden.any() else table
+
+    def _records(self) -> tuple[Records, npt.NDArray[np.int64], list[int]]:
+        """Return the records of all segments, how many each has, and which are of episodes that are being recorded."""
+        parts: list[bytes] = []
+        counts = np.zeros(len(self.segments), np.int64)
+        opened: list[int] = []
+        total = 0
+        for number, segment in enumerate(self.segments):
+            records, num_rows = self._live.get(number, (segment.records, segment.num_rows))
+            # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
+            parts.append(records.tobytes())
+            counts[number] = len(records)
+            ended = num_ended_rows(records)
+            if number in self._live and num_rows > ended:
+                parts.append(_open_record(segment, ended, num_rows - ended))
+                opened.append(total + len(records))
+                counts[number] += 1
+            total += int(counts[number])
+        return np.frombuffer(b"".join(parts), EPISODE_DTYPE), counts, opened
+
+
+def _open_record(segment: Segment, start: int, length: int) -> bytes:
+    """Return the record that an episode would have that ended now."""
+    record = np.zeros((), EPISODE_DTYPE)
+    record["start"], record["length"], record["rows"] = start, length, length
+    record["origin"] = step_id(segment.ordinal, start)
+    if start == 0 and segment.carried[0]:
+        record["cut"], record["origin"] = segment.carried
+    return record.tobytes()
+
+
+def _trim(table: EpisodeTable, first_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Let episodes begin at the first row that is shown; returns which of them have no step left.
+
+    Args:
+        table: of a snapshot in the making: its columns are changed.
+        first_rows: int64 [E], of each episode's segment.
+    """
+    gone = np.clip(first_rows - table.start, 0, table.length)
+    table.start[...] += gone
+    table.length[...] -= gone
+    table.rows[...] -= gone
+    table.skipped[...] += gone
+    is_gone: npt.NDArray[np.bool_] = (table.length == 0) & (gone > 0)
+    return is_gone

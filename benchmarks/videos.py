@@ -12,6 +12,8 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from datasets import photo_crops
 
+from stepwell.codecs.video_encoding import ordinary_threads
+
 __all__ = ["FPS", "OpenDecoder", "pan_frames", "write_mp4"]
 
 FPS = 30
@@ -47,6 +49,8 @@ def write_mp4(path: Path, frames: Iterator[np.ndarray], size: int, kind: str, go
         if kind == "h264":
             stream.options["keyint_min"] = str(gop)
         stream.time_base = Fraction(1, FPS)
+        with ordinary_threads():
+            container.start_encoding()
         for number, frame in enumerate(frames):
             picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
             picture.pts = number

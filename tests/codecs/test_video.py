@@ -57,6 +57,17 @@ class TestAv1GreyChannel(SequentialCodecConformance):
     num_rows = 13
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler") or os.geteuid() != 0, reason="only root's become real-time")
+def test_threads_of_an_encoder_are_not_real_time_ones() -> None:
+    encoder = make_codec(Video((64, 64, 3), encoder="av1")).encoder()
+    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
+    encoder.put(np.zeros((64, 64, 3), np.uint8))
+    more = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    assert set(more) == set(threads)
+    encoder.close()
+
+
 def encoded(codec: VideoCodec, images: list[np.ndarray]) -> list[np.ndarray]:
     encoder = codec.encoder()
     blobs = [blob for image in images for blob in encoder.put(image)] + encoder.end()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,14 @@ from stepwell.codecs.video_rows import pack_row
 from stepwell.codecs.video_settings import ENCODERS, MAX_GOP, EncoderSettings, built_in_encoders
 from stepwell.errors import MissingDependencyError, SchemaError
 
-__all__ = ["VideoEncoder"]
+__all__ = ["VideoEncoder", "ordinary_threads"]
 
 # only so that there is one: rows have no times, and no rate is aimed at
 FRAMES_PER_SECOND = 30
 INTRA_PICTURE = 1
 SVT_LOG_FATAL = "0"
+SVT_PRIORITY = 99
+TASKS = Path("/proc/self/task")
 
 
 class VideoEncoder(RowEncoder):
@@ -36,8 +40,8 @@ class VideoEncoder(RowEncoder):
 
     Notes:
         For one thread at a time; not to be used after a fork. Equal pictures from the start give equal bytes. x264 and
-        x265 start no threads; SVT-AV1 has a few of its own, and prints to stderr as the environment's ``SVT_LOG``
-        says, which is set to fatal errors only unless it is set.
+        x265 start no threads; SVT-AV1 has a few of its own, scheduled as the one that opens it, and prints to stderr
+        as the environment's ``SVT_LOG`` says, which is set to fatal errors only unless it is set.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -72,7 +76,8 @@ class VideoEncoder(RowEncoder):
         _set_colours(context, is_grey=settings.shape[2:] != (3,))
         context.options = {"preset": settings.preset, "crf": str(settings.crf), **kind.options}
         try:
-            context.open()
+            with ordinary_threads():
+                context.open()
         except av.error.FFmpegError as error:
             raise SchemaError(f"{kind.library} refuses {settings}: {error}.") from error
         self._context, self._reformatter, self._error = context, VideoReformatter(), av.error.FFmpegError
@@ -143,6 +148,31 @@ class VideoEncoder(RowEncoder):
             interpolation=Interpolation.BILINEAR | Interpolation.ACCURATE_RND,
             threads=1,
         )
+
+
+@contextmanager
+def ordinary_threads() -> Iterator[None]:
+    """Have this thread, and those that begin meanwhile, scheduled as this one was.
+
+    Where it may, as root, SVT-AV1 makes a real-time thread of the highest priority of whoever opens it, and its own
+    threads inherit that: a control loop on the same core then stands still while a picture is encoded.
+    """
+    if not TASKS.is_dir():
+        yield
+        return
+    policy, parameters, before = os.sched_getscheduler(0), os.sched_getparam(0), _threads()
+    try:
+        yield
+    finally:
+        for thread in {0, *_threads() - before}:
+            # it may have ended, or be another library's
+            with suppress(OSError):
+                if os.sched_getparam(thread).sched_priority == SVT_PRIORITY:
+                    os.sched_setscheduler(thread, policy, parameters)
+
+
+def _threads() -> set[int]:
+    return {int(task.name) for task in TASKS.iterdir()}
 
 
 def _set_colours(context: Any, *, is_grey: bool) -> None:

@@ -18,6 +18,7 @@ from stepwell.order import sequential, weighted
 from stepwell.replay.limiters import MinSize, SampleToInsertRatio
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
+from stepwell.replay.selectors import Prioritized
 from stepwell.replay.sources import NO_KEY
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import transition_fields
@@ -69,7 +70,7 @@ def identities(batch: Any) -> list[tuple[int, int]]:
 
 
 def test_a_batch_holds_the_fields_and_how_its_rows_were_drawn(store: stepwell.Store) -> None:
-    table = Table(store, sampler="prioritized")
+    table = Table(store, sampler=Prioritized(1.0))
     batch = next(ReplayLoader(table, {"observation": "observation", "reward": "reward"}, batch_size=16))
     assert batch["reward"].tolist() == [100 * episode + step for episode, step in identities(batch)]
     kinds = {key: str(values.dtype) for key, values in batch.items() if key.startswith("table.")}
@@ -88,9 +89,7 @@ def test_a_batch_holds_the_fields_and_how_its_rows_were_drawn(store: stepwell.St
 
 
 def test_transitions_of_a_table_have_the_right_next_observation(store: stepwell.Store) -> None:
-    fields, transform = transition_fields(action="reward", n_step=2, discount=0.5)
-    del fields["reward"]
-    fields["reward"] = Field("reward", range(2))
+    fields, transform = transition_fields(action={"copy": "reward"}, n_step=2, discount=0.5)
     table = Table(store, pattern=Pattern(ahead=2))
     for batch in [next(ReplayLoader(table, fields, transform=transform, batch_size=64)) for _ in range(3)]:
         for row, (episode, step) in enumerate(identities(batch)):
@@ -103,7 +102,7 @@ def test_transitions_of_a_table_have_the_right_next_observation(store: stepwell.
 def test_weights_equal_the_formula_with_beta_of_the_rows_drawn_so_far(
     store: stepwell.Store, close: Any, threads: int
 ) -> None:
-    table = Table(store, sampler="prioritized")
+    table = Table(store, sampler=Prioritized(1.0))
     loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=8, beta=(0.4, 1.0, 80), threads=threads))
     batch = next(loader)
     loader.update_priorities(batch, np.arange(1, 9))
@@ -118,7 +117,7 @@ def test_weights_equal_the_formula_with_beta_of_the_rows_drawn_so_far(
 def test_an_item_of_priority_zero_comes_in_at_most_max_staleness_more_batches(
     store: stepwell.Store, close: Any, threads: int, prefetch: int
 ) -> None:
-    table = Table(store, sampler="prioritized")
+    table = Table(store, sampler=Prioritized(1.0))
     loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=64, threads=threads, prefetch=prefetch))
     for _ in range(3):
         batch = next(loader)
@@ -173,7 +172,7 @@ def test_a_view_may_have_an_order_of_its_own(store: stepwell.Store, offline: ste
 
 
 def test_updates_reach_the_items_of_every_table_of_a_mix(store: stepwell.Store, offline: stepwell.Store) -> None:
-    first, second = Table(store, "a", sampler="prioritized"), Table(offline, "b", sampler="prioritized")
+    first, second = Table(store, "a", sampler=Prioritized(1.0)), Table(offline, "b", sampler=Prioritized(1.0))
     loader = ReplayLoader([first, offline, second], {"reward": "reward"}, batch_size=30)
     batch = next(loader)
     priorities = np.arange(30) + 5.0
@@ -187,7 +186,7 @@ def test_updates_reach_the_items_of_every_table_of_a_mix(store: stepwell.Store, 
 
 
 def test_a_bad_priority_for_one_table_changes_none(store: stepwell.Store, offline: stepwell.Store) -> None:
-    first, second = Table(store, "a", sampler="prioritized"), Table(offline, "b", sampler="prioritized")
+    first, second = Table(store, "a", sampler=Prioritized(1.0)), Table(offline, "b", sampler=Prioritized(1.0))
     loader = ReplayLoader([first, second], {"reward": "reward"}, batch_size=10)
     batch = next(loader)
     priorities = np.full(10, 7.0)
@@ -203,7 +202,7 @@ def test_a_bad_priority_for_one_table_changes_none(store: stepwell.Store, offlin
 
 def test_torch_batches_are_tensors_and_take_tensors_as_priorities(store: stepwell.Store) -> None:
     torch = pytest.importorskip("torch")
-    table = Table(store, sampler="prioritized")
+    table = Table(store, sampler=Prioritized(1.0))
     loader = ReplayLoader(table, {"reward": "reward"}, batch_size=8, to="torch", nested=True, pin_memory=False)
     batch = next(loader)
     assert torch.is_tensor(batch["reward"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from stepwell.loader.settings import LoaderSettings
     from stepwell.windows.held import HeldRows
-    from stepwell.windows.reader import Drawing
+    from stepwell.windows.placed import Drawing
     from stepwell.windows.resolved import ResolvedField
 
 __all__ = ["BatchBuilder", "Reader"]

@@ -15,7 +15,7 @@ from stepwell.replay.sources import joined
 if TYPE_CHECKING:
     from stepwell.windows.held import HeldRows
     from stepwell.windows.live import LiveReader
-    from stepwell.windows.reader import Drawing
+    from stepwell.windows.placed import Drawing
 
 __all__ = ["DrawnReader", "look_up", "to_numpy"]
 

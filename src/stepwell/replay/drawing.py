@@ -155,9 +155,9 @@ class Drawer:
         plans: list[Plan] = []
         now = self.progress
         for _ in range(number):
-            if len(self._sources) == 1:
-                counts, owed = (self._batch_size,), now.owed
-            else:
+            counts: tuple[int, ...] = (self._batch_size,)
+            owed = now.owed
+            if len(self._sources) > 1:
                 found, carried = deal_rows(self._shares_now(), now.owed, self._batch_size)
                 counts, owed = tuple(found), tuple(carried)
             taken = tuple([before + count for before, count in zip(now.taken, counts, strict=True)])

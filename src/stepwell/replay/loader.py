@@ -180,13 +180,14 @@ class ReplayLoader:
         if source is None or self._pid != os.getpid():
             source = self._start()
         try:
-            drawn, batch = source.take()
+            taken: tuple[Any, Batch] = source.take()
         except BaseException:
             # also Ctrl-C: what was drawn ahead is gone, and the next call begins anew behind the last batch
             self._end()
             raise
-        self._progress = drawn.after  # type: ignore[union-attr]
-        return batch  # type: ignore[return-value]
+        drawn, batch = taken
+        self._progress = drawn.after
+        return batch
 
     def update_priorities(self, batch: Mapping[str, Any], priorities: Any) -> int:
         """Give the items of a batch new priorities.

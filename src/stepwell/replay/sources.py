@@ -49,9 +49,15 @@ class Rows(NamedTuple):
 
     def part(self, start: int, stop: int) -> Rows:
         """Return some of the rows."""
-        places, *columns = self
-        # kernels are compiled for places that are contiguous
-        return Rows(np.ascontiguousarray(places[:, start:stop]), *(column[start:stop] for column in columns))
+        return Rows(
+            # kernels are compiled for places that are contiguous
+            np.ascontiguousarray(self.places[:, start:stop]),
+            self.keys[start:stop],
+            self.probabilities[start:stop],
+            self.priorities[start:stop],
+            self.times_sampled[start:stop],
+            self.table_size[start:stop],
+        )
 
 
 class RowSource(ABC):
@@ -110,6 +116,8 @@ class TableRows(RowSource):
 
     def draw(self, start: int, count: int, timeout: float | None) -> Rows:
         """Draw items; ``start`` is the table's own business."""
+        if count == 0:
+            return _no_rows()
         sample, places = self._drawn(count, timeout)
         if self._is_clipped:
             stop = places[ROW] + sample.lengths
@@ -137,6 +145,7 @@ class TableRows(RowSource):
     @property
     def size(self) -> int:
         """Items in the table."""
+        self._table.follow()
         return int(self._table.size)
 
     @property
@@ -213,6 +222,17 @@ class ViewRows(RowSource):
     def identity(self) -> str:
         """The digest of the anchors, and the order."""
         return f"anchors {self._index.digest} in {self._name}"
+
+
+def _no_rows() -> Rows:
+    return Rows(
+        np.empty((6, 0), np.int64),
+        np.empty(0, np.uint64),
+        np.empty(0),
+        np.empty(0),
+        np.empty(0, np.int32),
+        np.empty(0, np.int64),
+    )
 
 
 def joined(parts: list[Rows]) -> Rows:

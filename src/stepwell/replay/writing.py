@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import RateLimitError
-from stepwell.replay.waiting import Waiting
+from stepwell.replay.waiting import Changes, Waiting
 
 if TYPE_CHECKING:
     from stepwell.replay.tables import Table
@@ -56,7 +56,7 @@ class TableWriter:
         self._writer = writer
         self._tables: list[Table] = list(tables) if isinstance(tables, Sequence) else [tables]
         self._timeout = timeout
-        self._changed = threading.Condition()
+        self._changes = Changes(threading.Lock())
 
     def append(self, step: Mapping[str, Any] | None = None, /, **features: Any) -> int:
         """Store one step once all tables let an item in; see `stepwell.Writer.append`.
@@ -127,7 +127,7 @@ class TableWriter:
         for table in self._tables:
             if table.can_insert(1):
                 continue
-            waiting = Waiting(self._changed, self._timeout)
+            waiting = Waiting(self._changes, self._timeout)
             while not table.can_insert(1):
                 if not waiting.pause():
                     raise RateLimitError(

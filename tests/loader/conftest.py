@@ -67,7 +67,7 @@ def no_thread_left() -> Iterator[None]:
     """No test of the loader leaves one of its threads behind."""
     before = set(loader_threads())
     yield
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     while set(loader_threads()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not set(loader_threads()) - before

@@ -83,8 +83,8 @@ def test_ctrl_c_while_waiting_ends_the_iteration_and_its_threads(store: Store, t
     iterator = iter(loader)
     next(iterator)
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         while True:
             next(iterator)
     timer.join()
@@ -107,7 +107,7 @@ def test_the_interpreter_exits_while_batches_are_being_built(store: Store, endin
         {ending}
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout == "[0, 1, 2, 3]\n"
     if "raise" in ending:
@@ -164,7 +164,7 @@ def test_a_loader_works_in_a_spawned_process(store: Store, numbers: list[int]) -
         [sys.executable, "-c", textwrap.dedent(script)],
         input=pickle.dumps(make(store)),
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.stdout.decode() == f"{numbers}\n", done.stderr.decode()

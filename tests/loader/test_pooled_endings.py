@@ -220,7 +220,7 @@ def test_the_interpreter_exits_while_blocks_are_loaded(delayed: Store) -> None:
         print(len(next(it)["number"]), flush=True)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "64\n", "")
 
@@ -261,7 +261,7 @@ def test_peak_memory_is_that_of_the_pool_whatever_the_stores_size(tmp_path: Path
         print(epoch(stepwell.View(store), {steps}) - before)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     # the batches under way, each of 8 windows of two steps of both features, and what the allocator keeps

@@ -18,7 +18,7 @@ class SlowlyStored(RawCodec):
 
     def encode(self, value):
         (Path(os.environ["CONVERSION_MARKS"]) / str(os.getpid())).touch()
-        time.sleep(0.05)
+        time.sleep(0.2)
         return super().encode(value)
 
 

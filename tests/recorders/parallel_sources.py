@@ -110,7 +110,7 @@ class SlowEpisodes(Episodes):
     """Writes down who reads it, and takes its time."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(40)
+        super().__init__(400)
         self.folder = folder
 
     def __getitem__(self, index):

@@ -265,7 +265,7 @@ def test_a_killed_conversion_leaves_no_store_and_the_next_one_cleans_up(tmp_path
     source = tiny_store(folder / "a.well", (20, 20, 20), segment_bytes=1)
     words = [sys.executable, conversion_killing.__file__, str(source.path), str(folder / "b.well"), str(workers)]
     process = subprocess.Popen(words, env={**os.environ, "CONVERSION_MARKS": str(marks)})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(list(marks.iterdir())) < workers and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)

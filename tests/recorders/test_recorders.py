@@ -12,7 +12,7 @@ def test_without_gymnasium_the_error_is_the_line_to_type():
         "from stepwell.recorders import write_episodes\n"
         "from stepwell.recorders import EpisodeRecorder\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
     assert 'MissingDependencyError: gymnasium is not installed. Type: pip install "stepwell[gymnasium]"' in ended.stderr
 
 

@@ -269,7 +269,7 @@ def test_a_reader_in_another_process_sees_every_episode_once_at_all_times(wells)
         for _ in range(9):
             store.delete_episodes(0)
             store.compact()
-        output, errors = reader.communicate(timeout=60)
+        output, errors = reader.communicate(timeout=240)
         assert reader.returncode == 0, errors
         assert int(output) >= 1
     finally:

@@ -77,7 +77,7 @@ def test_processes_that_delete_at_the_same_time_all_count(wells):
         "    store.delete_episodes([i for i, e in enumerate(store) if e.metadata['number'] == index])\n"
     )
     children = [subprocess.Popen([sys.executable, "-c", script, str(store.path), str(number)]) for number in range(3)]
-    assert [child.wait(timeout=60) for child in children] == [0, 0, 0]
+    assert [child.wait(timeout=240) for child in children] == [0, 0, 0]
     store.refresh()
     assert wells.shown(store) == list(range(3, 40, 4))
 

@@ -478,7 +478,7 @@ def test_a_process_that_forgets_to_close_ends_and_keeps_what_it_appended(tmp_pat
         "rows = np.arange(240, dtype='int32').reshape(40, 2, 3)\n"
         "for t in range(40): writer.append(slow_and_late=rows[t], t=t)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code + end, str(store.path)], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code + end, str(store.path)], timeout=120, check=False)
     assert done.returncode == 0
     (episode,) = open(store.path)
     assert episode.interrupted

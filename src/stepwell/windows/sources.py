@@ -139,7 +139,8 @@ class JoinedSources:
     @property
     def is_current(self) -> bool:
         """Whether no segment came or went since `state` was asked for."""
-        return all(source.revision == revision for source, revision in zip(self.sources, self._revisions, strict=True))
+        # asked before every batch
+        return [source.revision for source in self.sources] == self._revisions
 
     @property
     def need_rows(self) -> Int64s:

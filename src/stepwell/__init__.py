@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
     from stepwell.recorders import VectorRecorder as VectorRecorder
     from stepwell.recorders import schema_of as schema_of
+    from stepwell.replay import ReplayLoader, Table, TableWriter, sequence_fields, transition_fields
     from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, Video, infer_schema
     from stepwell.store import EncodedRows, Episode, Store, Writer, concatenate, create, open
     from stepwell.transforms import BatchTransform, Transform
@@ -64,6 +65,7 @@ _HOMES = {
     "stepwell.recorders": (
         "ConvertReport EpisodeData EpisodeRecorder VectorRecorder convert schema_of write_episodes write_samples"
     ),
+    "stepwell.replay": "ReplayLoader Table TableWriter sequence_fields transition_fields",
     "stepwell.schema": "Array Bytes Feature Image Schema Text Video infer_schema",
     "stepwell.store": "EncodedRows Episode Store Writer concatenate create open",
     "stepwell.transforms": "BatchTransform Transform",
@@ -100,6 +102,7 @@ __all__ = [
     "OrderError",
     "RateLimitError",
     "ReadOnlyError",
+    "ReplayLoader",
     "Schema",
     "SchemaError",
     "SequentialCodec",
@@ -111,7 +114,9 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "StoreVersionError",
+    "Table",
     "TableError",
+    "TableWriter",
     "Text",
     "Transform",
     "Video",
@@ -132,7 +137,9 @@ __all__ = [
     "pooled",
     "random",
     "register_codec",
+    "sequence_fields",
     "sequential",
+    "transition_fields",
     "weighted",
     "write_episodes",
     "write_samples",

@@ -56,6 +56,12 @@ TICK_NS = 50_000_000
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
 FIRST_ROOM = 64
+# of columns that are true at the last step of some episodes: which flags are looked at, and what they are then
+_ENDINGS = {
+    "terminated": (IS_TERMINATED, IS_TERMINATED),
+    "truncated": (IS_TRUNCATED, IS_TRUNCATED),
+    "is_last": (IS_OPEN | IS_CUT, 0),
+}
 
 
 class Advance(NamedTuple):
@@ -242,23 +248,32 @@ class History:
         if name in {"store_index", "episode_index"}:
             index: Int64s = places[0] if name == "episode_index" else np.zeros_like(places[0])
             return index[:, None]
+        if name in _ENDINGS:
+            return self._endings(name, places[0], rows)
         records, base = self._table.window
         if places.shape[1] and int(places[0].min()) < base:
-            raise LoaderError(f"{self.store.path}: episode {places[0].min()} was evicted. Sample again.")
+            raise self._long_gone(places[0].min())
         found = records[places[0] - base]
         steps: npt.NDArray[Any] = rows - (found[:, START] - found[:, SKIPPED])[:, None]
         if name == "step_index":
             return steps
         if name == "timestamp":
             return np.asarray(steps / (self.store.fps or np.nan))
-        if name == "is_first":
-            return np.asarray(steps == 0)
-        flags = found[:, FLAGS]
-        holds = flags & {"terminated": IS_TERMINATED, "truncated": IS_TRUNCATED}.get(name, 0) > 0
-        if name == "is_last":
-            holds = flags & (IS_OPEN | IS_CUT) == 0
-        is_last: npt.NDArray[Any] = (rows == found[:, HI_STEP][:, None] - 1) & holds[:, None]
-        return is_last
+        return np.asarray(steps == 0)
+
+    def _endings(self, name: str, episodes: Int64s, rows: Int64s) -> npt.NDArray[np.bool_]:
+        """Return which rows are the last steps of episodes that ended as the column says."""
+        from stepwell.kernels.ends import mark_last_steps
+
+        records, base = self._table.window
+        marks = np.empty(rows.shape, np.bool_)
+        missing = mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *_ENDINGS[name], marks)
+        if missing >= 0:
+            raise self._long_gone(episodes[missing])
+        return marks
+
+    def _long_gone(self, episode: np.int64) -> LoaderError:
+        return LoaderError(f"{self.store.path}: episode {episode} was evicted. Sample again.")
 
     def _is_listed(self) -> bool:
         """Return whether nothing came, went or was deleted since the last look."""

@@ -298,7 +298,7 @@ class ReplayLoader:
             # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
             weakref.finalize(self, self._drawer.stop)
         else:
-            source = Inline(self._drawer.draw, self._build, repeat(None), group=prefetch)
+            source = Inline(_DrawAndBuild(self._drawer, self._build), _as_it_is, repeat(None), group=prefetch)
         self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
         return self._source
 
@@ -308,6 +308,20 @@ class ReplayLoader:
             self._drawer.stop()
             source.close()
             self._drawer.resume()
+
+
+class _DrawAndBuild:
+    """Draw several batches and build them at once: what is drawn is read before a ring comes round to it."""
+
+    def __init__(self, drawer: Drawer, build: _Build) -> None:
+        self._drawer, self._build = drawer, build
+
+    def __call__(self, tickets: Sequence[Any]) -> list[tuple[Drawn, Batch]]:
+        return [self._build(drawn) for drawn in self._drawer.draw(tickets)]
+
+
+def _as_it_is(built: tuple[Drawn, Batch]) -> tuple[Drawn, Batch]:
+    return built
 
 
 class _Build:

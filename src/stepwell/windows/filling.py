@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Filler"]
 
 Int64s = npt.NDArray[np.int64]
-SEGMENT, LO, HI_STEP, HI_FINAL = 1, 3, 4, 5  # rows of the places, as the kernels have them
+SEGMENT, ROW, LO, HI_STEP, HI_FINAL = 1, 2, 3, 4, 5  # rows of the places, as the kernels have them
 
 
 class Filler:
@@ -59,6 +59,9 @@ class Filler:
         """
         arrays = batch.arrays
         for each, rest in routes.others:
+            if each.is_anchor_step and each.sources[0].kind == "virtual" and len(each.sources) == 1:
+                self._compute(each, batch)
+                continue
             if each.is_ragged:
                 arrays[each.key] = np.empty((batch.places.shape[1], *each.window_shape), dtype=object)
             start = 0
@@ -70,7 +73,7 @@ class Filler:
                     out = _slice_of(arrays[each.key], each, start, stop)
                     self._fill(each, source, out, batch, has_marks, each.key in routes.held)
                 start = stop
-        return {key: arrays[key] for each in fields.values() for key in _keys_of(each)}
+        return {key: arrays[key] for each in fields.values() for key in each.keys}
 
     def error(self, field: ResolvedField, source: Source, places: Int64s, error: RowError, rows: Int64s) -> LoaderError:
         """Return the error of a row that could not be decoded: names store, episode, step, field and file."""
@@ -80,6 +83,13 @@ class Filler:
             f"{self._sources.describe(segment, row)}, field {field.key!r} "
             f"({self._maps.file_of(source.name, segment)}): {error.cause}"
         )
+
+    def _compute(self, field: ResolvedField, batch: PlaceBatch) -> None:
+        """Compute one value a window, which no padding concerns."""
+        rows = batch.at(field.field.at)[ROW][:, None]
+        # of the anchors' episodes, wherever their windows are put
+        values = self._sources.compute(field.sources[0].name, batch.parts, rows)
+        batch.arrays[field.key][:] = values[:, 0]
 
     def _fill(  # noqa: PLR0917
         self,
@@ -163,7 +173,3 @@ def _slice_of(array: npt.NDArray[Any], field: ResolvedField, start: int, stop: i
     if field.field.combine is None:
         return flat
     return flat[:, start] if field.field.combine == "stack" else flat[:, start:stop]
-
-
-def _keys_of(field: ResolvedField) -> tuple[str, ...]:
-    return (field.key, field.mask_key) if field.has_mask else (field.key,)

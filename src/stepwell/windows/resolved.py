@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Any, Literal
 
 import numpy as np
@@ -80,6 +81,11 @@ class ResolvedField:
         offsets: int64 [K], steps from the anchor, the window flattened.
         step_shape: of one step of the output; (None, ...) when ragged.
         dtype: of the output; object when ragged.
+
+    Attributes:
+        window_shape: shape of the offsets, () without a time axis.
+        has_mask: whether the batch has ``<key>_is_pad``.
+        keys: of the batch: its own, and its mask's.
     """
 
     key: str
@@ -88,11 +94,21 @@ class ResolvedField:
     offsets: npt.NDArray[np.int64]
     step_shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
+    # every batch asks for these
+    window_shape: tuple[int, ...] = dataclass_field(init=False)
+    has_mask: bool = dataclass_field(init=False)
+    keys: tuple[str, ...] = dataclass_field(init=False)
+
+    def __post_init__(self) -> None:
+        set_value = object.__setattr__
+        set_value(self, "window_shape", self.field.window_shape)
+        set_value(self, "has_mask", self.pad != "drop" and not self.is_anchor_step)
+        set_value(self, "keys", (self.key, self.mask_key) if self.has_mask else (self.key,))
 
     @property
-    def window_shape(self) -> tuple[int, ...]:
-        """Shape of the offsets, () without a time axis."""
-        return self.field.window_shape
+    def is_anchor_step(self) -> bool:
+        """Whether it is the step at its place, without a time axis."""
+        return self.window_shape == () and int(self.offsets[0]) == 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -128,11 +144,6 @@ class ResolvedField:
     def is_encoded(self) -> bool:
         """Whether a row must be decoded."""
         return any(source.kind in {"encoded", "converted", "ragged"} for source in self.sources)
-
-    @property
-    def has_mask(self) -> bool:
-        """Whether the batch has ``<key>_is_pad``."""
-        return self.pad != "drop" and not (self.window_shape == () and self.min_offset == 0)
 
     @property
     def mask_key(self) -> str:

@@ -285,6 +285,8 @@ class Loader:
         if self._engine is None or self._engine.pid != os.getpid():
             # a thread of the parent may have held a lock of its reader when this process was forked
             reader = WindowReader(self.view, self._fields, page_cache=self.settings.page_cache)
+            # another one, where a ring evicted what the view had
+            self.view = reader.view
             self._engine = Engine(reader, self.order, self.settings, self._transform)
         return self._engine
 

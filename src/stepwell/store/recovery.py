@@ -122,7 +122,9 @@ def _close_open_episode(path: str, rows: int, episodes: int, carried: tuple[int,
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
         if ended == 0 and carried[0]:
             record["cut"], record["origin"] = carried
-        record["time_ns"] = os.stat(f"{path}/{PROGRESS}").st_mtime_ns
+        # where stores into maps leave no time stamp, its segment would be older than its last episode
+        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=0))
+        record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
         trim_lines(f"{path}/{METADATA}", episodes)
         with open(f"{path}/{METADATA}", "ab") as file:
             file.write(encode_metadata({}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,28 @@ from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, Episode
 from stepwell.store.ids import step_id
 from stepwell.store.segments import Segment
 
-__all__ = ["Snapshot"]
+__all__ = ["MetadataLines", "Snapshot"]
 
 Records = npt.NDArray[Any]
+MAX_SEGMENTS = 64
+
+
+class MetadataLines:
+    """The metadata of the episodes of the segments that were asked last."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def read(self, segment: Segment, record: int) -> dict[str, Any]:
+        """Return the metadata of an episode by its record's number; none of one that is being recorded."""
+        if record >= len(segment.records):
+            return {}
+        lines = self._lines.get(segment.name)
+        if lines is None or len(lines) <= record:
+            lines = self._lines[segment.name] = segment.metadata_lines()
+            while len(self._lines) > MAX_SEGMENTS:
+                self._lines.popitem(last=False)
+        return lines[record]
 
 
 class Snapshot:
@@ -24,7 +43,7 @@ class Snapshot:
     Args:
         segments: in their order.
         deleted: int64 [n], ids of the first steps of deleted episodes.
-        read_metadata: from a segment and the number of a record to an episode's metadata.
+        metadata: what reads it.
         first_rows: int64 [S], of a ring: rows of each segment before that are not shown. None: all are.
 
     Notes:
@@ -36,12 +55,12 @@ class Snapshot:
         self,
         segments: list[Segment],
         deleted: npt.NDArray[np.int64],
-        read_metadata: Callable[[Segment, int], dict[str, Any]],
+        metadata: MetadataLines,
         first_rows: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.segments = segments
         self._deleted, self._first_rows = deleted, first_rows
-        self._read_metadata = read_metadata
+        self._metadata = metadata
         self._live = {
             number: (segment.records, segment.num_rows)
             for number, segment in enumerate(segments)
@@ -51,6 +70,8 @@ class Snapshot:
     @cached_property
     def table(self) -> EpisodeTable:
         """All shown episodes, the open ones of live segments included."""
+        # neither the store nor this is held by a table: both are to go when nobody needs them
+        segments, metadata = self.segments, self._metadata
         records, counts, opened = self._records()
         segment_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         is_open = np.zeros(len(records), bool)
@@ -69,7 +90,7 @@ class Snapshot:
             record=np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of],
             skipped=(records["cut"] & MAX_SKIPPED).astype(np.int64),
             goes_on=(records["cut"] & GOES_ON) != 0,
-            read_metadata=lambda segment, record: self._read_metadata(self.segments[segment], record),
+            read_metadata=lambda segment, record: metadata.read(segments[segment], record),
         )
         hidden = records["discarded"].copy()
         if len(self._deleted):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -35,7 +34,7 @@ from stepwell.store.records import StoreRecord, Sync, read_record
 from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
 from stepwell.store.segments import Segment
 from stepwell.store.sequential_columns import QUEUE_BYTES
-from stepwell.store.snapshot import Snapshot
+from stepwell.store.snapshot import MetadataLines, Snapshot
 from stepwell.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Mode", "Store"]
 
 Mode = Literal["a", "r"]
-CACHED_METADATA_SEGMENTS = 64
 MAX_LISTINGS = 100
 # a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
 TICK_SECONDS = 0.05
@@ -85,7 +83,7 @@ class Store:
         self._listed_time = -1
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
-        self._metadata: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._metadata = MetadataLines()
         self._shown: dict[str, ShownRows] = {}
         hold_memory(self, self._path)
         self._list_segments()
@@ -239,7 +237,6 @@ class Store:
         changed = False
         for name in self._segments.keys() - found.keys():
             del self._segments[name]
-            self._metadata.pop(name, None)
             self._shown.pop(name, None)
             changed = True
         for name, (_, is_sealed) in found.items():
@@ -277,7 +274,7 @@ class Store:
         if self.capacity is not None:
             first_rows = visible_from([self._shown[segment.name] for segment in ordered], self.capacity.amount)
         self._live = [segment for segment in ordered if not segment.is_sealed]
-        self._snapshot = Snapshot(ordered, self._deleted, self._read_metadata, first_rows)
+        self._snapshot = Snapshot(ordered, self._deleted, self._metadata, first_rows)
 
     def _follow_ring(self, capacity: Capacity) -> None:
         for name, segment in list(self._segments.items()):
@@ -289,16 +286,6 @@ class Store:
                 shown.follow(self._deleted)
             except FileNotFoundError:
                 self._forget(name)
-
-    def _read_metadata(self, found: Segment, record: int) -> dict[str, Any]:
-        if record >= len(found.records):
-            return {}
-        lines = self._metadata.get(found.name)
-        if lines is None or len(lines) <= record:
-            lines = self._metadata[found.name] = found.metadata_lines()
-            while len(self._metadata) > CACHED_METADATA_SEGMENTS:
-                self._metadata.popitem(last=False)
-        return lines[record]
 
     def _mtime(self, name: str) -> int:
         try:
@@ -472,7 +459,7 @@ class Store:
         self._segments.clear()
         self._shown.clear()
         self._live = []
-        self._snapshot = Snapshot([], self._deleted, self._read_metadata)
+        self._snapshot = Snapshot([], self._deleted, self._metadata)
 
     def __enter__(self) -> Store:
         return self

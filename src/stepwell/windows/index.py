@@ -230,7 +230,8 @@ class AnchorIndex:
         """Return the store's path, the episode's index in it and the step of a row, for people."""
         part = self.view.parts[int(np.searchsorted(self.segment_starts, segment, side="right")) - 1]
         episode = int(self._episodes_at(segment, np.array([row]))[0])
-        return f"{part.store.path}: episode {self.episode_index[episode]}, step {row - self.records[episode, 2]}"
+        step = row - self.records[episode, 2] + self.view.column("skipped")[episode]
+        return f"{part.store.path}: episode {self.episode_index[episode]}, step {step}"
 
     def _episodes_at(self, segment: int, rows: Int64s) -> Int64s:
         keys, order = self._episodes_by_row

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from stepwell.store.counting import counted
 from stepwell.windows.held import HeldRows
 from stepwell.windows.index import positions_array
-from stepwell.windows.maps import MAX_MAPS, SegmentMaps
+from stepwell.windows.maps import MAX_MAPS, MapError, SegmentMaps
 from stepwell.windows.placed import Drawing, PlaceReader
 from stepwell.windows.row_loading import RowLoader
 from stepwell.windows.sources import JoinedSources, ViewSource
@@ -28,6 +28,9 @@ from stepwell.windows.transient import hold_rows
 from stepwell.windows.views import View
 
 __all__ = ["WindowReader"]
+
+# a ring evicts a segment in the time that many are mapped in
+MAX_TRIES = 4
 
 
 class WindowReader:
@@ -59,7 +62,8 @@ class WindowReader:
     Notes:
         Thread-safe: any number of `read` at once. Pickles as its view and fields, and maps files anew; after a fork
         both processes go on with the maps there are. Transforms are not applied here but by the loader, which knows
-        the epoch.
+        the epoch. All segments of a ring are mapped when it is made, so that it can be read however far the writer
+        gets; if one has gone since the view was made, the view is refreshed first.
     """
 
     def __init__(
@@ -72,9 +76,17 @@ class WindowReader:
         page_cache: bool = True,
         _known: WindowReader | None = None,
     ) -> None:
-        self.view = view
         self.page_cache = page_cache
         self._arguments = (fields, max_maps, memory_bytes, page_cache)
+        self._make(view, _known)
+        for _ in range(MAX_TRIES):
+            if self._map_rings():
+                break
+            self._make(view.refresh(), _known)
+
+    def _make(self, view: View, known: WindowReader | None) -> None:
+        fields, max_maps, memory_bytes, page_cache = self._arguments
+        self.view = view
         source = ViewSource(view, fields)
         self.fields, self.index = source.fields, source.index
         self._placed = PlaceReader(
@@ -84,11 +96,22 @@ class WindowReader:
             # nothing is fetched ahead of a read that goes past the page cache
             memory_bytes=memory_bytes if page_cache else 0,
             page_cache=page_cache,
-            known=None if _known is None else _known.maps,
+            known=None if known is None else known.maps,
         )
         self.is_raw, self.sample_bytes = self._placed.is_raw, self._placed.sample_bytes
         self.maps: SegmentMaps = self._placed.maps
         self.num_bytes = self._placed.num_bytes
+
+    def _map_rings(self) -> bool:
+        """Map what a ring may remove before it is read for the first time; False when a segment is gone already."""
+        if not any(store.capacity is not None for store in self.view.stores):
+            return True
+        try:
+            self.maps.ensure(np.unique(self.index.records[:, 0]))
+        except MapError as error:
+            # what is wrong with a file is said when it is read
+            return not isinstance(error.cause, FileNotFoundError)
+        return True
 
     @property
     def snapshot_id(self) -> str:

@@ -67,17 +67,18 @@ class VirtualColumns:
         self._ordinals = ordinals
         self._episode_index = view.episode_index
         self._terminated, self._truncated = view.column("terminated"), view.column("truncated")
-        self._is_open = view.column("is_open")
+        self._is_ended = ~(view.column("is_open") | view.column("goes_on"))
+        self._skipped = view.column("skipped")
         self._store_of = view.store_index
         self._fps = np.array([part.store.fps or np.nan for part in view.parts], dtype=np.float64)
         self._values: dict[str, Callable[[Int64s, Int64s], Any]] = {
             "step_id": lambda places, rows: step_id(self._ordinals[places[1]][:, None], rows),
             "store_index": lambda places, rows: self._store_of[places[0]][:, None],
             "episode_index": lambda places, rows: self._episode_index[places[0]][:, None],
-            "step_index": lambda places, rows: rows - places[3][:, None],
+            "step_index": self._step_index,
             "timestamp": self._timestamp,
-            "is_first": lambda places, rows: rows == places[3][:, None],
-            "is_last": lambda places, rows: self._at_last(places, rows, ~self._is_open),
+            "is_first": lambda places, rows: self._step_index(places, rows) == 0,
+            "is_last": lambda places, rows: self._at_last(places, rows, self._is_ended),
             "terminated": lambda places, rows: self._at_last(places, rows, self._terminated),
             "truncated": lambda places, rows: self._at_last(places, rows, self._truncated),
         }
@@ -96,8 +97,15 @@ class VirtualColumns:
         values: npt.NDArray[Any] = self._values[name](places, rows)
         return values
 
+    def _step_index(self, places: Int64s, rows: Int64s) -> Int64s:
+        # lo may be a later step of the episode, where a ring evicted some, or cut it
+        found: Int64s = rows - (places[3] - self._skipped[places[0]])[:, None]
+        return found
+
     def _timestamp(self, places: Int64s, rows: Int64s) -> npt.NDArray[np.float64]:
-        seconds: npt.NDArray[np.float64] = (rows - places[3][:, None]) / self._fps[self._store_of[places[0]]][:, None]
+        seconds: npt.NDArray[np.float64] = (
+            self._step_index(places, rows) / self._fps[self._store_of[places[0]]][:, None]
+        )
         return seconds
 
     def _at_last(self, places: Int64s, rows: Int64s, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -62,9 +62,9 @@ PLAN_COLUMNS = 14
 # A random window waits for memory and for nothing else, so cache lines are asked for some anchors ahead of their copy:
 # all lines of a small window, the first ones of a large one, whose rest the processor's own prefetcher finds. How many
 # anchors ahead follows from the lines that may be under way at once. 256 windows of 1,088 bytes from 1.4 GB of cached
-# file: 27 us with 8 lines 12 anchors ahead, 22 with all 18 lines; between 96 and 256 lines under way measure alike. Those
-# of the first anchors are asked for at once, and small windows far ahead: 256 transitions of 136 + 24 + 4 + 1 bytes from
-# 98 MB take 12.6 us, where 16 anchors ahead and nothing asked for at first took 17.2 (and windows of 16 steps 27, not 31).
+# file: 27 us with 8 lines 12 anchors ahead, 22 with all 18 lines; between 96 and 256 lines under way measure alike.
+# Those of the first anchors are asked for at once, and small windows far ahead: 256 transitions of 136 + 24 + 4 + 1
+# bytes from 98 MB take 12.6 us, where 16 anchors ahead and nothing asked for at first took 17.2.
 LINE_BYTES = 64
 LINES_AHEAD = 32
 LINES_UNDER_WAY = 144

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from datasets import ONE_SEGMENT, recycle_pages, removed
 from report import Row, compare, skipped
+from rivals import sb3_adding
 from timing import Settings, Work, time_rounds
 
 import stepwell
@@ -133,28 +134,7 @@ def _batches(writer: Any, columns: Columns) -> Work:
 
 
 def _sb3(columns: Columns) -> Work:
-    from gymnasium.spaces import Box
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    spaces = [Box(-np.inf, np.inf, (size,), np.float32) for size in (17, 6)]
-    buffer = ReplayBuffer(RING, *spaces, device="cpu", n_envs=1)
-    # what `OffPolicyAlgorithm` hands it: one row for each of its environments
-    made = [
-        (s["observation"][None], s["next_observation"][None], s["action"][None], np.array([s["reward"]], np.float32),
-         np.array([bool(s["done"])]), [{}])
-        for s in _steps(columns)
-    ]  # fmt: skip
-    steps = itertools.cycle(made)
-    for step in made:
-        buffer.add(*step)
-    np.testing.assert_array_equal(buffer.observations[:EPISODE, 0], columns["observation"])
-    np.testing.assert_array_equal(buffer.dones[:EPISODE, 0], columns["done"])
-
-    def add() -> float:
-        buffer.add(*next(steps))
-        return 1
-
-    return add
+    return sb3_adding(columns, RING)
 
 
 def _cpprb(columns: Columns) -> Work:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 from datasets import photo_crops
 
-__all__ = ["camera_images", "game_screens", "grey_screens", "pusht_images"]
+__all__ = ["GREY_SIDE", "camera_images", "game_screens", "grey_screens", "played_screens", "pusht_images"]
 
 PUSHT_STEPS = 300
 GAME_HEIGHT, GAME_WIDTH = 210, 160
 GREY_SIDE = 84
 CAMERA_SIDE, PHOTO_SIDE = 96, 512
+GAMES = ("breakout", "pong", "ms_pacman", "seaquest")
+# frames of a game that one action lasts
+FRAME_SKIP = 4
 
 
 def pusht_images(number: int) -> np.ndarray:
@@ -88,6 +92,45 @@ def grey_screens(number: int) -> np.ndarray:
     columns = np.arange(GREY_SIDE) * GAME_WIDTH // GREY_SIDE
     small = game_screens(number)[:, rows][:, :, columns]
     return np.rint(small @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+
+
+def played_screens(number: int) -> dict[str, np.ndarray]:
+    """Return screens of Atari games played at random, as agents see them, name to uint8 [number, 84, 84].
+
+    They are grey, of every fourth frame (the brighter of it and the one before), averaged to 84 x 84. A drawn game
+    where ale-py or OpenCV is not installed.
+    """
+    try:
+        import ale_py
+        import cv2
+    except ImportError:
+        return {"a drawn game": grey_screens(number)}
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    side = (GREY_SIDE, GREY_SIDE)
+    return {
+        name: np.stack([cv2.resize(screen, side, interpolation=cv2.INTER_AREA) for screen in _play(name, number)])
+        for name in GAMES
+    }
+
+
+def _play(name: str, number: int) -> Iterator[np.ndarray]:
+    """Yield a screen a step, uint8 [210, 160]."""
+    import ale_py
+    from ale_py import roms
+
+    game = ale_py.ALEInterface()
+    game.setInt("random_seed", 0)
+    game.loadROM(roms.get_rom_path(name))
+    actions, rng = game.getMinimalActionSet(), np.random.default_rng(0)
+    for _ in range(number):
+        if game.game_over():
+            game.reset_game()
+        action = actions[rng.integers(len(actions))]
+        for _ in range(FRAME_SKIP - 1):
+            game.act(action)
+        before = game.getScreenGrayscale()
+        game.act(action)
+        yield np.maximum(before, game.getScreenGrayscale())
 
 
 def camera_images(number: int) -> np.ndarray:

@@ -36,6 +36,7 @@ __all__ = ["Items", "TakenItems"]
 Integers = npt.NDArray[np.int64]
 _FIRST_CAPACITY = 1024
 _FIRST_EPISODES = 64
+_FEW_EVICTED = 64
 
 
 class TakenItems(NamedTuple):
@@ -190,8 +191,11 @@ class Items:
         """
         episodes = np.array(episode, np.int64, ndmin=1)
         first_rows = np.array(first_row, np.int64, ndmin=1)
-        slots: Integers = evicted_items(episodes, first_rows, self._lines, self._links, self._ends, self._base)
-        return slots
+        slots, num = np.empty(0, np.int64), _FEW_EVICTED
+        while num > len(slots):
+            slots = np.empty(num, np.int64)
+            num = evicted_items(episodes, first_rows, self._lines, self._links, self._ends, self._base, slots)
+        return slots[:num]
 
     def take(self, slots: Integers) -> TakenItems:
         """Count a sample of each slot's item, and return what the sample tells; a slot may come several times."""
@@ -236,5 +240,6 @@ class Items:
 
 def _empty_lines(capacity: int) -> Integers:
     lines = aligned_empty((capacity, ITEM_WORDS), np.int64)
+    lines[...] = 0
     lines[:, 0] = -1
     return lines

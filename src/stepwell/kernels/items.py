@@ -42,6 +42,7 @@ __all__ = [
     "insert_run",
     "item_keys",
     "item_places",
+    "link_items",
     "remove_items",
     "take_items",
     "update_items",
@@ -142,6 +143,31 @@ def insert_run(  # noqa: PLR0917
         slots[i] = _put(episode, row + i * every, length, priority, items, links, (ends, base), state)
     state[NUM] += num
     return True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def link_items(slots: Any, items: Any, links: Any, ends: Any, base: Any, state: Any) -> None:  # noqa: PLR0917
+    """Link items whose words are there already to their episodes, and the slots that are free to each other.
+
+    Args:
+        slots: int64 [n], of the items, by episode and row; others of the slots that were used are free.
+        items: int64 [capacity, ITEM_WORDS].
+        links: int32 [capacity, 2], written.
+        ends: int32 [E, 2], as of `insert_items`; written.
+        base: int64.
+        state: int64 [STATE_WORDS]; ``NUM_USED`` is read, the number of free and retired slots written.
+    """
+    for slot in range(state[NUM_USED] - 1, -1, -1):
+        if items[slot, _EPISODE] >= 0:
+            continue
+        if items[slot, _GENERATION] == MAX_GENERATION:
+            state[NUM_RETIRED] += 1
+        else:
+            links[slot, NEXT] = state[FREE]
+            state[FREE] = slot
+    for i in range(slots.size):
+        _link_by_row(slots[i], items, links, ends, items[slots[i], _EPISODE] - base)
+    state[NUM] = slots.size
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

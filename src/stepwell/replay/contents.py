@@ -94,6 +94,11 @@ class Contents:
         finally:
             self._kept_keys = None
 
+    def shrink(self) -> None:
+        """Let the remover choose what goes while there are more items than the table keeps."""
+        if len(self.items) > self._max_size:
+            self._drop(len(self.items) - self._max_size)
+
     def _put(self, found: Ints, priorities: Reals) -> None:
         slots = self.items.insert(found[0], found[1], found[2], priorities)
         self.sampler.insert(slots, priorities)

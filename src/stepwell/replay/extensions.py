@@ -70,6 +70,10 @@ class Notices:
         if self.extensions:
             self._waiting.append((event, arguments))
 
+    def forget(self) -> None:
+        """Tell nothing of what waits."""
+        self._waiting.clear()
+
     def deliver(self, table: Table) -> None:
         """Make the calls that wait, in order; raises the first error when all are made."""
         waiting, self._waiting = self._waiting, []

@@ -6,7 +6,8 @@ draws the line of eight words that an item takes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from stepwell.kernels.items import (
     NUM,
     NUM_INSERTED,
     NUM_RETIRED,
+    NUM_TOUCHED,
     NUM_USED,
     STATE_WORDS,
     evicted_items,
@@ -25,6 +27,7 @@ from stepwell.kernels.items import (
     insert_items,
     insert_run,
     item_keys,
+    link_items,
     remove_items,
     take_items,
     update_items,
@@ -110,6 +113,44 @@ class Items:
         """int64 [n], the slots of all items, oldest first; costs a sort."""
         slots = np.flatnonzero(self.episode[: self._state[NUM_USED]] >= 0)
         return np.asarray(slots[np.argsort(self.sequence[slots])], np.int64)
+
+    @property
+    def generations(self) -> npt.NDArray[np.uint32]:
+        """uint32 [n], of the slots that were ever used, free ones too."""
+        return self.generation[: self._state[NUM_USED]]
+
+    @property
+    def num_touched(self) -> int:
+        """Inserts and updates so far."""
+        return int(self._state[NUM_TOUCHED])
+
+    def restore(
+        self,
+        generations: npt.NDArray[np.uint32],
+        slots: Integers,
+        columns: Mapping[str, npt.NDArray[Any]],
+        *,
+        num_inserted: int,
+        num_touched: int,
+    ) -> None:
+        """Put items where they were: for one that is made from a checkpoint, and has no items yet.
+
+        Args:
+            generations: uint32 [used], as `generations` was.
+            slots: int64 [n].
+            columns: arrays [n] by name: every attribute of an item but its generation.
+            num_inserted: as `num_inserted` was; ``num_touched`` likewise.
+        """
+        used = len(generations)
+        self._set_lines(_empty_lines(max(used, self.capacity)))
+        self.generation[:used] = generations
+        for name, values in columns.items():
+            getattr(self, name)[slots] = values
+        self._state[NUM_USED], self._state[NUM_INSERTED], self._state[NUM_TOUCHED] = used, num_inserted, num_touched
+        if len(slots):
+            self._cover(int(columns["episode"].min()), int(columns["episode"].max()))
+        order = np.lexsort((columns["row"], columns["episode"]))
+        link_items(slots[order], self._lines, self._links, self._ends, self._base, self._state)
 
     def insert(
         self, episodes: Integers, rows: Integers, lengths: npt.ArrayLike, priorities: npt.NDArray[np.float64]

@@ -70,6 +70,25 @@ class TableSettings:
         pattern = None if self.pattern is None else self.pattern.to_json()
         return {**record, "limiter": self.limiter.to_json(), "pattern": pattern}
 
+    def arguments(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a table with these settings, but for those that change.
+
+        Raises:
+            TableError: a change of something else; a selector of the user's own class that is not among the changes.
+        """
+        names = {field.name for field in fields(self)}
+        unknown = sorted(set(changes) - names - {"extensions"})
+        if unknown:
+            raise TableError(f"{unknown[0]!r} is no argument of a table. They are {', '.join(sorted(names))}.")
+        for role in ("sampler", "remover"):
+            text = getattr(self, role)
+            if text.startswith(OWN) and role not in changes:
+                raise TableError(
+                    f"the {role} of table {self.name!r} was a {text.removeprefix(OWN).strip()}, which a checkpoint cannot "
+                    f"make again. Give it: restore(..., {role}=...)."
+                )
+        return {name: getattr(self, name) for name in names if name not in changes}
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> TableSettings:
         """Return the settings of `to_json`."""
@@ -102,7 +121,7 @@ def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
         return given, _text_of(given)
     name, _, rest = str(given).partition("(")
     if name not in SELECTORS:
-        raise TableError(f"{role}={given!r} is not one of {', '.join(SELECTORS)}, nor a Selector.")
+        raise TableError(f"{role}={given!r} is not one of {', '.join(SELECTORS)} or a Selector.")
     made: Selector = getattr(selectors, SELECTORS[name])(*([float(rest.rstrip(")"))] if rest else []))
     return made, _text_of(made)
 

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +29,21 @@ from stepwell.replay.matching import Matcher
 from stepwell.replay.patterns import EVERY_STEP, Pattern
 from stepwell.replay.pending import Pending
 from stepwell.replay.priorities import checked_keys, checked_priorities
-from stepwell.replay.records import HI_STEP, LO
+from stepwell.replay.records import HI_STEP, LO, START
 from stepwell.replay.samples import Sample, joined_samples
 from stepwell.replay.selectors import Selector
 from stepwell.replay.slices import slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
 from stepwell.replay.table_settings import TableSettings, make_selector
+from stepwell.replay.table_states import (
+    Seen,
+    contents_arrays,
+    json_of,
+    pending_arrays,
+    restore_contents,
+    restore_pending,
+    text_array,
+)
 from stepwell.replay.waiting import Changes, Waiting
 
 if TYPE_CHECKING:
@@ -112,6 +123,8 @@ class Table:
         self._pending = Pending(self.history)
         # rows that were drawn for a call that ran into its time-out
         self._drawn: list[Sample] = []
+        # runs of rows that came between a checkpoint's tables and its store
+        self._unseen: Ints | None = None
         self._largest = 1.0
         self._lock = threading.Lock()
         self._changes = Changes(self._lock)
@@ -219,13 +232,20 @@ class Table:
         runs, evicted = self.history.advance()
         if len(evicted):
             self._contents.evict(evicted)
+        if self._unseen is not None:
+            runs, self._unseen = np.concatenate([self._unseen, runs]), None
         if len(runs) and self._matcher is not None:
-            found = self._matcher.match(runs)
-            num = found.shape[1]
-            if num and not self._pending and self._limiter.num_inserts(self._contents.counts, num) == num:
-                self._insert(found)
-                return num
-            self._pending.push(found)
+            return self._take_in(runs)
+        return self._let_in() if self._pending else 0
+
+    def _take_in(self, runs: Ints) -> int:
+        """Make items of new rows, and insert them and what waits as far as the limiter allows."""
+        found = self._matcher.match(runs) if self._matcher is not None else np.empty((3, 0), np.int64)
+        num = found.shape[1]
+        if num and not self._pending and self._limiter.num_inserts(self._contents.counts, num) == num:
+            self._insert(found)
+            return num
+        self._pending.push(found)
         return self._let_in() if self._pending else 0
 
     def _let_in(self) -> int:
@@ -474,6 +494,82 @@ class Table:
             self._largest = 1.0
             self._changes.announce()
         self._deliver()
+
+    # its state
+
+    def state_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all that another process needs to go on with the table; the caller holds its `lock`."""
+        applied = {} if self._matcher is None else self._matcher.applied
+        steps = np.array([*applied], np.int64)
+        starts = self.history.records[steps - self.history.base, START] if applied else steps
+        return {
+            "settings": text_array(self.settings.to_json()),
+            "largest": np.array(self._largest),
+            "applied": np.stack([self.history.step_ids(steps, starts), np.array([*applied.values()], np.int64)]),
+            **contents_arrays(self._contents, self.history),
+            **pending_arrays(self._pending, self.history),
+            **Seen.by(self.history).arrays(),
+        }
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held by whoever reads or changes the table; not to be taken twice."""
+        return self._lock
+
+    @classmethod
+    def from_state(cls, store: Store, arrays: Mapping[str, npt.NDArray[Any]], **changes: Any) -> Table:
+        """Return the table whose state it is, over a store that has its steps.
+
+        Args:
+            store: the checkpoint's.
+            arrays: of `state_arrays`.
+            changes: arguments of `Table` that shall be others than they were. Extensions, and selectors of your own
+                classes, are not part of a state: give them again.
+        """
+        settings = TableSettings.from_json(json_of(arrays["settings"]))
+        table = cls(store, **{**settings.arguments(changes), **changes})
+        with table._lock:
+            table._restore(arrays)
+        table._notices.forget()
+        return table
+
+    def _restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        runs, _ = self.history.advance()
+        restore_contents(self._contents, self.history, arrays)
+        restore_pending(self._pending, self.history, arrays)
+        self._largest = float(arrays["largest"])
+        self._meter.restart(self._contents.counts, time.monotonic())
+        self._contents.shrink()
+        if self._matcher is not None:
+            episodes, _ = self.history.find(arrays["applied"][0])
+            pairs = zip(episodes.tolist(), arrays["applied"][1].tolist(), strict=True)
+            self._matcher.applied = {episode: step for episode, step in pairs if episode >= 0}
+            self._unseen = Seen.from_arrays(arrays).unseen(runs, self.history)
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Write the store and this table as they are now to ``path``; see `stepwell.replay.checkpoint`."""
+        from stepwell.replay.checkpoints import checkpoint
+
+        return checkpoint(path, [self])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the store and this table to a directory or a ``.tar`` file; see `stepwell.replay.save`."""
+        from stepwell.replay.checkpoints import save
+
+        return save(path, [self])
+
+    @classmethod
+    def restore(cls, path: str | os.PathLike[str], name: str = "replay", **changes: Any) -> Table:
+        """Return a table of a checkpoint, over the checkpoint's store; see `stepwell.replay.restore`.
+
+        Args:
+            path: of the checkpoint.
+            name: of the table.
+            changes: arguments of `Table` that shall be others than they were, extensions among them.
+        """
+        from stepwell.replay.checkpoints import restore
+
+        return restore(path, names=[name], changes={name: changes})[name]
 
     def _deliver(self) -> None:
         if self._notices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint_store"]
 
 
-def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
+def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callable[[str], None] | None = None) -> Path:
     """Make a store at ``path`` that is this one as it is on the disk now, with the same uuid and the same step ids.
 
     Sealed segments are hard links (copies on another file system). Of segments that are being recorded the committed
@@ -48,6 +49,7 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
     Args:
         store: open for writing; its writers may go on.
         path: where; nothing may be there. It appears whole or not at all.
+        add: called with the directory before it appears, to put files of other layers beside the store's own.
 
     Returns:
         The absolute path.
@@ -69,6 +71,8 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str]) -> Path:
             if schema is not None:
                 _take_segments(source, target, schema)
         recover_store(target, schema)
+        if add is not None:
+            add(target)
     return Path(path).absolute()
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ POLL_SECONDS = 0.1
 Plan = tuple[tuple[int, ...], "Progress"]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a loader has come.
 
     Args:
@@ -105,6 +104,7 @@ class Drawer:
         self._sources = list(sources)
         self._shares = shares
         self._batch_size = batch_size
+        self._whole: tuple[int, ...] = (batch_size,)
         self._beta = beta
         self._normalize = normalize
         self._timeout = timeout
@@ -138,16 +138,12 @@ class Drawer:
         while len(rows) < len(self._sources):
             rows.append(self._rows_of(len(rows), sum(counts[len(rows)] for counts, _ in plans)))
         self._begun = None
-        drawn, starts = [], [0] * len(rows)
-        for counts, after in plans:
-            stops = [start + count for start, count in zip(starts, counts, strict=True)]
-            parts = rows
-            if len(plans) > 1:
-                parts = [each.part(*bounds) for each, *bounds in zip(rows, starts, stops, strict=True)]
-            weights = self._weights_of(after.number - 1, parts)
-            drawn.append(Drawn(after.number - 1, parts, counts, weights, after))
-            starts = stops
-        self.progress = drawn[-1].after
+        parts_of = [rows] if len(plans) == 1 else _split(rows, [counts for counts, _ in plans])
+        drawn = []
+        for (counts, after), parts in zip(plans, parts_of, strict=True):
+            number = after.number - 1
+            drawn.append(Drawn(number, parts, counts, self._weights_of(number, parts), after))
+        self.progress = plans[-1][1]
         return drawn
 
     def _plans(self, number: int) -> list[Plan]:
@@ -155,13 +151,14 @@ class Drawer:
         plans: list[Plan] = []
         now = self.progress
         for _ in range(number):
-            counts: tuple[int, ...] = (self._batch_size,)
-            owed = now.owed
-            if len(self._sources) > 1:
-                found, carried = deal_rows(self._shares_now(), now.owed, self._batch_size)
-                counts, owed = tuple(found), tuple(carried)
-            taken = tuple([before + count for before, count in zip(now.taken, counts, strict=True)])
-            now = Progress(now.number + 1, owed, taken)
+            if len(self._sources) == 1:
+                counts = self._whole
+                now = Progress(now.number + 1, now.owed, (now.taken[0] + self._batch_size,))
+            else:
+                found, owed = deal_rows(self._shares_now(), now.owed, self._batch_size)
+                counts = tuple(found)
+                taken = tuple([before + count for before, count in zip(now.taken, counts, strict=True)])
+                now = Progress(now.number + 1, tuple(owed), taken)
             plans.append((counts, now))
         return plans if number == 1 or self._can_draw(plans) else plans[:1]
 
@@ -200,6 +197,17 @@ class Drawer:
         beta = self._beta(number * self._batch_size)
         self._weigh(probabilities, sizes, beta, self._normalize, weights)
         return weights
+
+
+def _split(rows: list[Rows], counts_of: list[tuple[int, ...]]) -> list[list[Rows]]:
+    """Return the rows of each source batch by batch."""
+    found = []
+    starts = [0] * len(rows)
+    for counts in counts_of:
+        stops = [start + count for start, count in zip(starts, counts, strict=True)]
+        found.append([each.part(*bounds) for each, *bounds in zip(rows, starts, stops, strict=True)])
+        starts = stops
+    return found
 
 
 class TurnTaker:

@@ -115,6 +115,10 @@ class History:
     is_live = True
 
     def __init__(self, store: Store) -> None:
+        from stepwell.kernels.ends import mark_last_steps
+
+        # bound once: an import statement would cost as much as the kernel's call
+        self._mark_last_steps = mark_last_steps
         self.store = Store(str(store.path), "r")
         self.stores = (self.store,)
         self.segments: list[Any] = []
@@ -263,11 +267,9 @@ class History:
 
     def _endings(self, name: str, episodes: Int64s, rows: Int64s) -> npt.NDArray[np.bool_]:
         """Return which rows are the last steps of episodes that ended as the column says."""
-        from stepwell.kernels.ends import mark_last_steps
-
         records, base = self._table.window
         marks = np.empty(rows.shape, np.bool_)
-        missing = mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *_ENDINGS[name], marks)
+        missing = self._mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *_ENDINGS[name], marks)
         if missing >= 0:
             raise self._long_gone(episodes[missing])
         return marks

@@ -204,8 +204,10 @@ class JoinedSources:
             rows: int64 [n, K].
 
         Returns:
-            array [n, K].
+            array that broadcasts to [n, K].
         """
+        if self.is_single:
+            return self.sources[0].compute(name, parts[0], rows)
         found, start = [], 0
         for source, part, first in zip(self.sources, parts, self._first_store, strict=False):
             stop = start + part.shape[1]
@@ -213,7 +215,7 @@ class JoinedSources:
             values = values + first if name == "store_index" else values
             found.append(np.broadcast_to(values, (part.shape[1], rows.shape[1])))
             start = stop
-        return np.concatenate(found) if len(found) > 1 else found[0]
+        return np.concatenate(found)
 
     def describe(self, segment: int, row: int) -> str:
         """Return the store's path, episode and step of a row of a segment, for people."""

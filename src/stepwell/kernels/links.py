@@ -192,7 +192,10 @@ def draw_members(  # noqa: PLR0917
         probabilities: float64 [n], written.
     """
     hashed = mix64(key)
+    # two loops: the first one has no look-up that could miss the cache, so the second one's overlap
     for i in range(slots.size):
         # the product can be rounded up to num
-        slots[i] = members[min(np.int64(random_unit(hashed, first + i) * num), num - 1)]
+        slots[i] = min(np.int64(random_unit(hashed, first + i) * num), num - 1)
+    for i in range(slots.size):
+        slots[i] = members[slots[i]]
         probabilities[i] = 1.0 / num

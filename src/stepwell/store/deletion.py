@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
 from stepwell.store.layout import DELETED, locked_store, replace_file
 
@@ -47,6 +48,8 @@ def delete_episodes(store: Store, episodes: Any) -> int:
         raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
     names = {store.segments[number].name for number in np.unique(table.segment)}
     ids = _first_ids(store, table)
+    if store.capacity is not None:
+        ids = np.append(ids, _hidden_pieces(store, table))
     path = str(store.path)
     with locked_store(path):
         gone = names - arranged_segments(path)[0].keys()
@@ -69,11 +72,26 @@ def add_deleted(store: str, ids: Ids) -> None:
 
 def _first_ids(store: Store, table: EpisodeTable) -> Ids:
     """Return the ids of the rows at which ended episodes were begun; a ring may show only a later part of them."""
+    table = table.take(~table.is_open)
     ids = np.empty(len(table), np.int64)
     for number in np.unique(table.segment):
         segment, mine = store.segments[number], table.segment == number
         ids[mine] = step_id(segment.ordinal, 0) | segment.records["start"][table.record[mine]]
     return ids
+
+
+def _hidden_pieces(store: Store, table: EpisodeTable) -> Ids:
+    """Return the ids of earlier pieces of episodes that a ring has on the disk and does not show.
+
+    When there is less to show, they would be shown again.
+    """
+    origins = table.origin[table.skipped > 0]
+    found = [np.empty(0, np.int64)]
+    for segment in store.segments if len(origins) else ():
+        records = segment.records
+        starts = records["start"][np.isin(records["origin"], origins) & (records["cut"] >= GOES_ON)]
+        found.append(step_id(segment.ordinal, 0) | starts)
+    return np.setdiff1d(np.concatenate(found), _first_ids(store, store.episodes))
 
 
 def read_deleted(store: str) -> Ids:

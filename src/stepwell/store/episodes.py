@@ -14,8 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
+from stepwell.store.npy import header_bytes
 
-__all__ = ["EPISODE_DTYPE", "GOES_ON", "MAX_SKIPPED", "EpisodeTable", "check_records", "num_ended_rows"]
+__all__ = [
+    "EPISODE_DTYPE",
+    "GOES_ON",
+    "MAX_SKIPPED",
+    "EpisodeTable",
+    "check_records",
+    "is_episodes_header",
+    "num_ended_rows",
+]
 
 EPISODE_DTYPE = np.dtype(
     [
@@ -33,6 +42,8 @@ EPISODE_DTYPE = np.dtype(
 )
 
 
+# as it was before rings: the last four bytes had no meaning, and are zero
+_FIRST_DTYPE = np.dtype([*EPISODE_DTYPE.descr[:-1], ("pad", "V4")])
 GOES_ON = 1 << 31
 MAX_SKIPPED = GOES_ON - 1
 
@@ -95,6 +106,11 @@ class EpisodeTable:
 def num_ended_rows(records: npt.NDArray[Any]) -> int:
     """Return how many rows the episodes of a segment's records take: the row at which an open one begins."""
     return int(records["start"][-1] + records["rows"][-1]) if len(records) else 0
+
+
+def is_episodes_header(head: bytes, num_records: int) -> bool:
+    """Whether a file that begins like this is an ``episodes.npy`` of so many records."""
+    return any(head == header_bytes(dtype, (), num_records) for dtype in (EPISODE_DTYPE, _FIRST_DTYPE))
 
 
 def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0) -> None:

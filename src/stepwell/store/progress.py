@@ -34,6 +34,7 @@ VERSION = 1
 NUM_BYTES = 64
 ROWS_WORD = 2
 EPISODES_WORD = 3
+OPENED_WORD = 4
 SEALED_WORD = 5
 CARRIED_WORD = 6
 ORIGIN_WORD = 7
@@ -122,6 +123,11 @@ class Progress:
     def mark_sealed(self) -> None:
         """Tell readers that hold this record that the segment is sealed under its own name."""
         self.words[SEALED_WORD] = 1
+
+    @property
+    def opened_ns(self) -> int:
+        """When it was made, nanoseconds since 1970."""
+        return self.words[OPENED_WORD]
 
     @property
     def carried(self) -> tuple[int, int]:

@@ -82,7 +82,7 @@ def _recover(path: str, schema: Schema) -> bool:
         if not os.path.isdir(path):
             return False
         rows, episodes = progress.rows, progress.episodes
-        rows, episodes = _close_open_episode(path, rows, episodes, progress.carried)
+        rows, episodes = _close_open_episode(path, rows, episodes, progress)
         progress.commit_episode(episodes, rows)
         seal_segment(path, schema, rows=rows, episodes=episodes, sync=True)
         progress.mark_sealed()
@@ -102,7 +102,7 @@ def _finish_rename(path: str) -> bool:
     return True
 
 
-def _close_open_episode(path: str, rows: int, episodes: int, carried: tuple[int, int]) -> tuple[int, int]:
+def _close_open_episode(path: str, rows: int, episodes: int, progress: Progress) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = os.open(f"{path}/{EPISODES}", os.O_RDWR | os.O_CLOEXEC)
@@ -120,10 +120,10 @@ def _close_open_episode(path: str, rows: int, episodes: int, carried: tuple[int,
         record = np.zeros((), EPISODE_DTYPE)
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
-        if ended == 0 and carried[0]:
-            record["cut"], record["origin"] = carried
-        # where stores into maps leave no time stamp, its segment would be older than its last episode
-        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=0))
+        if ended == 0 and progress.carried[0]:
+            record["cut"], record["origin"] = progress.carried
+        # a file's time stamp is that of a slow clock, and stores into maps may leave none; episodes are in order
+        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=progress.opened_ns))
         record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
         trim_lines(f"{path}/{METADATA}", episodes)
         with open(f"{path}/{METADATA}", "ab") as file:

@@ -23,7 +23,7 @@ from stepwell.codecs import Codec, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
 from stepwell.store.counting import counted
-from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
+from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import open_json
 from stepwell.store.mapping import map_file
@@ -171,7 +171,9 @@ def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
 
 def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
     records = _read_sealed_records(path)
-    _check_header(path / EPISODES, EPISODE_DTYPE, (), len(records))
+    with (path / EPISODES).open("rb") as file:
+        if not is_episodes_header(file.read(header_size(EPISODE_DTYPE, ())), len(records)):
+            raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
     check_records(records, path.name)
     found = {"episodes": len(records), "rows": num_ended_rows(records)}
     told = {key: manifest.get(key, number) for key, number in found.items()}

@@ -15,10 +15,10 @@ from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
-from stepwell.store.episodes import EPISODE_DTYPE, check_records, num_ended_rows
+from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.mapping import map_descriptor
-from stepwell.store.npy import header_bytes, header_size, parse_header_size
+from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Segment:
             is_whole = length == num * size if count is None else length >= num * size
             if num < known or not is_whole:
                 raise self._damaged(EPISODES, f"{length + header} bytes are not whole records")
-            if count is None and os.pread(descriptor, header, 0) != header_bytes(EPISODE_DTYPE, (), num):
+            if count is None and not is_episodes_header(os.pread(descriptor, header, 0), num):
                 raise self._damaged(EPISODES, f"its header is not that of {num} records")
             data = os.pread(descriptor, (num - known) * size, header + known * size)
         finally:

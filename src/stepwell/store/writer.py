@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -438,12 +439,14 @@ class Writer:
         """
         values = dict(zip(segment.schema, first, strict=True))
         final = {name: values[name] for name in segment.schema.final_names}
+        # its pieces are as old as they are in order
+        time_ns = time.time_ns()
         new = self._make_segment(segment.schema, carried=segment.carry_on)
         try:
             # in this order: an episode whose next step cannot be stored is as before
             appended = append(new)
             start = step_id(segment.ordinal, segment.episode_start)
-            segment.end_episode(metadata=encode_metadata({}), final=final or None, goes_on=True)
+            segment.end_episode(metadata=encode_metadata({}), final=final or None, goes_on=True, time_ns=time_ns)
         except BaseException:
             if new.has_open_episode:
                 new.end_episode(metadata=encode_metadata({}), discarded=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import njit
 
-__all__ = ["n_step_returns"]
+__all__ = ["n_step_returns", "one_step_discounts"]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -57,3 +57,19 @@ def n_step_returns(  # noqa: PLR0917
         discounts[b] = 0.0 if has_terminated else power
         is_terminal[b] = has_terminated
         lengths[b] = length
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def one_step_discounts(terminated: Any, is_missing: Any, gamma: Any, discounts: Any, is_valid: Any) -> None:
+    """Do what `n_step_returns` does where there is one reward.
+
+    Args:
+        terminated: bool [B].
+        is_missing: bool [B, 1].
+        gamma: discount of one step.
+        discounts: float32 [B], written.
+        is_valid: bool [B], written.
+    """
+    for b in range(len(terminated)):
+        discounts[b] = 0.0 if terminated[b] else gamma
+        is_valid[b] = terminated[b] or not is_missing[b, 0]

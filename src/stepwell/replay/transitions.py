@@ -114,9 +114,9 @@ class TransitionTargets:
     """
 
     def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
-        from stepwell.kernels.returns import n_step_returns
+        from stepwell.kernels.returns import n_step_returns, one_step_discounts
 
-        self._n_step_returns = n_step_returns
+        self._n_step_returns, self._one_step_discounts = n_step_returns, one_step_discounts
         self.observations = observations
         self.n_step = n_step
         self.discount = discount
@@ -128,11 +128,10 @@ class TransitionTargets:
         rewards, terminated = look_up(batch, "reward", self), look_up(batch, "terminated", self)
         size = len(rewards)
         if self.n_step == 1:
-            rewards, terminated = rewards.reshape(size, 1), terminated.reshape(size, 1)
-            is_pad = np.zeros((size, 1), np.bool_)
-        else:
-            is_pad = batch.pop("reward_is_pad")
-            batch.pop("terminated_is_pad", None)
+            self._add_one_step(batch, rewards, terminated, is_missing)
+            return batch
+        is_pad = batch.pop("reward_is_pad")
+        batch.pop("terminated_is_pad", None)
         floats, flags = np.empty((2, size), np.float32), np.empty((2, size), np.bool_)
         lengths = np.empty(size, np.int64)
         returns, discounts, is_terminal, is_valid = floats[0], floats[1], flags[0], flags[1]
@@ -144,6 +143,18 @@ class TransitionTargets:
         batch["reward"], batch["discount"] = returns, discounts
         batch["terminated"], batch["is_valid"] = is_terminal, is_valid
         return batch
+
+    def _add_one_step(self, batch: Values, rewards: npt.NDArray[Any], terminated: Bools, is_missing: Bools) -> None:
+        """Write what a single step's transition has: its reward and end are as they were read."""
+        size = len(rewards)
+        discounts, is_valid = np.empty(size, np.float32), np.empty(size, np.bool_)
+        self._one_step_discounts(terminated, is_missing, self.discount, discounts, is_valid)
+        for key in self.observations:
+            windows = batch[key]
+            at = 0 if self.stack == 1 else slice(self.stack)
+            batch[key], batch[f"next_{key}"] = windows[:, at], windows[:, 1 if self.stack == 1 else slice(1, None)]
+        batch["reward"] = rewards if rewards.dtype == np.float32 else rewards.astype(np.float32)
+        batch["discount"], batch["is_valid"] = discounts, is_valid
 
     def _take_masks(self, batch: Values) -> Bools:
         """Return whether the observation after each step is missing, bool [B, n_step], and drop the masks."""

@@ -59,8 +59,8 @@ class Filler:
         """
         arrays = batch.arrays
         for each, rest in routes.others:
-            if each.is_anchor_step and each.sources[0].kind == "virtual" and len(each.sources) == 1:
-                self._compute(each, batch)
+            if each.is_computed_step:
+                self.compute(each, batch.places, batch.parts, arrays[each.key])
                 continue
             if each.is_ragged:
                 arrays[each.key] = np.empty((batch.places.shape[1], *each.window_shape), dtype=object)
@@ -84,12 +84,16 @@ class Filler:
             f"({self._maps.file_of(source.name, segment)}): {error.cause}"
         )
 
-    def _compute(self, field: ResolvedField, batch: PlaceBatch) -> None:
-        """Compute one value a window, which no padding concerns."""
-        rows = batch.at(field.field.at)[ROW][:, None]
-        # of the anchors' episodes, wherever their windows are put
-        values = self._sources.compute(field.sources[0].name, batch.parts, rows)
-        batch.arrays[field.key][:] = values[:, 0]
+    def compute(self, field: ResolvedField, places: Int64s, parts: Sequence[Int64s], out: npt.NDArray[Any]) -> None:
+        """Compute one value of each anchor's step, which no padding concerns.
+
+        Args:
+            field: whose `is_computed_step` holds.
+            places: int64 [6, n].
+            parts: the same of each source, with its own numbers.
+            out: [n], written.
+        """
+        out[:] = self._sources.compute(field.sources[0].name, parts, places[ROW][:, None])[:, 0]
 
     def _fill(  # noqa: PLR0917
         self,

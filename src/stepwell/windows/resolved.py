@@ -86,6 +86,7 @@ class ResolvedField:
         window_shape: shape of the offsets, () without a time axis.
         has_mask: whether the batch has ``<key>_is_pad``.
         keys: of the batch: its own, and its mask's.
+        is_computed_step: whether it is one computed value of the anchor's step, which no padding concerns.
     """
 
     key: str
@@ -98,17 +99,16 @@ class ResolvedField:
     window_shape: tuple[int, ...] = dataclass_field(init=False)
     has_mask: bool = dataclass_field(init=False)
     keys: tuple[str, ...] = dataclass_field(init=False)
+    is_computed_step: bool = dataclass_field(init=False)
 
     def __post_init__(self) -> None:
         set_value = object.__setattr__
         set_value(self, "window_shape", self.field.window_shape)
-        set_value(self, "has_mask", self.pad != "drop" and not self.is_anchor_step)
+        is_step = self.window_shape == () and int(self.offsets[0]) == 0
+        is_computed = len(self.sources) == 1 and self.sources[0].kind == "virtual"
+        set_value(self, "has_mask", self.pad != "drop" and not is_step)
+        set_value(self, "is_computed_step", is_step and is_computed and self.field.at == "anchor")
         set_value(self, "keys", (self.key, self.mask_key) if self.has_mask else (self.key,))
-
-    @property
-    def is_anchor_step(self) -> bool:
-        """Whether it is the step at its place, without a time axis."""
-        return self.window_shape == () and int(self.offsets[0]) == 0
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -50,7 +50,8 @@ class Routes:
         others: fields with sources that it does not copy, and which of them.
         held: keys of the fields whose rows are held.
         needs_maps: whether anything is read from maps.
-        is_plain: whether one call of the kernel at the anchors' places, over maps, is all there is to do.
+        is_plain: whether one call of the kernel at the anchors' places, over maps, is all there is to do, but for
+            fields that are computed at the anchors.
     """
 
     routes: tuple[Route, ...]
@@ -103,7 +104,9 @@ def make_routes(
     needs_maps = any(not route.is_held for route in routes) or any(
         field.sources[number].kind != "virtual" and field.key not in held for field, rest in others for number in rest
     )
-    is_plain = not others and [(route.at, route.is_held) for route in routes] == [("anchor", False)]
+    is_plain = all(field.is_computed_step for field, _ in others) and [
+        (route.at, route.is_held) for route in routes
+    ] == [("anchor", False)]
     return Routes(tuple(routes), tuple(others), held, needs_maps, is_plain)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -165,14 +168,20 @@ class Actor:
                 writer.close()
 
 
-@pytest.mark.parametrize("capacity", [None, "some"])
+@pytest.mark.parametrize("unit", [None, "steps", "bytes"])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_history_is_what_the_store_shows_after_every_step(capacity, data):
+def test_a_history_is_what_the_store_shows_after_every_step(unit, data):
     actions = data.draw(ACTIONS)
-    keep = None if capacity is None else data.draw(st.integers(1, 40))
-    with tempfile.TemporaryDirectory() as path:
-        store = stepwell.create(Path(path) / "a.well", SCHEMA, segment_bytes=200, capacity=keep)
+    amount = data.draw(st.integers(1, 40))
+    capacity = {None: None, "steps": amount, "bytes": f"{8 * amount} B"}[unit]
+    with (
+        tempfile.TemporaryDirectory() as path,
+        # segments of a few rows, so that a ring removes some, and cuts episodes
+        patch("stepwell.store.ring.LEAST_ROWS", 2),
+        patch("stepwell.store.ring.LEAST_BYTES", 16),
+    ):
+        store = stepwell.create(Path(path) / "a.well", SCHEMA, segment_bytes=200, capacity=capacity)
         actor, steps = Actor(store), Steps(History(store))
         for action in actions:
             actor.act(*action)
@@ -182,6 +191,39 @@ def test_a_history_is_what_the_store_shows_after_every_step(capacity, data):
         assert_same(steps, store)
         assert_same(Steps(History(store)), store)
         steps.history.close()
+
+
+def test_a_ring_of_several_segments_and_writers_is_followed_to_the_step(tmp_path):
+    ring = stepwell.create(tmp_path / "ring.well", SCHEMA, capacity=1500)
+    writers, steps, rng = [ring.writer(), ring.writer()], Steps(History(ring)), np.random.default_rng(3)
+    for _ in range(12):
+        for writer, length in zip(writers, rng.integers(1, 900, 2).tolist(), strict=True):
+            for value in range(length):
+                writer.append(x=value)
+            if length % 3:
+                writer.end_episode(truncated=True, final={"x": 0})
+        assert_same(steps, ring)
+        assert len(steps.known) <= 1500
+    for writer in writers:
+        writer.close()
+    assert_same(steps, ring)
+    assert sum(segment is None or not segment.path.exists() for segment in steps.history.segments) > 2
+
+
+def test_an_episode_of_a_killed_writer_ends_where_it_was_committed(store):
+    history = History(store)
+    code = (
+        "import os, sys, stepwell\n"
+        "writer = stepwell.open(sys.argv[1]).writer()\n"
+        "for value in range(3):\n"
+        "    writer.append(x=value)\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
+    assert history.advance().runs.tolist() == [[0, 0, 3, 0]]
+    stepwell.open(store.path)
+    assert history.advance().runs.tolist() == [[0, 3, 3, 1]]
+    assert history.records[0, :7].tolist() == [0, 0, 0, 3, 3, 0, FLAGS["interrupted"]]
 
 
 def test_nothing_new_is_nothing(store):

@@ -85,7 +85,7 @@ class FollowedSegment:
         count = self._count
         if count == 0:
             return np.full(len(rows), -1, np.int64)
-        found = np.searchsorted(self._starts[:count], rows, side="right") - 1
+        found = self._starts[:count].searchsorted(rows, "right") - 1
         return np.where(found >= 0, self._episodes[found], -1)
 
     def episodes_from(self, rows: Int64s) -> Int64s:
@@ -97,5 +97,5 @@ class FollowedSegment:
     def episodes_before(self, row: int) -> Int64s:
         """Return the episodes that begin before a row, int64 [n], from the one that has `first_row` on."""
         starts = self._starts[: self._count]
-        first = max(int(np.searchsorted(starts, self.first_row, side="right")) - 1, 0)
-        return self._episodes[first : int(np.searchsorted(starts, row))]
+        first = max(int(starts.searchsorted(self.first_row, "right")) - 1, 0)
+        return self._episodes[first : int(starts.searchsorted(row))]

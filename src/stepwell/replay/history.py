@@ -204,12 +204,13 @@ class History:
         """
         ordinals, rows = split_id(np.asarray(step_ids, np.int64).reshape(-1))
         episodes = np.full(len(rows), -1, np.int64)
-        records, base = self._table.window
         for ordinal in np.unique(ordinals).tolist() if len(rows) > 1 else ordinals.tolist():
             followed = self._by_ordinal.get(ordinal)
             if followed is not None:
                 chosen = np.flatnonzero(ordinals == ordinal)
                 episodes[chosen] = followed.episodes_at(rows[chosen])
+        # asked for last: another thread may have added what was just found
+        records, base = self._table.window
         found = records[np.maximum(episodes - base, 0)]
         is_there = (episodes >= base) & (rows >= found[:, LO]) & (rows < found[:, HI_STEP])
         return np.where(is_there, episodes, -1), rows
@@ -441,7 +442,9 @@ class History:
             records, base = self._table.window
             last, record = int(episodes[-1]), records[max(int(episodes[-1]) - base, 0)]
             is_cut = last >= base and (record[HI_FINAL] > first_row or bool(record[FLAGS] & IS_OPEN))
-            self._evicted.append(self._table.mark_gone(episodes[:-1] if is_cut else episodes))
+            whole = episodes[:-1] if is_cut else episodes
+            if len(whole):
+                self._evicted.append(self._table.mark_gone(whole))
             if is_cut and not record[FLAGS] & IS_GONE:
                 record[LO] = first_row
                 self._evicted.append((last, first_row))

@@ -82,7 +82,9 @@ class EpisodeRecords:
         lines = lines[records[lines, FLAGS] & IS_GONE == 0]
         records[lines, LO] = records[lines, HI_FINAL]
         records[lines, FLAGS] = records[lines, FLAGS] & ~IS_OPEN | IS_GONE
-        return np.stack([lines + base, records[lines, HI_FINAL]], axis=1)
+        gone = np.empty((len(lines), 2), np.int64)
+        gone[:, 0], gone[:, 1] = lines + base, records[lines, HI_FINAL]
+        return gone
 
     def _make_room(self, count: int) -> tuple[Int64s, int, int]:
         """Drop the oldest records that are gone, where that is worth it, and have room for ``count`` more."""

@@ -63,7 +63,7 @@ def checkpoint(path: str | os.PathLike[str], tables: Sequence[Table]) -> Path:
     def add(target: str) -> None:
         os.mkdir(f"{target}/{TABLES}")  # noqa: PTH102
         for name, arrays in states.items():
-            np.savez(f"{target}/{TABLES}/{name}{SUFFIX}", allow_pickle=False, **arrays)  # type: ignore[arg-type]
+            np.savez(f"{target}/{TABLES}/{name}{SUFFIX}", allow_pickle=False, **arrays)
 
     return checkpoint_store(tables[0].store, path, add=add)
 
@@ -77,14 +77,14 @@ def restore(
 ) -> dict[str, Table]:
     """Return the tables of a checkpoint by name, over the checkpoint's store.
 
-    Keys, items, their order, priorities and times sampled, counts, limiters and what waited are as they were. Steps that
-    the tables had not seen when the checkpoint was made become items now.
+    Keys, items, their order, priorities and times sampled, counts, limiters and what waited are as they were. Steps
+    that the tables had not seen by then become items when they first follow the store.
 
     Args:
         path: of the checkpoint.
         mode: how its store is opened.
         names: of the tables; default all.
-        changes: arguments of `Table` by table that shall be others than they were; extensions are not in a checkpoint.
+        changes: by table, arguments of `Table` that shall be others than they were; extensions are in no checkpoint.
 
     Raises:
         StoreNotFoundError: no checkpoint there.
@@ -177,7 +177,7 @@ def _states(tables: Sequence[Table]) -> dict[str, Arrays]:
 
 def _read(file: Path) -> Arrays:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as data, np.load(data, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise CorruptSegmentError(f"{file} is damaged: {error}.") from error

@@ -100,7 +100,7 @@ class Matcher:
         if condition.source == STEP_INDEX:
             return _step_index(record, rows)
         if condition.source == IS_END:
-            return ((record[:, FLAGS] & (IS_OPEN | IS_CUT)) == 0) & (rows == record[:, HI_STEP] - 1)
+            return np.asarray(((record[:, FLAGS] & (IS_OPEN | IS_CUT)) == 0) & (rows == record[:, HI_STEP] - 1))
         raise TableError(f"no value {condition.source!r} of a step.")
 
     def _feature_values(self, name: str, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:

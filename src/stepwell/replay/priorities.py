@@ -14,6 +14,12 @@ __all__ = ["checked_keys", "checked_priorities"]
 
 def checked_keys(keys: Any) -> npt.NDArray[np.uint64]:
     """Return keys as uint64 [n]; TableError when they are no keys."""
+    if isinstance(keys, list | tuple):
+        # numpy makes float64 of Python numbers that no signed integer holds together
+        keys = np.array(keys, object if keys else np.uint64)
+        if any(not isinstance(key, int | np.integer) or not 0 <= key < 1 << 64 for key in keys.flat):
+            raise TableError("keys are whole numbers of 64 bits, as a sample gives them.")
+        keys = keys.astype(np.uint64)
     array = np.asarray(keys)
     if array.dtype != np.uint64:
         if array.size and (array.dtype.kind not in "iu" or (array.dtype.kind == "i" and int(array.min()) < 0)):

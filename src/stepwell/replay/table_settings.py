@@ -23,6 +23,8 @@ SELECTORS = {
     "prioritized": "Prioritized",
 }
 OWN = "own"
+# as in the paper that brought prioritised replay (Schaul et al., 2015)
+DEFAULT_EXPONENT = "0.6"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ class TableSettings:
             text = getattr(self, role)
             if text.startswith(OWN) and role not in changes:
                 raise TableError(
-                    f"the {role} of table {self.name!r} was a {text.removeprefix(OWN).strip()}, which a checkpoint cannot "
-                    f"make again. Give it: restore(..., {role}=...)."
+                    f"the {role} of table {self.name!r} was a {text.removeprefix(OWN).strip()}, which a checkpoint "
+                    f"cannot make again. Give it: restore(..., {role}=...)."
                 )
         return {name: getattr(self, name) for name in names if name not in changes}
 
@@ -106,7 +108,7 @@ def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
     """Return a selector and the text that makes it again.
 
     Args:
-        given: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", "prioritized(0.6)", or an object.
+        given: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", "prioritized(0.5)", or an object.
         role: what an error calls it: "sampler" or "remover".
 
     Returns:
@@ -120,6 +122,8 @@ def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
             raise TableError(f"{role}={given!r} has {given.num} items already. Give each table a selector of its own.")
         return given, _text_of(given)
     name, _, rest = str(given).partition("(")
+    if name == "prioritized" and not rest:
+        rest = DEFAULT_EXPONENT
     if name not in SELECTORS:
         raise TableError(f"{role}={given!r} is not one of {', '.join(SELECTORS)} or a Selector.")
     made: Selector = getattr(selectors, SELECTORS[name])(*([float(rest.rstrip(")"))] if rest else []))

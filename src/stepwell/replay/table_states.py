@@ -154,9 +154,9 @@ class Seen:
         rows = np.where(known, self.rows[line], -1)
         ended = ~self.is_open[line] & (records[:, HI_FINAL] == rows)
         old = (records[:, HI_FINAL] < rows) | ended
-        runs = runs.copy()
+        runs = np.array(runs, np.int64)
         runs[:, 1] = np.minimum(np.maximum(runs[:, 1], rows), runs[:, 2])
-        return runs[~old]
+        return np.asarray(runs[~old])
 
 
 def text_array(record: Any) -> npt.NDArray[np.uint8]:

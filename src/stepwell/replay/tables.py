@@ -241,7 +241,7 @@ class Table:
     def _take_in(self, runs: Ints) -> int:
         """Make items of new rows, and insert them and what waits as far as the limiter allows."""
         found = self._matcher.match(runs) if self._matcher is not None else np.empty((3, 0), np.int64)
-        num = found.shape[1]
+        num = int(found.shape[1])
         if num and not self._pending and self._limiter.num_inserts(self._contents.counts, num) == num:
             self._insert(found)
             return num
@@ -256,7 +256,7 @@ class Table:
         found = self._pending.take(allowed)
         if found.shape[1]:
             self._insert(found)
-        return found.shape[1]
+        return int(found.shape[1])
 
     def _insert(self, found: Ints) -> None:
         priorities = np.empty(found.shape[1])

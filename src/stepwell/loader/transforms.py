@@ -163,7 +163,7 @@ class TransformChain:
                     f"transform {call.name} {call.where} returned a {type(batch).__name__}. "
                     "It must return the batch: a dict of key to array."
                 )
-            values = dict(batch)
+            values = batch if type(batch) is dict else dict(batch)
             call.check_batch(values, key.num_rows)
         return values
 

@@ -201,6 +201,8 @@ class Drawer:
 
 def _split(rows: list[Rows], counts_of: list[tuple[int, ...]]) -> list[list[Rows]]:
     """Return the rows of each source batch by batch."""
+    if len(set(counts_of)) == 1:
+        return [list(parts) for parts in zip(*(each.pieces(len(counts_of)) for each in rows), strict=True)]
     found = []
     starts = [0] * len(rows)
     for counts in counts_of:

@@ -47,10 +47,17 @@ class Rows(NamedTuple):
     times_sampled: npt.NDArray[np.int32]
     table_size: Int64s
 
+    def pieces(self, number: int) -> list[Rows]:
+        """Return the rows in equal pieces, one after the other."""
+        size = len(self.keys) // number
+        # kernels are compiled for places that are contiguous
+        places = np.ascontiguousarray(self.places.reshape(6, number, size).transpose(1, 0, 2))
+        columns = [column.reshape(number, size) for column in self[1:]]
+        return [Rows(*each) for each in zip(places, *columns, strict=True)]
+
     def part(self, start: int, stop: int) -> Rows:
         """Return some of the rows."""
         return Rows(
-            # kernels are compiled for places that are contiguous
             np.ascontiguousarray(self.places[:, start:stop]),
             self.keys[start:stop],
             self.probabilities[start:stop],

@@ -108,7 +108,8 @@ def all_places(history, index):
     return history.places(*history.find(index.step_ids(np.arange(index.num_anchors))))
 
 
-def test_a_store_that_grows_is_read_like_one_that_stands_still(tmp_path):
+@pytest.mark.parametrize("max_maps", [1, 1000])
+def test_a_store_that_grows_is_read_like_one_that_stands_still(tmp_path, max_maps):
     store = make_live(tmp_path, segment_bytes=20_000)
     history = None
     number = 0
@@ -119,7 +120,7 @@ def test_a_store_that_grows_is_read_like_one_that_stands_still(tmp_path):
                 number += 1
             if history is None:
                 history = history_of(store)
-                live = LiveReader([history], PLAIN)
+                live = LiveReader([history], PLAIN, max_maps=max_maps)
             writer.end_episode(truncated=True, final={"x": np.full(3, -number)})
             history.advance()
             store.refresh()

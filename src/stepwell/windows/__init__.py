@@ -5,9 +5,11 @@ from stepwell.windows.fields import Field, as_fields
 from stepwell.windows.held import HeldRows
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import aligned_empty
+from stepwell.windows.live import LiveReader
 from stepwell.windows.reader import WindowReader
 from stepwell.windows.resolved import VIRTUAL_DTYPES, ResolvedField, resolve
 from stepwell.windows.row_loading import RowLoader
+from stepwell.windows.sources import PlaceSource, ViewSource
 from stepwell.windows.views import View
 
 __all__ = [
@@ -16,9 +18,12 @@ __all__ = [
     "Blocks",
     "Field",
     "HeldRows",
+    "LiveReader",
+    "PlaceSource",
     "ResolvedField",
     "RowLoader",
     "View",
+    "ViewSource",
     "WindowReader",
     "aligned_empty",
     "as_fields",

@@ -204,8 +204,12 @@ class SegmentMaps:
             mapped = np.flatnonzero(table.is_mapped)
             is_read = self._need_rows[mapped] > 0
             room = len(table.num_rows)
-            if len(segments) > room or not is_read.all():
-                self.table = table.only(mapped[is_read], room if len(segments) <= room else 2 * len(segments))
+            if len(segments) > room:
+                room = 2 * len(segments)
+                # what has doubled may fit in memory no more
+                self.__dict__.pop("is_announcing", None)
+            if room > len(table.num_rows) or not is_read.all():
+                self.table = table.only(mapped[is_read], room)
 
     def ensure(self, segments: npt.NDArray[np.int64]) -> MapTable:
         """Return a table in which all rows that may be read of these segments are mapped.

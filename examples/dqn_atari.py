@@ -34,11 +34,7 @@ from torch.nn import functional
 
 import stepwell
 from stepwell.recorders import EpisodeRecorder, schema_of
-from stepwell.replay.limiters import MinSize
-from stepwell.replay.loader import ReplayLoader
-from stepwell.replay.patterns import Pattern
-from stepwell.replay.tables import Table
-from stepwell.replay.transitions import transition_fields
+from stepwell.replay import MinSize, every_step
 
 FRAME_SKIP, STACK, SIDE = 4, 4, 84
 
@@ -169,19 +165,19 @@ def record_evaluation(agent: Agent, settings: argparse.Namespace) -> stepwell.St
 def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> dict[str, Any]:
     """Play and learn for the frames of the settings; returns what happened."""
     player = Player(make_env(settings.game, ring), settings.seed)
-    fields, transform = transition_fields(n_step=settings.n_step, discount=settings.discount, stack=STACK)
+    fields, transform = stepwell.transition_fields(n_step=settings.n_step, discount=settings.discount, stack=STACK)
     # scores of games differ a thousandfold: learn their signs, store them as they are
     fields["reward"] = stepwell.Field("reward", fields["reward"].offsets, transform=np.sign)
     # an item is made when the steps are there that its transition reaches
-    table = Table(
+    table = stepwell.Table(
         ring,
         max_size=settings.capacity,
         limiter=MinSize(settings.learning_starts),
-        pattern=Pattern(ahead=settings.n_step),
+        pattern=every_step(ahead=settings.n_step),
         seed=settings.seed,
     )
     # in one process there is nobody to wait for: what the table does not give now is an error
-    loader = ReplayLoader(
+    loader = stepwell.ReplayLoader(
         table, fields, batch_size=settings.batch_size, transform=transform, seed=settings.seed, to="torch", timeout=0
     )
     batches = iter(loader)

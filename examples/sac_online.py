@@ -1,4 +1,4 @@
-"""Soft actor-critic: an actor in another process, a learner in this one, and a store between them.
+r"""Soft actor-critic: an actor in another process, a learner in this one, and a store between them.
 
 ::
 
@@ -12,7 +12,8 @@ holds an item a step, and the loader makes transitions of them when they are sam
 
     python examples/sac_online.py                                  # Pendulum to about -150, some minutes on two cores
     python examples/sac_online.py --replay first.well              # the same, and keep what was played
-    python examples/sac_online.py --prioritized --offline first.well --share 0.5      # like RLPD, by priority
+    python examples/sac_online.py --prioritized --offline first.well --share 0.5 \
+        --learning-starts 200 --updates-a-step 4 --steps 2000       # like RLPD, and by priority
 
 Sources: T. Haarnoja et al., Soft actor-critic algorithms and applications, 2018; P. Ball et al., Efficient online
 reinforcement learning with offline data, 2023 (RLPD); T. Schaul et al., Prioritized experience replay, 2016.
@@ -28,7 +29,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,7 @@ from torch.nn import functional
 
 import stepwell
 from stepwell.recorders import EpisodeRecorder, schema_of
-from stepwell.replay.limiters import SampleToInsertRatio
-from stepwell.replay.loader import ReplayLoader
-from stepwell.replay.selectors import Prioritized
-from stepwell.replay.tables import Table
-from stepwell.replay.transitions import transition_fields
+from stepwell.replay import Prioritized, SampleToInsertRatio
 
 LOG_STD_RANGE = (-5.0, 2.0)
 STEPS_AN_ORDER = 50
@@ -206,25 +203,24 @@ def evaluate(policy: Policy, env_id: str, num_episodes: int) -> np.ndarray:
     return returns
 
 
-def make_loader(ring: stepwell.Store, settings: argparse.Namespace) -> ReplayLoader:
+def make_loader(ring: stepwell.Store, settings: argparse.Namespace) -> stepwell.ReplayLoader:
     """Return batches of transitions from the ring, and from an offline store where there is one."""
     offline = settings.offline is not None
     online_batch = round(settings.batch_size * (1 - settings.share)) if offline else settings.batch_size
-    # one update a step: the learner waits for the actor when it is more than two orders ahead
-    limiter = SampleToInsertRatio(
-        online_batch, settings.learning_starts, error_buffer=2.0 * STEPS_AN_ORDER * online_batch
-    )
+    # what an update takes of the table, a step pays for: the learner waits when it is two orders ahead of the actor
+    ratio = online_batch * settings.updates_a_step
+    limiter = SampleToInsertRatio(ratio, settings.learning_starts, error_buffer=2.0 * STEPS_AN_ORDER * ratio)
     sampler = Prioritized(0.6) if settings.prioritized else "uniform"
-    table = Table(ring, sampler=sampler, max_size=settings.capacity, limiter=limiter, seed=settings.seed)
+    table = stepwell.Table(ring, sampler=sampler, max_size=settings.capacity, limiter=limiter, seed=settings.seed)
     sources = [table, stepwell.open(settings.offline, mode="r")] if offline else [table]
-    fields, transform = transition_fields(discount=0.99)
-    return ReplayLoader(
+    fields, transform = stepwell.transition_fields(discount=0.99)
+    return stepwell.ReplayLoader(
         sources,
         fields,
         transform=transform,
         batch_size=settings.batch_size,
         shares=[1 - settings.share, settings.share] if offline else None,
-        beta=(0.4, 1.0, settings.steps * settings.batch_size),
+        beta=(0.4, 1.0, settings.steps * settings.updates_a_step * settings.batch_size),
         seed=settings.seed,
         to="torch",
         timeout=ACTOR_TIMEOUT_SECONDS,
@@ -249,14 +245,15 @@ def train(settings: argparse.Namespace) -> dict[str, Any]:
     report(0)
     with actor(str(ring.path), settings.env, settings.hidden, settings.seed) as orders:
         orders.send((None, settings.learning_starts + STEPS_AN_ORDER))
-        for update, batch in zip(range(1, settings.steps + 1), loader, strict=False):
-            errors = agent.update(batch)
-            if settings.prioritized:
-                loader.update_priorities(batch, errors.numpy())
-            if update % STEPS_AN_ORDER == 0 and update < settings.steps:
+        for step in range(1, settings.steps + 1):
+            for batch in islice(loader, settings.updates_a_step):
+                errors = agent.update(batch)
+                if settings.prioritized:
+                    loader.update_priorities(batch, errors)
+            if step % STEPS_AN_ORDER == 0 and step < settings.steps:
                 orders.send((weights_of(agent.policy), STEPS_AN_ORDER))
-            if update % settings.evaluate_every == 0:
-                report(update)
+            if step % settings.evaluate_every == 0:
+                report(settings.learning_starts + step)
     ring.refresh()
     seconds = time.perf_counter() - begun
     counts = loader.tables[0].info.counts
@@ -296,7 +293,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--env", default="Pendulum-v1", help="a Gymnasium environment whose actions are a box")
-    parser.add_argument("--steps", type=int, default=10_000, help="updates, and as many steps after learning starts")
+    parser.add_argument("--steps", type=int, default=10_000, help="to play while learning")
+    parser.add_argument("--updates-a-step", type=int, default=1, help="how often the agent learns a step")
     parser.add_argument("--learning-starts", type=int, default=1000, help="steps of random actions before the first")
     parser.add_argument("--batch-size", type=int, default=256, help="transitions an update")
     parser.add_argument("--hidden", type=int, default=128, help="units of each of the two hidden layers")
@@ -306,7 +304,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prioritized", action="store_true", help="sample by TD error instead of uniformly")
     parser.add_argument("--offline", type=Path, default=None, help="a store of earlier episodes to learn from, too")
     parser.add_argument("--share", type=float, default=0.5, help="of the batch that comes from --offline")
-    parser.add_argument("--evaluate-every", type=int, default=500, help="updates between two evaluations")
+    parser.add_argument("--evaluate-every", type=int, default=250, help="steps between two evaluations")
     parser.add_argument("--evaluation-episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--seed", type=int, default=0, help="of everything random")
     parser.add_argument("--out", type=Path, default=Path("output/sac"), help="folder of summary.json and curve.png")
@@ -323,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (settings.out / "summary.json").write_text(json.dumps(summary, indent=1, default=str))
     others = {path.parent.name: json.loads(path.read_text()) for path in settings.compare}
     draw_curves(settings.out / "curve.png", {**others, settings.out.name: summary})
-    rate = settings.steps / summary["seconds"]
+    rate = settings.steps * settings.updates_a_step / summary["seconds"]
     print(f"{summary['steps_stored']:,} steps stored, {rate:.0f} updates/s; {settings.out}/curve.png, summary.json")
 
 

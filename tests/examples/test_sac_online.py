@@ -54,7 +54,7 @@ def test_the_actor_ends_when_the_learner_does(
 ) -> None:
     learner = start_example("sac_online.py", *TOY, "--steps", 1_000_000, "--replay", tmp_path / "ring.well")
     assert learner.stdout is not None
-    while "100 steps" not in (line := learner.stdout.readline()):
+    while "200 steps" not in (line := learner.stdout.readline()):
         assert line, "the learner ended by itself"
     children = psutil.Process(learner.pid).children(recursive=True)
     assert children

@@ -136,7 +136,9 @@ class Drawer:
             self._begun = (self._plans(len(tickets)), [])
         plans, rows = self._begun
         while len(rows) < len(self._sources):
-            rows.append(self._rows_of(len(rows), sum(counts[len(rows)] for counts, _ in plans)))
+            number = len(rows)
+            total = sum(counts[number] for counts, _ in plans)
+            rows.append(self._wait_for(self._sources[number], self.progress.taken[number], total))
         self._begun = None
         parts_of = [rows] if len(plans) == 1 else _split(rows, [counts for counts, _ in plans])
         drawn = []
@@ -145,6 +147,16 @@ class Drawer:
             drawn.append(Drawn(number, parts, counts, self._weights_of(number, parts), after))
         self.progress = plans[-1][1]
         return drawn
+
+    def draw_again(self, drawn: Drawn) -> Drawn:
+        """Draw a batch of the same number anew: a ring has come round to rows of it. Any thread may ask.
+
+        Raises:
+            RateLimitError: the rows did not come in time.
+        """
+        starts = [taken - count for taken, count in zip(drawn.after.taken, drawn.counts, strict=True)]
+        parts = [self._wait_for(*each) for each in zip(self._sources, starts, drawn.counts, strict=True)]
+        return Drawn(drawn.number, parts, drawn.counts, self._weights_of(drawn.number, parts), drawn.after)
 
     def _plans(self, number: int) -> list[Plan]:
         """Return the rows of each source in the next batches, and the progress after each."""
@@ -171,9 +183,8 @@ class Drawer:
     def _can_draw(self, plans: list[Plan]) -> bool:
         return all(source.can_draw(sum(counts[s] for counts, _ in plans)) for s, source in enumerate(self._sources))
 
-    def _rows_of(self, number: int, count: int) -> Rows:
+    def _wait_for(self, source: RowSource, start: int, count: int) -> Rows:
         """Draw from a source; in threads a short wait at a time: who closes the loader does not wait for writers."""
-        source, start = self._sources[number], self.progress.taken[number]
         if not self._is_polling:
             return source.draw(start, count, self._timeout)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout

@@ -40,6 +40,7 @@ Source = Inline[Any, Any, tuple[Drawn, Batch]] | Pipeline[Any, Any, tuple[Drawn,
 FORMAT = 1
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
+MAX_REDRAWS = 8
 
 
 class ReplayLoader:
@@ -142,7 +143,8 @@ class ReplayLoader:
             is_polling=self._num_threads > 0,
         )
         max_free = self.settings.prefetch + self._num_threads + HELD_BATCHES
-        self._build = _Build(BatchBuilder(DrawnReader(reader), self.settings, transform, max_free), self.settings)
+        builder = BatchBuilder(DrawnReader(reader), self.settings, transform, max_free)
+        self._build = _Build(builder, self.settings, self._drawer)
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
         self._source: Source | None = None
@@ -327,11 +329,19 @@ def _as_it_is(built: tuple[Drawn, Batch]) -> tuple[Drawn, Batch]:
 class _Build:
     """Make a batch of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
 
-    def __init__(self, builder: BatchBuilder, settings: LoaderSettings) -> None:
-        self._builder = builder
+    def __init__(self, builder: BatchBuilder, settings: LoaderSettings, drawer: Drawer) -> None:
+        self._builder, self._drawer = builder, drawer
         self._seed, self._batch_size = settings.seed, settings.batch_size
 
     def __call__(self, drawn: Drawn) -> tuple[Drawn, Batch]:
         first = drawn.number * self._batch_size
         key = BatchKey(self._seed, ((0, range(first, first + self._batch_size)),), self._batch_size)
+        for _ in range(MAX_REDRAWS):
+            try:
+                return drawn, Batch(self._builder.read(drawn, key), 0, drawn.number)
+            except LoaderError as error:
+                # a writer went round the ring, and removed a segment, between the draw and the read
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+            drawn = self._drawer.draw_again(drawn)
         return drawn, Batch(self._builder.read(drawn, key), 0, drawn.number)

@@ -263,8 +263,10 @@ def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def take_items(slots: Any, items: Any, words: Any, halves: Any) -> None:
-    """Count a sample of each slot's item and copy what the sample tells; a slot may come several times.
+def take_items(slots: Any, items: Any, words: Any, halves: Any) -> Any:
+    """Count a sample of each slot's item and copy what the sample tells; return how many were the first of their item.
+
+    A slot may come several times.
 
     Args:
         slots: int64 [n].
@@ -274,6 +276,7 @@ def take_items(slots: Any, items: Any, words: Any, halves: Any) -> None:
     """
     address = items.ctypes.data
     num = slots.size
+    num_first = np.int64(0)
     for i in range(num):
         if i + _AHEAD < num:
             prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
@@ -286,6 +289,8 @@ def take_items(slots: Any, items: Any, words: Any, halves: Any) -> None:
         words[3, i] = items[slot, _ROW]
         halves[0, i] = counts & _LOW_HALF
         halves[1, i] = counts >> 32
+        num_first += halves[1, i] == 1
+    return num_first
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

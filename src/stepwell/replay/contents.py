@@ -54,6 +54,7 @@ class Contents:
         self._sampler_key, self._remover_key = keys
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
+        self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
     def __len__(self) -> int:
@@ -68,22 +69,31 @@ class Contents:
             found: int64 [3, n]: episode, row and number of steps.
             priorities: float64 [n].
         """
+        num = found.shape[1]
+        surplus = len(self.items) + num - self._max_size
+        if surplus <= 0:
+            self._put(found, priorities)
+        elif num <= self._max_size and self._drops_oldest:
+            # the oldest go whatever comes, so that all can go before the new ones come
+            self._drop(surplus)
+            self._put(found, priorities)
+        else:
+            self._insert_in_parts(found, priorities)
+
+    def _insert_in_parts(self, found: Ints, priorities: Reals) -> None:
         start, num = 0, found.shape[1]
         while start < num:
             room = self._max_size - len(self.items)
-            if room > 0:
-                stop = min(start + room, num)
-                self._put(found[:, start:stop], priorities[start:stop])
-            elif isinstance(self.remover, Fifo):
-                # the oldest go whatever comes, so that all can go before the new ones come
-                stop = min(start + self._max_size, num)
-                self._drop(stop - start)
-                self._put(found[:, start:stop], priorities[start:stop])
-            else:
-                stop = start + 1
-                self._put(found[:, start:stop], priorities[start:stop])
-                self._drop(1)
+            part = self._max_size if self._drops_oldest else max(room, 1)
+            stop = min(start + part, num)
+            self._drop_for(stop - start - room)
+            self._put(np.ascontiguousarray(found[:, start:stop]), priorities[start:stop])
+            self.shrink()
             start = stop
+
+    def _drop_for(self, surplus: int) -> None:
+        if surplus > 0 and self._drops_oldest:
+            self._drop(surplus)
 
     def insert_keyed(self, found: Ints, priorities: Reals) -> Keys:
         """Insert items as `insert`; return their keys, also of those that had to go at once."""
@@ -100,7 +110,7 @@ class Contents:
             self._drop(len(self.items) - self._max_size)
 
     def _put(self, found: Ints, priorities: Reals) -> None:
-        slots = self.items.insert(found[0], found[1], found[2], priorities)
+        slots = self.items.insert_found(found, priorities)  # type: ignore[arg-type]
         self.sampler.insert(slots, priorities)
         self.remover.insert(slots, priorities)
         self.counts.inserts += len(slots)
@@ -209,18 +219,9 @@ class Contents:
         taken = self.items.take(slots)
         counts = self.counts
         counts.samples += len(slots)
-        counts.unique_samples += int(np.count_nonzero(taken.times_sampled == 1))
-        sample = Sample(
-            taken.keys,
-            taken.episodes,
-            taken.rows,
-            taken.lengths,
-            probabilities,
-            taken.priorities,
-            taken.times_sampled,
-            sizes,
-            int(sizes[0]),
-        )
+        keys, episodes, rows, lengths, priorities, times_sampled, num_first = taken
+        counts.unique_samples += num_first
+        sample = Sample(keys, episodes, rows, lengths, probabilities, priorities, times_sampled, sizes, int(sizes[0]))
         if self._notices:
             self._notices.add("on_sample", sample)
         return sample

@@ -6,7 +6,7 @@ draws the line of eight words that an item takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ _FEW_EVICTED = 64
 
 
 class TakenItems(NamedTuple):
-    """What a sample tells of its items, arrays [n] in the order of the draws."""
+    """What a sample tells of its items, arrays [n] in the order of the draws, and how many were never drawn before."""
 
     keys: npt.NDArray[np.uint64]
     episodes: Integers
@@ -51,6 +51,7 @@ class TakenItems(NamedTuple):
     lengths: npt.NDArray[np.int32]
     priorities: npt.NDArray[np.float64]
     times_sampled: npt.NDArray[np.int32]
+    num_first: int
 
 
 class Items:
@@ -168,8 +169,18 @@ class Items:
         """
         episodes, rows = np.ascontiguousarray(episodes, np.int64), np.ascontiguousarray(rows, np.int64)
         steps = np.ascontiguousarray(lengths, np.int64)
-        bits = np.ascontiguousarray(priorities, np.float64).view(np.int64)
-        slots = np.empty(len(episodes), np.int64)
+        return self.insert_found((episodes, rows, steps), np.ascontiguousarray(priorities, np.float64))
+
+    def insert_found(self, found: Sequence[Integers], priorities: npt.NDArray[np.float64]) -> Integers:
+        """Insert items as `insert`, without looking at the arguments.
+
+        Args:
+            found: episodes, rows and lengths, contiguous int64 [n] each.
+            priorities: contiguous float64 [n].
+        """
+        episodes, rows, steps = found
+        bits = priorities.view(np.int64)
+        slots = np.empty(len(bits), np.int64)
         while not insert_items(
             episodes, rows, steps, bits, self._lines, self._links, self._ends, self._base, self._state, slots
         ):
@@ -242,8 +253,9 @@ class Items:
         """Count a sample of each slot's item, and return what the sample tells; a slot may come several times."""
         words = np.empty((5, len(slots)), np.int64)
         halves = words[4].view(np.int32).reshape(2, -1)
-        take_items(slots, self._lines, words, halves)
-        return TakenItems(words[0].view(np.uint64), words[2], words[3], halves[0], words[1].view(np.float64), halves[1])
+        num_first = take_items(slots, self._lines, words, halves)
+        keys, priorities = words[0].view(np.uint64), words[1].view(np.float64)
+        return TakenItems(keys, words[2], words[3], halves[0], priorities, halves[1], num_first)
 
     def clear(self) -> None:
         """Remove all items; their keys find nothing from now on."""

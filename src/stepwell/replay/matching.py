@@ -91,7 +91,7 @@ class Matcher:
         if self._since:
             self._apply(episodes, last, takes)
             self._forget(runs)
-        return found[:, takes]
+        return np.ascontiguousarray(found[:, takes])
 
     def _value(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
         if condition.source == FEATURE:

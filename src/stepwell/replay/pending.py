@@ -88,4 +88,4 @@ class Pending:
         gone = block.shape[1] - int(np.count_nonzero(is_there))
         self._num -= gone
         self.missed += gone
-        return block[:, is_there] if gone else block
+        return np.ascontiguousarray(block[:, is_there]) if gone else block

@@ -366,23 +366,22 @@ class Table:
         if not self._drawn and limiter.num_samples(contents.counts, count) == count:
             # nearly always: all at once
             sample = contents.draw(count, limiter.min_size)
-            self._after_draws()
             if len(sample.keys) == count:
+                self._after_draws()
                 return sample
             self._drawn.append(sample)
         while (left := count - sum(len(part.keys) for part in self._drawn)) > 0:
-            allowed = limiter.num_samples(contents.counts, left)
-            if not allowed:
+            if allowed := limiter.num_samples(contents.counts, left):
+                self._drawn.append(contents.draw(allowed, limiter.min_size))
+            elif not self._after_draws():
                 return None
-            self._drawn.append(contents.draw(allowed, limiter.min_size))
-            self._after_draws()
+        self._after_draws()
         return self._take_drawn(count)
 
-    def _after_draws(self) -> None:
-        if self._pending:
-            self._let_in()
-        else:
-            self._changes.announce()
+    def _after_draws(self) -> int:
+        """Let in what waited for draws; return how many items."""
+        self._changes.announce()
+        return self._let_in() if self._pending else 0
 
     def _take_drawn(self, count: int) -> Sample:
         whole = joined_samples(self._drawn)

@@ -1,6 +1,7 @@
 """The loader over real tables and views: what comes in a batch, from where, how often, and what is refused."""
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -347,3 +348,57 @@ def test_settings_that_cannot_be_are_refused(store: stepwell.Store, options: dic
 def test_what_is_no_source_is_refused(sources: Any) -> None:
     with pytest.raises(OrderError, match="source"):
         ReplayLoader(sources, {"reward": "reward"})
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_ctrl_c_in_a_batch_reaches_the_consumer_and_the_next_call_goes_on(
+    store: stepwell.Store, close: Any, threads: int
+) -> None:
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(batch: dict[str, Any]) -> dict[str, Any]:
+        if interrupts:
+            raise interrupts.pop()
+        return batch
+
+    loader = close(
+        ReplayLoader(Table(store), {"reward": "reward"}, batch_size=4, threads=threads, transform=interrupted)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        next(loader)
+    assert len(next(loader)["reward"]) == 4
+    assert loader.num_batches == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_is_told_to_make_a_loader_of_its_own(store: stepwell.Store) -> None:
+    loader = ReplayLoader(Table(store), {"reward": "reward"}, batch_size=4)
+    next(loader)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            next(loader)
+        except LoaderError as error:
+            status = 0 if "fork" in str(error) else 2
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    next(loader)
+
+
+def test_a_batch_of_images_is_decoded_by_threads_into_the_same_batches(tmp_path: Path, close: Any) -> None:
+    schema = {"image": stepwell.Image((8, 8, 3), codec="png", final=True), "action": Array()}
+    store = stepwell.create(tmp_path / "images.well", schema)
+    images = np.random.default_rng(0).integers(0, 255, (21, 8, 8, 3), dtype=np.uint8)
+    with store.writer() as writer:
+        writer.add_episode({"image": images, "action": np.arange(20, dtype=np.float32)}, truncated=True)
+    fields, transform = transition_fields("image", stack=2)
+    fields["reward"] = Field("action")
+    for threads in (0, 2):
+        loader = close(ReplayLoader(Table(store), fields, batch_size=8, transform=transform, threads=threads))
+        for _ in range(3):
+            batch = next(loader)
+            for row, step in enumerate(batch["action"].astype(int)):
+                assert np.array_equal(batch["image"][row], images[[max(step - 1, 0), step]])
+                assert np.array_equal(batch["next_image"][row], images[[step, step + 1]])

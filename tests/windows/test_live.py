@@ -254,3 +254,33 @@ def test_the_segments_of_a_ring_are_mapped_before_they_can_go(tmp_path):
                 writer.end_episode(truncated=True)
         assert not (store.path / "segments" / history.segments[0].name).exists()
         assert live.read([places])["x"][0, 0] == 3
+
+
+def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepwell.replay.history.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("stepwell.store.ring.LEAST_ROWS", 20)
+    monkeypatch.setattr("stepwell.store.ring.LEAST_BYTES", 1)
+    store = make_live(tmp_path, capacity=300)
+    with store.writer() as writer:
+        writer.append(**step_of(0))
+        history = history_of(store)
+        live = LiveReader([history], {"x": [-1, 0], "text": None, "step_index": None})
+        first = num_maps(store.path)
+        for number in range(1, 3000):
+            writer.append(**step_of(number))
+            if number % 30 == 29:
+                writer.end_episode(truncated=True)
+            if number % 50 == 0:
+                history.advance()
+                records = history.records[: history.num_seen - history.base]
+                bounds = enumerate(records[:, [2, 3]].tolist(), history.base)
+                pairs = [(episode, row) for episode, (lo, hi) in bounds for row in range(lo, hi)]
+                assert len(pairs) == min(number + 1, 300)
+                batch = live.read([history.places(*np.array(pairs).T)])
+                values = np.arange(number + 1 - len(pairs), number + 1)
+                assert np.array_equal(batch["x"][:, 1, 0], values)
+                assert np.array_equal(batch["text"].astype(np.int64), values)
+                assert np.array_equal(batch["step_index"], values % 30)
+                gc.collect()
+                assert num_maps(store.path) <= first + 3 * 16
+    assert history.segments.count(None) > 20

@@ -62,7 +62,9 @@ class RingTrimmer:
             is_moved |= shown.age != age
         self._deleted = deleted
         if is_moved:
-            self._order = sorted(followed.values(), key=lambda one: self._shown[one.segment.name].age)
+            # a segment without any news yet has nothing to let go
+            known = [one for one in followed.values() if one.segment.name in self._shown]
+            self._order = sorted(known, key=lambda one: self._shown[one.segment.name].age)
         excess = self._total - capacity.amount
         for one in self._order:
             if excess <= 0:

@@ -320,6 +320,8 @@ class SegmentMaps:
         total = 0
         for number, segment in enumerate(self.segments):
             rows = int(self._need_rows[number])
+            if rows == 0:
+                continue
             for column in self.columns:
                 feature = column.features[self._stores[number]]
                 total += rows * feature.row_bytes if feature.is_raw else rows * 8 + _blob_bytes(segment, column.name)

@@ -150,6 +150,25 @@ def test_rows_drawn_before_a_time_out_come_first_in_the_next_call(store):
     assert queue.sample(3, timeout=0).rows.tolist() == [2, 0, 1]
 
 
+def test_rows_that_wait_for_the_next_call_go_with_their_steps(tmp_path):
+    ring = stepwell.create(tmp_path / "ring.well", {"value": Array(dtype="int64")}, capacity=10)
+    queue = Table.queue(ring, max_size=5, pattern=Pattern(ahead=0))
+    with ring.writer() as writer:
+        for value in range(4):
+            writer.append(value=value)
+        with pytest.raises(RateLimitError, match="4 rows were drawn"):
+            queue.sample(6, timeout=0)
+        for value in range(4, 12):
+            writer.append(value=value)
+        assert queue.sample(4, timeout=0).rows.tolist() == [2, 3, 4, 5]
+        drawn = queue.sample(1, timeout=0)
+        for value in range(12, 30):
+            writer.append(value=value)
+        queue.follow()
+        with pytest.raises(TableError, match="were evicted since it was drawn"):
+            queue.places(drawn)
+
+
 def test_c10_no_item_spans_two_episodes(store):
     record(store, 3)
     record(store, 3)

@@ -13,7 +13,7 @@ from stepwell.replay.records import LO
 if TYPE_CHECKING:
     from stepwell.replay.matching import Past
 
-__all__ = ["Pending"]
+__all__ = ["Pending", "still_there"]
 
 Ints = npt.NDArray[np.int64]
 LEAST_TRIMMED = 1024
@@ -82,10 +82,16 @@ class Pending:
         self._num = 0
 
     def _kept(self, block: Ints) -> Ints:
-        index = block[0] - self._history.base
-        is_there = index >= 0
-        is_there[is_there] = block[1, is_there] >= self._history.records[index[is_there], LO]
+        is_there = still_there(self._history, block[0], block[1])
         gone = block.shape[1] - int(np.count_nonzero(is_there))
         self._num -= gone
         self.missed += gone
         return np.ascontiguousarray(block[:, is_there]) if gone else block
+
+
+def still_there(history: Past, episodes: Ints, rows: Ints) -> npt.NDArray[np.bool_]:
+    """Return which rows of episodes were not evicted, bool [n]."""
+    lines = episodes - history.base
+    is_there = lines >= 0
+    is_there[is_there] = rows[is_there] >= history.records[lines[is_there], LO]
+    return is_there

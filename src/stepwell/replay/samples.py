@@ -39,8 +39,8 @@ class Sample(NamedTuple):
     def __repr__(self) -> str:
         return f"<Sample  {len(self.keys)} rows of {self.num_items} items>"
 
-    def part(self, rows: slice) -> Sample:
-        """Return some of the rows."""
+    def part(self, rows: slice | npt.NDArray[np.bool_]) -> Sample:
+        """Return some of the rows: a slice of them, or those where a mask holds."""
         return Sample._make([*(column[rows] for column in self[:-1]), self.num_items])
 
 

@@ -38,7 +38,8 @@ ITEM_COLUMNS = ("length", "priority", "times_sampled", "sequence", "touched")
 def contents_arrays(contents: Contents, history: History) -> dict[str, npt.NDArray[Any]]:
     """Return copies of what is in a table: arrays that `restore_contents` takes."""
     items = contents.items
-    slots = items.slots
+    # in no order: `sequence` tells it, and the table stands still meanwhile
+    slots = np.flatnonzero(items.episode[: len(items.generations)] >= 0)
     numbers = {
         "counts": asdict(contents.counts),
         "num_draws": contents.num_draws,
@@ -49,7 +50,7 @@ def contents_arrays(contents: Contents, history: History) -> dict[str, npt.NDArr
     return {
         "numbers": text_array(numbers),
         "generations": items.generations.copy(),
-        "slot": slots,
+        "slot": slots.astype(np.int32),
         "step_id": history.step_ids(items.episode[slots], items.row[slots]),
         **{name: getattr(items, name)[slots] for name in ITEM_COLUMNS},
     }
@@ -66,7 +67,7 @@ def restore_contents(contents: Contents, history: History, arrays: Arrays) -> No
     generations[arrays["slot"][~is_there]] += 1
     items.restore(
         generations,
-        arrays["slot"][is_there],
+        arrays["slot"][is_there].astype(np.int64),
         {name: values[is_there] for name, values in {**columns, "episode": episodes, "row": rows}.items()},
         num_inserted=numbers["num_inserted"],
         num_touched=numbers["num_touched"],

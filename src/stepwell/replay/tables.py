@@ -27,7 +27,7 @@ from stepwell.replay.history import History
 from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
 from stepwell.replay.matching import Matcher
 from stepwell.replay.patterns import EVERY_STEP, Pattern
-from stepwell.replay.pending import Pending
+from stepwell.replay.pending import Pending, still_there
 from stepwell.replay.priorities import checked_keys, checked_priorities
 from stepwell.replay.records import HI_STEP, LO, START
 from stepwell.replay.samples import Sample, joined_samples
@@ -232,11 +232,16 @@ class Table:
         runs, evicted = self.history.advance()
         if len(evicted):
             self._contents.evict(evicted)
+            self._drawn = [part for sample in self._drawn if len((part := self._kept(sample)).keys)]
         if self._unseen is not None:
             runs, self._unseen = np.concatenate([self._unseen, runs]), None
         if len(runs) and self._matcher is not None:
             return self._take_in(runs)
         return self._let_in() if self._pending else 0
+
+    def _kept(self, sample: Sample) -> Sample:
+        """Return the rows of a sample whose steps are still there."""
+        return sample.part(still_there(self.history, sample.episodes, sample.rows))
 
     def _take_in(self, runs: Ints) -> int:
         """Make items of new rows, and insert them and what waits as far as the limiter allows."""
@@ -405,10 +410,14 @@ class Table:
             TableError: the steps of an item are gone since it was drawn.
         """
         from stepwell.kernels.items import item_places
+        from stepwell.kernels.locate import LO as LO_PLACE
+        from stepwell.kernels.locate import ROW
 
         places = np.empty((6, len(sample.keys)), np.int64)
         with self._lock:
             missing = item_places(sample.episodes, sample.rows, self.history.records, self.history.base, places)
+        if missing < 0 and (places[ROW] < places[LO_PLACE]).any():
+            missing = int(np.flatnonzero(places[ROW] < places[LO_PLACE])[0])
         if missing >= 0:
             raise TableError(
                 f"the steps of row {missing} of the sample were evicted since it was drawn. Read a sample before the "

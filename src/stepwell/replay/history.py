@@ -14,7 +14,6 @@ few numbers of each; what is done at every call grows with what is new, never wi
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, NamedTuple
 
@@ -42,17 +41,15 @@ from stepwell.replay.records import (
     records_of,
 )
 from stepwell.replay.trimming import RingTrimmer
+from stepwell.replay.watching import StoreWatch
 from stepwell.store import Segment, Store
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.ids import split_id, step_id
-from stepwell.store.layout import SEGMENTS
 
 __all__ = ["Advance", "History"]
 
 Int64s = npt.NDArray[np.int64]
-# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
-TICK_NS = 50_000_000
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
 FIRST_ROOM = 64
@@ -134,10 +131,7 @@ class History:
         self._trimmer = RingTrimmer(self.store) if self.is_ring else None
         self._runs: list[Any] = []
         self._evicted: list[Any] = []
-        self._directories: list[int] = []
-        for name in ("", SEGMENTS):
-            self._directories.append(os.open(f"{store.path}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        self._stamps: tuple[int, int] | None = None
+        self._watch = StoreWatch(str(store.path))
 
     @property
     def records(self) -> Int64s:
@@ -177,7 +171,7 @@ class History:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
         changed: list[FollowedSegment] = []
-        if self._stamps is None or not self._is_listed():
+        if not self._watch.is_same():
             changed = self._list()
         for followed in self._live:
             if followed.has_news() and followed not in changed:
@@ -278,16 +272,9 @@ class History:
     def _long_gone(self, episode: np.int64) -> LoaderError:
         return LoaderError(f"{self.store.path}: episode {episode} was evicted. Sample again.")
 
-    def _is_listed(self) -> bool:
-        """Return whether nothing came, went or was deleted since the last look."""
-        store, segments = self._directories
-        return self._stamps == (os.fstat(store).st_mtime_ns, os.fstat(segments).st_mtime_ns)
-
     def _list(self) -> list[FollowedSegment]:
         """Look at the store's directories; return the segments that have news."""
-        # the stamps first: what comes in between is found by the next look
-        stamps = (os.fstat(self._directories[0]).st_mtime_ns, os.fstat(self._directories[1]).st_mtime_ns)
-        self._stamps = stamps if time.time_ns() - max(stamps) > TICK_NS else None
+        self._watch.begin_look()
         self.store.refresh()
         shown = {segment.name: segment for segment in self.store.segments}
         for name in self._followed.keys() - shown.keys():
@@ -452,11 +439,10 @@ class History:
     def close(self) -> None:
         """Let go of the store and its directories."""
         self.store.close()
-        while self._directories:
-            os.close(self._directories.pop())
+        self._watch.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_directories"):
+        if hasattr(self, "_watch"):
             self.close()
 
 

@@ -44,7 +44,7 @@ def contents(table):
             for name in ("length", "priority", "times_sampled", "sequence", "touched")
         ],
         table._contents.counts,
-        table._largest,
+        table._contents.largest,
     )
 
 
@@ -115,7 +115,7 @@ def test_what_waits_and_what_a_pattern_remembers_survive(store, tmp_path):
     assert sorted(tables) == ["queue", "spaced"]
     assert tables["queue"].info.num_pending == 2
     assert tables["queue"].sample(4, timeout=0).rows.tolist() == [0, 1, 2, 3]
-    assert [*tables["spaced"]._matcher.applied.values()] == [2]
+    assert [*tables["spaced"]._intake.matcher.applied.values()] == [2]
     writer.close()
 
 

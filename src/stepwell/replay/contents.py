@@ -50,6 +50,8 @@ class Contents:
         self.counts = Counts()
         self.sampler, self.remover = sampler, remover
         self.num_draws = self.num_drops = 0
+        # that new items get
+        self.largest = 1.0
         self._max_size, self._max_times = max_size, max_times_sampled
         self._sampler_key, self._remover_key = keys
         self._notices = notices
@@ -156,7 +158,7 @@ class Contents:
         self.items.clear()
         self.sampler.clear()
         self.remover.clear()
-        self.counts = Counts()
+        self.counts, self.largest = Counts(), 1.0
         if self._notices:
             self._notices.add("on_reset")
 

@@ -24,26 +24,18 @@ from stepwell.order.keys import derive_key
 from stepwell.replay.contents import Contents
 from stepwell.replay.extensions import Extension, Notices
 from stepwell.replay.history import History
+from stepwell.replay.intake import Intake
 from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
-from stepwell.replay.matching import Matcher
 from stepwell.replay.patterns import EVERY_STEP, Pattern
-from stepwell.replay.pending import Pending, still_there
+from stepwell.replay.pending import still_there
 from stepwell.replay.priorities import checked_keys, checked_priorities
-from stepwell.replay.records import HI_STEP, LO, START
+from stepwell.replay.records import HI_STEP, LO
 from stepwell.replay.samples import Sample, joined_samples
 from stepwell.replay.selectors import Selector
 from stepwell.replay.slices import slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
 from stepwell.replay.table_settings import TableSettings, make_selector
-from stepwell.replay.table_states import (
-    Seen,
-    contents_arrays,
-    json_of,
-    pending_arrays,
-    restore_contents,
-    restore_pending,
-    text_array,
-)
+from stepwell.replay.table_states import contents_arrays, json_of, restore_contents, text_array
 from stepwell.replay.waiting import Changes, Waiting
 
 if TYPE_CHECKING:
@@ -119,13 +111,9 @@ class Table:
         self._limiter, self._notices = self.settings.limiter, Notices(extensions)
         keys = int(derive_key(seed, 0, "table sampler")[0]), int(derive_key(seed, 0, "table remover")[0])
         self._contents = Contents(max_size, chosen, removing, max_times_sampled, keys, self._notices)
-        self._matcher = None if pattern is None else Matcher(pattern, self.history)
-        self._pending = Pending(self.history)
+        self._intake = Intake(self.history, pattern, self._limiter, self._contents)
         # rows that were drawn for a call that ran into its time-out
         self._drawn: list[Sample] = []
-        # runs of rows that came between a checkpoint's tables and its store
-        self._unseen: Ints | None = None
-        self._largest = 1.0
         self._lock = threading.Lock()
         self._changes = Changes(self._lock)
         self._meter = RateMeter(time.monotonic())
@@ -200,9 +188,9 @@ class Table:
                 self.settings,
                 self._contents.counts,
                 self._meter.measure(self._contents.counts, time.monotonic(), advance=advance),
-                num_pending=self._pending.items().shape[1],
-                num_missed=self._pending.missed,
-                largest_priority=self._largest,
+                num_pending=self._intake.pending.items().shape[1],
+                num_missed=self._intake.pending.missed,
+                largest_priority=self._contents.largest,
             )
 
     def can_sample(self, count: int = 1) -> bool:
@@ -213,7 +201,7 @@ class Table:
     def can_insert(self, count: int = 1) -> bool:
         """Return whether the limiter lets ``count`` items in now, and none waits; follows the store first."""
         self.follow()
-        return not self._pending and self._limiter.can_insert(self._contents.counts, count)
+        return not self._intake.pending and self._limiter.can_insert(self._contents.counts, count)
 
     # items come
 
@@ -229,45 +217,16 @@ class Table:
         return num
 
     def _follow(self) -> int:
-        runs, evicted = self.history.advance()
-        if len(evicted):
-            self._contents.evict(evicted)
+        num = self._intake.follow()
+        if num:
+            self._changes.announce()
+        if self._drawn:
             self._drawn = [part for sample in self._drawn if len((part := self._kept(sample)).keys)]
-        if self._unseen is not None:
-            runs, self._unseen = np.concatenate([self._unseen, runs]), None
-        if len(runs) and self._matcher is not None:
-            return self._take_in(runs)
-        return self._let_in() if self._pending else 0
+        return num
 
     def _kept(self, sample: Sample) -> Sample:
         """Return the rows of a sample whose steps are still there."""
         return sample.part(still_there(self.history, sample.episodes, sample.rows))
-
-    def _take_in(self, runs: Ints) -> int:
-        """Make items of new rows, and insert them and what waits as far as the limiter allows."""
-        found = self._matcher.match(runs) if self._matcher is not None else np.empty((3, 0), np.int64)
-        num = int(found.shape[1])
-        if num and not self._pending and self._limiter.num_inserts(self._contents.counts, num) == num:
-            self._insert(found)
-            return num
-        self._pending.push(found)
-        return self._let_in() if self._pending else 0
-
-    def _let_in(self) -> int:
-        """Insert what waits, as far as the limiter allows."""
-        allowed = self._limiter.num_inserts(self._contents.counts, len(self._pending))
-        if not allowed:
-            return 0
-        found = self._pending.take(allowed)
-        if found.shape[1]:
-            self._insert(found)
-        return int(found.shape[1])
-
-    def _insert(self, found: Ints) -> None:
-        priorities = np.empty(found.shape[1])
-        priorities.fill(self._largest)
-        self._contents.insert(found, priorities)
-        self._changes.announce()
 
     def create_item(
         self, steps: Any, length: Any = None, priority: Any = None, *, timeout: float | None = None
@@ -314,8 +273,8 @@ class Table:
             return None
         found = np.stack([*self._find(firsts, lengths), lengths])
         if priorities is None:
-            priorities = np.full(len(firsts), self._largest)
-        self._largest = max(self._largest, float(priorities.max()))
+            priorities = np.full(len(firsts), self._contents.largest)
+        self._contents.largest = max(self._contents.largest, float(priorities.max()))
         keys = self._contents.insert_keyed(found, priorities)
         self._changes.announce()
         return keys
@@ -386,7 +345,7 @@ class Table:
     def _after_draws(self) -> int:
         """Let in what waited for draws; return how many items."""
         self._changes.announce()
-        return self._let_in() if self._pending else 0
+        return self._intake.let_in() if self._intake.pending else 0
 
     def _take_drawn(self, count: int) -> Sample:
         whole = joined_samples(self._drawn)
@@ -488,7 +447,7 @@ class Table:
             slots, priorities = slots[is_there], priorities[is_there]
         if len(slots):
             self._contents.update(slots, priorities)
-            self._largest = max(self._largest, float(priorities.max()))
+            self._contents.largest = max(self._contents.largest, float(priorities.max()))
             counts.updates += len(slots)
         return len(slots)
 
@@ -497,9 +456,8 @@ class Table:
         with self._lock:
             self._follow()
             self._contents.clear()
-            self._pending.clear()
+            self._intake.pending.clear()
             self._drawn.clear()
-            self._largest = 1.0
             self._changes.announce()
         self._deliver()
 
@@ -507,16 +465,11 @@ class Table:
 
     def state_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all that another process needs to go on with the table; the caller holds its `lock`."""
-        applied = {} if self._matcher is None else self._matcher.applied
-        steps = np.array([*applied], np.int64)
-        starts = self.history.records[steps - self.history.base, START] if applied else steps
         return {
             "settings": text_array(self.settings.to_json()),
-            "largest": np.array(self._largest),
-            "applied": np.stack([self.history.step_ids(steps, starts), np.array([*applied.values()], np.int64)]),
+            "largest": np.array(self._contents.largest),
             **contents_arrays(self._contents, self.history),
-            **pending_arrays(self._pending, self.history),
-            **Seen.by(self.history).arrays(),
+            **self._intake.arrays(),
         }
 
     @property
@@ -544,15 +497,10 @@ class Table:
     def _restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         runs, _ = self.history.advance()
         restore_contents(self._contents, self.history, arrays)
-        restore_pending(self._pending, self.history, arrays)
-        self._largest = float(arrays["largest"])
+        self._intake.restore(arrays, runs)
+        self._contents.largest = float(arrays["largest"])
         self._meter.restart(self._contents.counts, time.monotonic())
         self._contents.shrink()
-        if self._matcher is not None:
-            episodes, _ = self.history.find(arrays["applied"][0])
-            pairs = zip(episodes.tolist(), arrays["applied"][1].tolist(), strict=True)
-            self._matcher.applied = {episode: step for episode, step in pairs if episode >= 0}
-            self._unseen = Seen.from_arrays(arrays).unseen(runs, self.history)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the store and this table as they are now to ``path``; see `stepwell.replay.checkpoint`."""

@@ -2,8 +2,9 @@
 
 Inserting: a ring of 100,000 steps of HalfCheetah (observation 17, action 6, reward; the next observation is the next
 row) and a table with an item a step, so that each step that comes throws out the oldest. The table follows after each
-step, or every 64 steps, as a learner's draw lets it. Beside them Stable-Baselines3's `ReplayBuffer.add`, of the same
-100,000 in memory. A step of ours is checked, on disk behind the page cache, and visible to other processes.
+step, or every 64 steps, as a learner that draws lets it; also where nothing is thrown out, as before a ring is full.
+Beside them Stable-Baselines3's `ReplayBuffer.add`, of the same 100,000 in memory. A step of ours is checked, on disk
+behind the page cache, and visible to other processes.
 
 Drawing: batches of 256 transitions of such a ring, while another process records into it, 1,000 steps a second or as
 fast as it can, beside drawing while nobody records. "Beside a writer of another store" is what two cores, the memory
@@ -13,14 +14,14 @@ and the machine beneath them take: that writer does the same work, but nothing o
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 from datasets import removed
 from report import Row, compare, skipped
 from rivals import sb3_adding
@@ -35,22 +36,26 @@ __all__ = ["run"]
 NAME = "replay_insert"
 RIVAL = "stable_baselines3 ReplayBuffer"
 EACH, LAZY = "followed after each step", "followed every 64 steps"
-EVERY = {EACH: 1, LAZY: 64}
+ENDLESS = f"{EACH}, nothing thrown out"
+# how many steps are followed together, and whether the store is a ring and its table is full
+KINDS = {EACH: (1, True), LAZY: (64, True), ENDLESS: (1, False)}
 RING, BATCH = 100_000, 256
 SLOW = 1000
 IDLE, BESIDE, ELSEWHERE = "nobody records", "another process records", "a writer of another store"
 PACED = f"{BESIDE} {SLOW:,} steps/s"
-# records into the store of argv[1], argv[2] steps a second (0: as many as it can)
+# records into the store argv[1], argv[2] steps a second (0: as many as it can), while the byte of the file argv[3] is 1
 WRITER = """
 import sys, time
 import numpy as np
 import stepwell
-pace = float(sys.argv[2])
+pace, is_wanted = float(sys.argv[2]), np.memmap(sys.argv[3], np.uint8, "r")
 step = {"observation": np.zeros(17, np.float32), "action": np.zeros(6, np.float32), "reward": 0.0}
 with stepwell.open(sys.argv[1]) as store, store.writer() as writer:
     print("ready", flush=True)
     while True:
         for _ in range(1000):
+            while not is_wanted[0]:
+                time.sleep(0.002)
             writer.append(step)
             if pace:
                 time.sleep(1 / pace)
@@ -70,21 +75,23 @@ def _inserting(settings: Settings, transitions: Transitions) -> Iterator[Row]:
         steps = {name: column[:EPISODE] for name, column in transitions.columns().items()}
         rival = sb3_adding({**steps, "done": steps["terminated"]}, len(transitions.reward))
     except ImportError:
-        yield from skipped(NAME, RIVAL, *EVERY)
+        yield from skipped(NAME, RIVAL, *KINDS)
         return
     with ExitStack() as stack:
         contenders = {RIVAL: rival}
-        for name, every in EVERY.items():
-            store = stack.enter_context(removed(_ring(settings.data / f"insert-{every}.well", transitions)))
-            contenders[name] = _inserted(stack.enter_context(store.writer()), store, transitions, every)
+        for number, (name, (every, is_ring)) in enumerate(KINDS.items()):
+            store = _recorded(settings.data / f"insert-{number}.well", transitions, is_ring=is_ring)
+            stack.enter_context(removed(store))
+            table = Table(store, max_size=len(transitions.reward) if is_ring else 1 << 26)
+            contenders[name] = _inserted(stack.enter_context(store.writer()), table, transitions, every)
         rates = time_rounds(contenders, settings)
-    for name in EVERY:
+    for name in KINDS:
         yield compare(NAME, name, rates, ours=name, theirs=RIVAL, unit="steps/s", target=0.42)
 
 
-def _ring(path: Path, transitions: Transitions) -> stepwell.Store:
-    """Return a ring that is full."""
-    store = stepwell.create(path, FEATURES, capacity=len(transitions.reward))
+def _recorded(path: Path, transitions: Transitions, *, is_ring: bool = True) -> stepwell.Store:
+    """Return a store of them, by default a ring that they fill."""
+    store = stepwell.create(path, FEATURES, capacity=len(transitions.reward) if is_ring else None)
     with store.writer() as writer:
         for start in range(0, len(transitions.reward), EPISODE):
             steps = slice(start, start + EPISODE)
@@ -96,9 +103,8 @@ def _ring(path: Path, transitions: Transitions) -> stepwell.Store:
     return store
 
 
-def _inserted(writer: stepwell.Writer, store: stepwell.Store, transitions: Transitions, every: int) -> Work:
+def _inserted(writer: stepwell.Writer, table: Table, transitions: Transitions, every: int) -> Work:
     """Return the work of appending one step, after which the table follows every so often."""
-    table = Table(store, max_size=len(transitions.reward))
     table.follow()
     columns = [getattr(transitions, name)[:EPISODE] for name in FEATURES]
     # as an environment returns them: new arrays, numbers of Python
@@ -122,7 +128,7 @@ def _inserted(writer: stepwell.Writer, store: stepwell.Store, transitions: Trans
     for _ in range(2 * EPISODE):
         insert()
     follow()
-    if table.info.counts.inserts != before + 2 * EPISODE or table.size != len(transitions.reward):
+    if table.info.counts.inserts != before + 2 * EPISODE or table.size < len(transitions.reward):
         raise RuntimeError(f"2,000 steps became {table.info.counts.inserts - before} items, {table.size} in the table.")
     return insert
 
@@ -130,7 +136,7 @@ def _inserted(writer: stepwell.Writer, store: stepwell.Store, transitions: Trans
 def _drawing(settings: Settings, transitions: Transitions) -> Iterator[Row]:
     with ExitStack() as stack:
         paths = [settings.data / name for name in ("here.well", "there.well")]
-        here, elsewhere = (stack.enter_context(removed(_ring(path, transitions))) for path in paths)
+        here, elsewhere = (stack.enter_context(removed(_recorded(path, transitions))) for path in paths)
         writers = {
             PACED: stack.enter_context(_recording(here.path, SLOW)),
             BESIDE: stack.enter_context(_recording(here.path, 0)),
@@ -158,38 +164,39 @@ def _drawn(store: stepwell.Store, transitions: Transitions) -> Work:
 
 
 class Awake:
-    """Of several processes that were stopped, let the one run that a contender wants."""
+    """Of several writers, let the one record that a contender wants; they wait at a step, and hold no lock then."""
 
     def __init__(self) -> None:
-        self._pid: int | None = None
+        self._now: np.ndarray | None = None
 
-    def during(self, work: Work, pid: int | None) -> Work:
-        """Return a work that is done while that process runs, and no other."""
+    def during(self, work: Work, wanted: np.ndarray | None) -> Work:
+        """Return a work that is done while that writer records, and no other."""
 
         def work_beside() -> float:
-            if self._pid != pid:
-                self._let_run(pid)
+            if self._now is not wanted:
+                self._let_record(wanted)
             return work()
 
         return work_beside
 
-    def _let_run(self, pid: int | None) -> None:
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGSTOP)
-        if pid is not None:
-            os.kill(pid, signal.SIGCONT)
-        self._pid = pid
+    def _let_record(self, wanted: np.ndarray | None) -> None:
+        if self._now is not None:
+            self._now[0] = 0
+        if wanted is not None:
+            wanted[0] = 1
+        self._now = wanted
 
 
 @contextmanager
-def _recording(path: Path, pace: float) -> Iterator[int]:
-    """Lend the pid of a process that records into a store, and is stopped at first."""
-    command = [sys.executable, "-c", WRITER, str(path), str(pace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            if process.stdout is None or process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the writer of {path} did not begin.")
-            os.kill(process.pid, signal.SIGSTOP)
-            yield process.pid
-        finally:
-            process.kill()
+def _recording(path: Path, pace: float) -> Iterator[np.ndarray]:
+    """Lend the byte, uint8 [1], that says whether a process records into a store; 0 at first."""
+    with tempfile.NamedTemporaryFile(dir=path.parent) as file:
+        is_wanted = np.memmap(file.name, np.uint8, "w+", shape=1)
+        command = [sys.executable, "-c", WRITER, str(path), str(pace), file.name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                if process.stdout is None or process.stdout.readline() != "ready\n":
+                    raise RuntimeError(f"the writer of {path} did not begin.")
+                yield is_wanted
+            finally:
+                process.kill()

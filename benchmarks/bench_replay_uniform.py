@@ -9,6 +9,8 @@ each batch, and gives the table's keys, probabilities and weights along, in memo
   with next observations stored of their own, or as rows that follow: whichever is faster here.
 * cpprb: `ReplayBuffer`, next observations stored of their own (its fastest), and once (`next_of`).
 * TorchRL: `ReplayBuffer` of `LazyTensorStorage`; tensors come out. Beside it also our loader with ``to="torch"``.
+
+"16 batches drawn together" is ``prefetch=16``: up to 15 batches do not know yet of a step that came meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ NAME = "replay_uniform"
 BATCH = 256
 CASE = "256 of 1M transitions"
 OURS, TO_TORCH, STORE = "stepwell", "stepwell to torch", "stepwell without a table"
+AHEAD = 16
+TOGETHER = f"stepwell, {AHEAD} drawn together"
 CPPRB, CPPRB_ONCE = "cpprb ReplayBuffer", "cpprb ReplayBuffer next_of"
 TORCHRL = "torchrl ReplayBuffer"
 TAKES = ("numpy take, next_obs stored", "numpy take, next_obs is the next row")
@@ -51,6 +55,7 @@ def run(settings: Settings) -> Iterator[Row]:
             yield from skipped(NAME, name, CASE)
     with removed(record(settings.data / "uniform.well", transitions)) as store:
         contenders[OURS] = _drawn(Table(store, max_size=len(transitions.reward)), transitions)
+        contenders[TOGETHER] = _drawn(Table(store, max_size=len(transitions.reward)), transitions, prefetch=AHEAD)
         contenders[STORE] = _drawn(store, transitions)
         if TORCHRL in contenders:
             contenders[TO_TORCH] = _drawn(Table(store, max_size=len(transitions.reward)), transitions, to="torch")
@@ -68,6 +73,7 @@ def _comparisons(take: str) -> Iterator[tuple[str, str, str, float | None]]:
     yield CASE, OURS, CPPRB_ONCE, 2.0
     yield CASE, OURS, TORCHRL, 5.0
     yield f"{CASE}, to torch", TO_TORCH, TORCHRL, 5.0
+    yield f"{CASE}, {AHEAD} batches drawn together", TOGETHER, take, None
     yield f"{CASE}, no table", STORE, take, None
 
 

@@ -12,7 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
     *("append", "codecs", "crop_jpeg", "gather", "jpeg", "lossless", "memory", "mixing", "pool_jpeg", "pool_video"),
-    *("replay_insert", "replay_prioritized", "replay_slices", "replay_stacks", "replay_uniform"),
+    *("replay_checkpoint", "replay_insert", "replay_prioritized", "replay_slices", "replay_stacks", "replay_uniform"),
     *("start", "stream", "transforms", "video_append", "windows"),
 ]
 # less than pytest allows, so that one that hangs says what it printed

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.replay.records import HI_STEP, LO
 
-__all__ = ["slices_of_steps"]
+if TYPE_CHECKING:
+    from stepwell.replay.history import History
+
+__all__ = ["find_slices", "slices_of_steps"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,3 +51,28 @@ def slices_of_steps(steps: Any, length: Any) -> tuple[Ints, Ints]:
     if lengths.dtype.kind not in "iu" or lengths.min() < 1:
         raise TableError(f"length={length!r}: an item covers one step or more.")
     return firsts, lengths.astype(np.int64)
+
+
+def find_slices(history: History, firsts: Ints, lengths: Ints) -> Ints:
+    """Return the items that slices are, int64 [3, n]: episode, row and number of steps.
+
+    Args:
+        history: that has followed its store.
+        firsts: int64 [n], ids of their first steps.
+        lengths: int64 [n].
+
+    Raises:
+        TableError: a slice that is not there as a whole, in one episode.
+    """
+    episodes, rows = history.find(firsts)
+    is_there = episodes >= 0
+    if is_there.all():
+        records = history.records[episodes - history.base]
+        is_there = (rows >= records[:, LO]) & (rows + lengths <= records[:, HI_STEP])
+    if not is_there.all():
+        index = int(np.flatnonzero(~is_there)[0])
+        raise TableError(
+            f"item {index} of {len(firsts)}: {lengths[index]} steps from step id {firsts[index]} are not in one "
+            "episode of the store, or are not committed yet, or were evicted. Nothing was inserted."
+        )
+    return np.stack([episodes, rows, lengths])

@@ -29,10 +29,9 @@ from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
 from stepwell.replay.patterns import EVERY_STEP, Pattern
 from stepwell.replay.pending import still_there
 from stepwell.replay.priorities import checked_keys, checked_priorities
-from stepwell.replay.records import HI_STEP, LO
 from stepwell.replay.samples import Sample, joined_samples
 from stepwell.replay.selectors import Selector
-from stepwell.replay.slices import slices_of_steps
+from stepwell.replay.slices import find_slices, slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
 from stepwell.replay.table_settings import TableSettings, make_selector
 from stepwell.replay.table_states import contents_arrays, json_of, restore_contents, text_array
@@ -121,32 +120,12 @@ class Table:
     @classmethod
     def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
         """Return a table whose items are drawn once, first in first out; inserting waits while ``max_size`` wait."""
-        limiter = Queue(max_size)
-        return cls(
-            store,
-            name,
-            max_size=max_size,
-            sampler="fifo",
-            remover="fifo",
-            max_times_sampled=1,
-            limiter=limiter,
-            **options,
-        )
+        return cls(store, name, sampler="fifo", remover="fifo", **_drawn_once(Queue(max_size), max_size), **options)
 
     @classmethod
     def stack(cls, store: Store, name: str = "stack", *, max_size: int = 1000, **options: Any) -> Table:
         """Return a table whose items are drawn once, last in first out; inserting waits while ``max_size`` wait."""
-        limiter = Stack(max_size)
-        return cls(
-            store,
-            name,
-            max_size=max_size,
-            sampler="lifo",
-            remover="lifo",
-            max_times_sampled=1,
-            limiter=limiter,
-            **options,
-        )
+        return cls(store, name, sampler="lifo", remover="lifo", **_drawn_once(Stack(max_size), max_size), **options)
 
     # what it is
 
@@ -271,27 +250,13 @@ class Table:
     def _try_create(self, firsts: Ints, lengths: Ints, priorities: Reals | None) -> Keys | None:
         if not self._limiter.can_insert(self._contents.counts, len(firsts)):
             return None
-        found = np.stack([*self._find(firsts, lengths), lengths])
+        found = find_slices(self.history, firsts, lengths)
         if priorities is None:
             priorities = np.full(len(firsts), self._contents.largest)
         self._contents.largest = max(self._contents.largest, float(priorities.max()))
         keys = self._contents.insert_keyed(found, priorities)
         self._changes.announce()
         return keys
-
-    def _find(self, firsts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-        episodes, rows = self.history.find(firsts)
-        is_there = episodes >= 0
-        if is_there.all():
-            records = self.history.records[episodes - self.history.base]
-            is_there = (rows >= records[:, LO]) & (rows + lengths <= records[:, HI_STEP])
-        if not is_there.all():
-            index = int(np.flatnonzero(~is_there)[0])
-            raise TableError(
-                f"item {index} of {len(firsts)}: {lengths[index]} steps from step id {firsts[index]} are not in one "
-                "episode of the store, or are not committed yet, or were evicted. Nothing was inserted."
-            )
-        return episodes, rows
 
     # items are drawn
 
@@ -317,8 +282,7 @@ class Table:
             with self._lock:
                 self._follow()
                 sample = self._try_sample(count)
-            if self._notices:
-                self._notices.deliver(self)
+            self._deliver()
             if sample is not None:
                 return sample
             waiting = waiting or Waiting(self._changes, timeout)
@@ -530,3 +494,7 @@ class Table:
     def _deliver(self) -> None:
         if self._notices:
             self._notices.deliver(self)
+
+
+def _drawn_once(limiter: Limiter, max_size: int) -> dict[str, Any]:
+    return {"limiter": limiter, "max_size": max_size, "max_times_sampled": 1}

@@ -350,7 +350,8 @@ def test_what_is_no_source_is_refused(sources: Any) -> None:
         ReplayLoader(sources, {"reward": "reward"})
 
 
-@pytest.mark.parametrize("threads", [0, 2])
+# one thread: of several, any may build the batch that is interrupted
+@pytest.mark.parametrize("threads", [0, 1])
 def test_ctrl_c_in_a_batch_reaches_the_consumer_and_the_next_call_goes_on(
     store: stepwell.Store, close: Any, threads: int
 ) -> None:

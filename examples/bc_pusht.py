@@ -184,7 +184,7 @@ def record(folder: Path, num_episodes: int) -> Path:
 
 
 def draw_losses(path: Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Draw both losses over the epochs."""
+    """Draw both losses over the epochs, without that of the untrained policy, which is far above."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -192,8 +192,8 @@ def draw_losses(path: Path, history: Sequence[Mapping[str, float]]) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
     for key, label in (("training", "training"), ("held_out", "held-out episodes")):
-        axes.plot([row["epoch"] for row in history], [row[key] for row in history], label=label)
-    axes.set(xlabel="epoch", ylabel="loss: error of the velocity", yscale="log")
+        axes.plot([row["epoch"] for row in history[1:]], [row[key] for row in history[1:]], label=label)
+    axes.set(xlabel="epoch", ylabel="loss: error of the velocity")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)

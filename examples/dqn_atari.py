@@ -22,7 +22,7 @@ import argparse
 import copy
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,33 +135,6 @@ class Player:
         return has_ended
 
 
-def explained_variance(agent: Agent, store: stepwell.Store, discount: float) -> float:
-    """Return the share of the variance of the discounted rewards that the values foresee; a constant foresees none."""
-    powers = discount ** np.arange(round(3 / (1 - discount)))
-    fields = {
-        "observation": stepwell.Field("observation", range(1 - STACK, 1)),
-        "action": "action",
-        "reward": stepwell.Field("reward", range(len(powers)), pad="zero", transform=np.sign),
-    }
-    values, rewards = [], []
-    for batch in stepwell.Loader(store, fields, batch_size=256):
-        values.append(agent.values(batch["observation"])[np.arange(len(batch["action"])), batch["action"]])
-        rewards.append(batch["reward"] @ powers)
-    found, true = np.concatenate(values), np.concatenate(rewards)
-    return float(1 - np.mean((found - true) ** 2) / true.var())
-
-
-def record_evaluation(agent: Agent, settings: argparse.Namespace) -> stepwell.Store:
-    """Return a store of its own with what the agent plays when it hardly explores."""
-    store = stepwell.create(":memory:", schema_of(make_screens(settings.game), codec=settings.codec))
-    player = Player(make_env(settings.game, store), seed=10_000 + settings.seed)
-    for _ in range(settings.evaluation_steps):
-        player.step(agent, randomness=0.05)
-    player.env.close()
-    store.refresh()
-    return store
-
-
 def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> dict[str, Any]:
     """Play and learn for the frames of the settings; returns what happened."""
     player = Player(make_env(settings.game, ring), settings.seed)
@@ -180,7 +153,6 @@ def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> d
     loader = stepwell.ReplayLoader(
         table, fields, batch_size=settings.batch_size, transform=transform, seed=settings.seed, to="torch", timeout=0
     )
-    batches = iter(loader)
     episodes, losses = [], []
     begun = time.perf_counter()
     for step in range(1, settings.frames // FRAME_SKIP + 1):
@@ -189,17 +161,17 @@ def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> d
             episodes.append({"frames": step * FRAME_SKIP, "return": player.returns[-1]})
             print(f"{step * FRAME_SKIP:9,} frames  return {player.returns[-1]:6.1f}", flush=True)
         if step >= settings.learning_starts + settings.n_step and step % settings.train_every == 0:
-            losses.append(agent.update(next(batches)))
+            losses.append(agent.update(next(loader)))
     seconds = time.perf_counter() - begun
     player.env.close()
-    return {"episodes": episodes, "losses": losses, "seconds": seconds, **measure(batches, ring, settings)}
+    return {"episodes": episodes, "losses": losses, "seconds": seconds, **measure(loader, ring, settings)}
 
 
-def measure(batches: Iterator[Any], ring: stepwell.Store, settings: argparse.Namespace) -> dict[str, float]:
+def measure(loader: stepwell.ReplayLoader, ring: stepwell.Store, settings: argparse.Namespace) -> dict[str, float]:
     """Return how fast the replay gives samples, and what a transition weighs."""
     begun = time.perf_counter()
     for _ in range(settings.timed_batches):
-        next(batches)
+        next(loader)
     seconds = time.perf_counter() - begun
     ring.refresh()
     on_disk = sum(file.stat().st_size for file in Path(ring.path).rglob("*") if file.is_file())
@@ -242,7 +214,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target-every", type=int, default=500, help="updates between two copies of the network")
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer")
     parser.add_argument("--learning-rate", type=float, default=2.5e-4, help="of Adam")
-    parser.add_argument("--evaluation-steps", type=int, default=2000, help="to play before and after")
     parser.add_argument("--timed-batches", type=int, default=300, help="to read for the samples a second")
     parser.add_argument("--seed", type=int, default=0, help="of everything random")
     parser.add_argument("--out", type=Path, default=Path("output/dqn"), help="folder of summary.json and curve.png")
@@ -258,15 +229,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     schema = schema_of(screens, codec=settings.codec)
     ring = stepwell.create(":memory:", schema, capacity=settings.capacity)
     agent = Agent(int(screens.action_space.n), settings)
-    before = explained_variance(agent, record_evaluation(agent, settings), settings.discount)
     summary = train(agent, ring, settings)
-    summary["explained_before"] = before
-    summary["explained"] = explained_variance(agent, record_evaluation(agent, settings), settings.discount)
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "summary.json").write_text(json.dumps({**summary, "settings": vars(settings)}, default=str))
     draw_returns(settings.out / "curve.png", summary["episodes"], settings.game)
     print(
-        f"values explain {summary['explained']:.2f} of the discounted rewards, before {before:.2f}\n"
         f"{summary['samples_per_second']:,.0f} samples/s; {summary['bytes_per_transition']:,.0f} bytes a transition "
         f"({settings.codec}; one screen {SIDE * SIDE:,}, two stacks {2 * STACK * SIDE * SIDE:,})"
     )

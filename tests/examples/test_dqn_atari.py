@@ -16,22 +16,19 @@ TOY = ("--width", 8, "--learning-rate", 1e-3, "--target-every", 100, "--timed-ba
 def test_it_learns_which_way_things_move(run_example: Callable[..., dict[str, Any]]) -> None:
     summary = run_example(
         "dqn_atari.py", *TOY, "--game", "moving:Moving-v0", "--frames", 2800, "--learning-starts", 200,
-        "--evaluation-steps", 300, "--train-every", 1, "--discount", 0.5, "--n-step", 1, "--exploration-steps", 400,
+        "--train-every", 1, "--discount", 0.5, "--n-step", 1, "--exploration-steps", 400,
     )  # fmt: skip
-    # of 20 steps; random actions gain 0, and so does whoever sees one screen only
-    last = [episode["return"] for episode in summary["episodes"][-5:]]
-    assert sum(last) / len(last) > 10
-    # a constant explains 0
-    assert summary["explained_before"] < 0.1
-    assert summary["explained"] > summary["explained_before"] + 0.1
+    # of 20 steps: random actions gain 0, +- 2 for the mean of five, and so does whoever sees one screen only
+    returns = [episode["return"] for episode in summary["episodes"]]
+    assert sum(returns[:5]) / 5 < 8
+    assert sum(returns[-5:]) / 5 > 12
 
 
 def test_a_game_is_stored_once_and_small(run_example: Callable[..., dict[str, Any]]) -> None:
     pytest.importorskip("ale_py", reason="ale-py is not installed: no Atari games")
     pytest.importorskip("cv2", reason="opencv is not installed: Gymnasium's Atari wrapper scales screens with it")
     summary = run_example(
-        "dqn_atari.py", *TOY, "--frames", 1600, "--learning-starts", 100, "--evaluation-steps", 100,
-        "--train-every", 8,
+        "dqn_atari.py", *TOY, "--frames", 1600, "--learning-starts", 100, "--train-every", 8,
     )  # fmt: skip
     assert summary["steps_stored"] == 400
     assert summary["bytes_per_transition"] < 0.3 * SIDE * SIDE

@@ -39,12 +39,12 @@ def test_it_learns_from_what_another_process_plays_and_from_what_an_earlier_run_
     assert all(episode.length == 10 and episode.truncated for episode in list(stored)[:-1])
 
     both = run_example(
-        "sac_online.py", *TOY, "--steps", 300, "--prioritized", "--offline", tmp_path / "first.well", "--share", 0.5,
+        "sac_online.py", *TOY, "--steps", 400, "--prioritized", "--offline", tmp_path / "first.well", "--share", 0.5,
         out="both",
     )  # fmt: skip
     assert final_return(both) > STANDING_STILL / 2
     # half of every batch is the table's, half the store's
-    assert both["samples"] == 300 * 32
+    assert both["samples"] == 400 * 32
     assert (tmp_path / "both" / "curve.png").stat().st_size > 1000
 
 

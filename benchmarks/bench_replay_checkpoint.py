@@ -48,11 +48,12 @@ def run(settings: Settings) -> Iterator[Row]:
             yield compare(NAME, CASE, rates, ours=OURS, theirs=name, unit="checkpoints/s", target=1.0)
         _empty(directory)
         path = table.checkpoint(directory / OURS)
+        # before the store goes, and links with it
+        files = [file.stat() for file in path.rglob("*") if file.is_file()]
+        written = float(sum(file.st_size for file in files if file.st_nlink == 1))
         rates = time_rounds({OURS: _restoring(path), NUMPY: _loading(transitions, directory)}, settings)
         yield compare(NAME, RESTORING, rates, ours=OURS, theirs=NUMPY, unit="restores/s")
         memcpy, stored = rates.memcpy_gb_per_s, float(sum(column.nbytes for column in transitions.columns().values()))
-    files = [file.stat() for file in path.rglob("*") if file.is_file()]
-    written = float(sum(file.st_size for file in files if file.st_nlink == 1))
     shutil.rmtree(directory)
     yield within(NAME, f"{CASE}, bytes written", NUMPY, [written], stored, unit="bytes", memcpy_gb_per_s=memcpy)
 

@@ -34,7 +34,7 @@ from torch.nn import functional
 
 import stepwell
 from stepwell.recorders import EpisodeRecorder, schema_of
-from stepwell.replay import MinSize, every_step
+from stepwell.replay import MinSize
 
 FRAME_SKIP, STACK, SIDE = 4, 4, 84
 
@@ -138,7 +138,8 @@ class Player:
 def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> dict[str, Any]:
     """Play and learn for the frames of the settings; returns what happened."""
     player = Player(make_env(settings.game, ring), settings.seed)
-    fields, transform = stepwell.transition_fields(n_step=settings.n_step, discount=settings.discount, stack=STACK)
+    targets = stepwell.transition_fields(n_step=settings.n_step, discount=settings.discount, stack=STACK)
+    fields, transform = targets
     # scores of games differ a thousandfold: learn their signs, store them as they are
     fields["reward"] = stepwell.Field("reward", fields["reward"].offsets, transform=np.sign)
     # an item is made when the steps are there that its transition reaches
@@ -146,7 +147,7 @@ def train(agent: Agent, ring: stepwell.Store, settings: argparse.Namespace) -> d
         ring,
         max_size=settings.capacity,
         limiter=MinSize(settings.learning_starts),
-        pattern=every_step(ahead=settings.n_step),
+        pattern=targets.pattern,
         seed=settings.seed,
     )
     # in one process there is nobody to wait for: what the table does not give now is an error

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
+from stepwell.replay.patterns import Pattern, every_step
 from stepwell.transforms.batch import look_up
 from stepwell.windows import Field
 
@@ -40,10 +41,19 @@ class LearningTargets(NamedTuple):
     Args:
         fields: key to `Field`; may be extended by others.
         transform: from what the fields read to the targets.
+
+    Example:
+        >>> transition_fields(n_step=3).pattern.ahead
+        3
     """
 
     fields: dict[str, Field]
     transform: Callable[[Values], Values]
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern of a table for them: ``Table(store, pattern=targets.pattern)`` waits for all steps they need."""
+        return every_step(ahead=max(int(np.max(field.offsets or 0)) for field in self.fields.values()))
 
 
 def transition_fields(

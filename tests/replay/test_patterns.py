@@ -139,7 +139,7 @@ def expected(pattern, num_steps, num_rows, skipped, *, ended):
         (step, min(pattern.length, num_steps - step))
         for step in range(num_steps)
         if (step + skipped) % pattern.every == 0
-        and (keeps or step + pattern.length - 1 + pattern.ahead < num_rows)
+        and (keeps or (step + pattern.length <= num_steps and step + pattern.length - 1 + pattern.ahead < num_rows))
         and (pattern.ends == "keep" or step >= pattern.behind)
     ]
 

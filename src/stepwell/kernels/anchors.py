@@ -35,7 +35,7 @@ def bounds_of_run(  # noqa: PLR0917
     record = records[line]
     low = record[_LO] if keep_ends else record[_LO] + behind
     reach = length - 1 + ahead
-    whole = min(record[_HI_FINAL] - reach, record[_HI_STEP])
+    whole = min(record[_HI_FINAL] - reach, record[_HI_STEP] - length + 1)
     if at_end:
         if not run[3] or record[_FLAGS] & _IS_CUT or record[_LO] >= record[_HI_STEP]:
             return 0, 0

@@ -7,7 +7,7 @@ from stepwell.replay.items import Items
 
 def test_places_come_from_the_records_of_the_episodes() -> None:
     records = np.arange(40 * 8, dtype=np.int64).reshape(40, 8)
-    episodes, rows = np.random.default_rng(0).integers(100, 140, 50), np.arange(50)
+    episodes, rows = np.random.default_rng(0).integers(100, 140, 50), np.arange(350, 400)
     places = np.empty((PLACE_ROWS, 50), np.int64)
     assert item_places(episodes, rows, records, 100, places) == -1
     for row, expected in {SEGMENT: 0, LO: 2, HI_STEP: 3, HI_FINAL: 4}.items():
@@ -20,6 +20,12 @@ def test_the_first_item_of_an_episode_that_is_not_there_is_named() -> None:
     records = np.zeros((4, 8), np.int64)
     assert item_places(np.array([10, 9, 8]), rows, records, 10, places) == 1
     assert item_places(np.array([13, 12, 14]), rows, records, 10, places) == 2
+
+
+def test_the_first_item_whose_step_was_evicted_is_named() -> None:
+    places = np.empty((PLACE_ROWS, 3), np.int64)
+    records = np.array([[0, 2, 5, 9, 9, 0, 0, 0]])
+    assert item_places(np.array([7, 7, 7]), np.array([5, 8, 4]), records, 7, places) == 2
 
 
 def test_an_item_drawn_twice_in_a_batch_is_counted_twice() -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import LoaderError
+from stepwell.errors import LoaderError, TableError
 from stepwell.replay.followed import FollowedSegment
 from stepwell.replay.records import (
     FLAGS,
@@ -50,6 +50,7 @@ from stepwell.store.ids import split_id, step_id
 __all__ = ["Advance", "History"]
 
 Int64s = npt.NDArray[np.int64]
+PLACE_ROWS = 6
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
 FIRST_ROOM = 64
@@ -113,9 +114,10 @@ class History:
 
     def __init__(self, store: Store) -> None:
         from stepwell.kernels.ends import mark_last_steps
+        from stepwell.kernels.items import item_places
 
         # bound once: an import statement would cost as much as the kernel's call
-        self._mark_last_steps = mark_last_steps
+        self._mark_last_steps, self._item_places = mark_last_steps, item_places
         self.store = Store(str(store.path), "r")
         self.stores = (self.store,)
         self.segments: list[Any] = []
@@ -217,12 +219,24 @@ class History:
         return step_id(ordinals, np.asarray(rows, np.int64))
 
     def places(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
-        """Return the places of rows, int64 [6, n], as `stepwell.windows.LiveReader` takes them."""
-        episodes = np.asarray(episodes, np.int64)
-        records, base = self._table.window
-        found = records[episodes - base]
-        columns = (episodes, found[:, SEGMENT], rows, found[:, LO], found[:, HI_STEP], found[:, HI_FINAL])
-        return np.stack([np.asarray(column, np.int64) for column in columns])
+        """Return the places of rows, int64 [6, n], as `stepwell.windows.LiveReader` takes them.
+
+        Args:
+            episodes: int64 [n].
+            rows: int64 [n].
+
+        Raises:
+            TableError: a step that is gone.
+        """
+        episodes, rows = np.asarray(episodes, np.int64), np.asarray(rows, np.int64)
+        places = np.empty((PLACE_ROWS, len(rows)), np.int64)
+        missing = self._item_places(episodes, rows, *self._table.window, places)
+        if missing >= 0:
+            raise TableError(
+                f"the steps of row {missing} of the sample were evicted since it was drawn. Read a sample before the "
+                "ring comes round, or raise its capacity."
+            )
+        return places
 
     def describe(self, segment: int, row: int) -> str:
         """Return the store's path, the episode's number here and the step of a row, for people."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import OrderError, TableError, WindowError
+from stepwell.errors import OrderError, WindowError
 from stepwell.order.stream import stream_spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepwell.order import Order
-    from stepwell.replay.samples import Sample
     from stepwell.replay.tables import Table
     from stepwell.windows import AnchorIndex
     from stepwell.windows.resolved import ResolvedField
@@ -125,7 +124,7 @@ class TableRows(RowSource):
         """Draw items; ``start`` is the table's own business."""
         if count == 0:
             return _no_rows()
-        sample, places = self._drawn(count, timeout)
+        sample, places = self._table.sample_placed(count, timeout)
         if self._is_clipped:
             stop = places[ROW] + sample.lengths
             places[LO] = places[ROW]
@@ -139,15 +138,6 @@ class TableRows(RowSource):
             sample.times_sampled,
             sample.table_size,
         )
-
-    def _drawn(self, count: int, timeout: float | None) -> tuple[Sample, Int64s]:
-        while True:
-            sample = self._table.sample(count, timeout=timeout)
-            try:
-                return sample, self._table.places(sample)
-            except TableError:
-                # another thread followed the ring in between, and some of these items are gone
-                continue
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.errors import TableError
+from stepwell.errors import SegmentGoneError, TableError
 from stepwell.replay.conditions import Condition, feature, is_end, step_index, steps_since_applied
 from stepwell.replay.matching import Matcher
 from stepwell.replay.patterns import Pattern, at_episode_end, every_step
@@ -31,7 +31,7 @@ class FakeHistory:
         self.store, self.segments, self.base = FakeStore(), [FakeSegment()], base
         self.records = np.zeros((num_episodes, 8), np.int64)
         for episode in range(num_episodes):
-            self.records[episode] = [0, *[10 + 40 * episode] * 4, 0, OPEN, 0]
+            self.records[episode] = [0, *[10 + 40 * episode] * 4, 0, OPEN, 100 + episode]
 
     def grow(self, steps, *, episode=0, ended=False, final=False, goes_on=False):
         record = self.records[episode]
@@ -162,7 +162,18 @@ def test_steps_since_applied_is_forgotten_when_the_episode_ends():
     matcher = Matcher(Pattern(ahead=0, where=[steps_since_applied == 2]), history)
     runs = np.concatenate([history.grow(5, ended=True), history.grow(4, episode=1)])
     assert matcher.match(runs)[1].tolist() == [11, 13, 51, 53]
-    assert matcher.applied == {1: 3}
+    assert matcher.applied == {101: 3}
+
+
+def test_steps_since_applied_counts_on_behind_a_cut():
+    history = FakeHistory(2)
+    matcher = Matcher(Pattern(ahead=0, where=[steps_since_applied >= 4]), history)
+    # pieces of one episode: five steps, cut by a ring, and on
+    history.records[1, 5:8] = 5, OPEN, history.records[0, 7]
+    runs = np.concatenate([history.grow(5, ended=True, goes_on=True), history.grow(4, episode=1)])
+    assert matcher.match(runs)[1].tolist() == [13, 52]
+    assert len(matcher.match(history.grow(1, episode=1, ended=True))[1]) == 0
+    assert matcher.applied == {}
 
 
 def test_features_are_compared_at_the_last_step_of_an_item():
@@ -171,6 +182,20 @@ def test_features_are_compared_at_the_last_step_of_an_item():
     assert len(items) == 2
     flags = match_all(Pattern(ahead=0, where=feature("flag") == 1), (6,))[0]
     assert flags and all((step + 10) % 3 for step, _ in flags)
+
+
+def test_steps_that_a_ring_removed_before_their_feature_was_read_make_no_items():
+    history = FakeHistory()
+
+    class Gone:
+        def raw_map(self, name):
+            raise SegmentGoneError("evicted")
+
+    history.segments = [Gone()]
+    matcher = Matcher(Pattern(ahead=0, where=[feature("reward") >= 0]), history)
+    assert steps_of(matcher.match(history.grow(3))) == []
+    history.segments = [FakeSegment()]
+    assert steps_of(matcher.match(history.grow(2))) == [(3, 1), (4, 1)]
 
 
 def test_is_end_holds_at_the_last_step_of_an_ended_episode():

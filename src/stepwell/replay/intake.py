@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from stepwell.replay.matching import Matcher
 from stepwell.replay.pending import Pending
-from stepwell.replay.records import START
 from stepwell.replay.table_states import Seen, pending_arrays, restore_pending
 
 if TYPE_CHECKING:
@@ -78,10 +77,8 @@ class Intake:
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what waits, what the pattern remembers, and what was seen of the store."""
         applied = {} if self.matcher is None else self.matcher.applied
-        episodes = np.array([*applied], np.int64)
-        starts = self._history.records[episodes - self._history.base, START] if applied else episodes
         return {
-            "applied": np.stack([self._history.step_ids(episodes, starts), np.array([*applied.values()], np.int64)]),
+            "applied": np.array([[*applied], [*applied.values()]], np.int64),
             **pending_arrays(self.pending, self._history),
             **Seen.by(self._history).arrays(),
         }
@@ -91,6 +88,4 @@ class Intake:
         restore_pending(self.pending, self._history, arrays)
         self._unseen = Seen.from_arrays(arrays).unseen(runs, self._history)
         if self.matcher is not None:
-            episodes, _ = self._history.find(arrays["applied"][0])
-            pairs = zip(episodes.tolist(), arrays["applied"][1].tolist(), strict=True)
-            self.matcher.applied = {episode: step for episode, step in pairs if episode >= 0}
+            self.matcher.applied = dict(zip(*arrays["applied"].tolist(), strict=True))

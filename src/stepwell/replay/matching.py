@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from stepwell.errors import TableError
 from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
-from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, SEGMENT, SKIPPED, START
+from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, ORIGIN, SEGMENT, SKIPPED, START
 
 if TYPE_CHECKING:
     from stepwell.replay.patterns import Pattern
@@ -64,7 +64,7 @@ class Matcher:
         )
         self._values = [condition for condition in pattern.where if condition.source != STEPS_SINCE_APPLIED]
         self._since = [condition for condition in pattern.where if condition.source == STEPS_SINCE_APPLIED]
-        # step id of the first step of a piece of an open episode -> step at which the pattern was last applied
+        # id of an episode's first step, which pieces of it share -> step at which the pattern was last applied
         self.applied: dict[int, int] = {}
         if history.store.schema is not None:
             self._check_features()
@@ -87,49 +87,59 @@ class Matcher:
         for condition in self._values:
             # values are looked up only where the conditions before hold
             where = np.flatnonzero(takes)
-            takes[where] = condition.holds(self._value(condition, episodes[where], last[where]))
+            takes[where] = self._holds(condition, episodes[where], last[where])
         if self._since:
             self._apply(episodes, last, takes)
             self._forget(runs)
         return np.ascontiguousarray(found[:, takes])
 
-    def _value(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
+    def _holds(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[np.bool_]:
         if condition.source == FEATURE:
-            return self._feature_values(condition.name, episodes, rows)
+            return self._feature_holds(condition, episodes, rows)
         record = self._history.records[episodes - self._history.base]
         if condition.source == STEP_INDEX:
-            return _step_index(record, rows)
+            return condition.holds(_step_index(record, rows))
         if condition.source == IS_END:
-            return np.asarray(((record[:, FLAGS] & (IS_OPEN | IS_CUT)) == 0) & (rows == record[:, HI_STEP] - 1))
+            has_ended = (record[:, FLAGS] & (IS_OPEN | IS_CUT)) == 0
+            return condition.holds(np.asarray(has_ended & (rows == record[:, HI_STEP] - 1)))
         raise TableError(f"no value {condition.source!r} of a step.")
 
-    def _feature_values(self, name: str, episodes: Ints, rows: Ints) -> npt.NDArray[Any]:
+    def _feature_holds(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[np.bool_]:
         self._check_features()
         schema = self._history.store.schema
-        dtype = schema[name].np_dtype if schema is not None else np.dtype(np.float64)
-        values: npt.NDArray[Any] = np.empty(len(rows), dtype)
+        dtype = schema[condition.name].np_dtype if schema is not None else np.dtype(np.float64)
+        holds = np.zeros(len(rows), np.bool_)
         numbers = self._history.records[episodes - self._history.base, SEGMENT]
         for number in np.unique(numbers):
             chosen = numbers == number
-            column = self._history.segments[int(number)].raw_map(name)
+            try:
+                column = self._history.segments[int(number)].raw_map(condition.name)
+            except FileNotFoundError:
+                # a ring has let go of the segment since the history looked: no item of it could be read
+                continue
             count = len(column) // dtype.itemsize
-            values[chosen] = column[: count * dtype.itemsize].view(dtype)[rows[chosen]]
-        return values
+            values = column[: count * dtype.itemsize].view(dtype)[rows[chosen]]
+            holds[chosen] = condition.holds(values)
+        return holds
 
     def _apply(self, episodes: Ints, last: Ints, takes: npt.NDArray[np.bool_]) -> None:
         from stepwell.kernels.applied import COMPARISONS, apply_in_order
 
-        numbers, groups = np.unique(episodes, return_inverse=True)
-        applied = np.array([self.applied.get(int(number), -1) for number in numbers], np.int64)
-        steps = _step_index(self._history.records[episodes - self._history.base], last)
+        records = self._history.records[episodes - self._history.base]
+        origins, groups = np.unique(records[:, ORIGIN], return_inverse=True)
+        applied = np.array([self.applied.get(int(origin), -1) for origin in origins], np.int64)
+        steps = _step_index(records, last)
         tests = np.array([(c.modulus, COMPARISONS.index(c.comparison)) for c in self._since], np.int64)
         values = np.array([condition.number for condition in self._since])
         apply_in_order(steps, groups.reshape(-1), applied, tests, values, takes)
-        self.applied.update(zip(numbers.tolist(), applied.tolist(), strict=True))
+        self.applied.update(zip(origins.tolist(), applied.tolist(), strict=True))
 
     def _forget(self, runs: Ints) -> None:
-        for episode in runs[runs[:, 3] != 0, 0].tolist():
-            self.applied.pop(episode, None)
+        episodes = runs[(runs[:, 3] != 0) & (runs[:, 0] >= self._history.base), 0]
+        records = self._history.records[episodes - self._history.base]
+        # an episode that a ring has cut goes on in another piece
+        for origin in records[records[:, FLAGS] & IS_CUT == 0, ORIGIN].tolist():
+            self.applied.pop(origin, None)
 
     def _check_features(self) -> None:
         schema = self._history.store.schema

@@ -235,6 +235,25 @@ def test_what_is_drawn_ahead_asks_the_limiter_for_no_more_than_it_gives(store: s
         next(loader)
 
 
+def test_what_is_drawn_ahead_leaves_a_batch_of_a_table_whose_items_run_out(store: stepwell.Store) -> None:
+    table = Table.queue(store, max_size=20)
+    loader = ReplayLoader(table, {"reward": "reward"}, batch_size=8, prefetch=4, timeout=0.01)
+    assert [len(next(loader)["reward"]) for _ in range(2)] == [8, 8]
+    with pytest.raises(RateLimitError, match="1 of 8 rows"):
+        next(loader)
+    unlimited = Table(store, max_times_sampled=2)
+    ahead = ReplayLoader(unlimited, {"reward": "reward"}, batch_size=8, prefetch=8, timeout=0.01)
+    assert [len(next(ahead)["reward"]) for _ in range(4)] == [8] * 4
+
+
+def test_threads_say_how_long_they_waited_in_all(store: stepwell.Store, close: Any) -> None:
+    table = Table(store, limiter=MinSize(100))
+    loader = close(ReplayLoader(table, {"reward": "reward"}, batch_size=4, timeout=0.12, threads=1))
+    with pytest.raises(RateLimitError) as caught:
+        next(loader)
+    assert "0.12 s in all" in caught.value.__notes__[0]
+
+
 def test_closing_ends_a_thread_that_waits_for_a_limiter(store: stepwell.Store) -> None:
     table = Table(store, limiter=MinSize(1000))
     loader = ReplayLoader(table, {"reward": "reward"}, threads=1)
@@ -318,6 +337,31 @@ def test_windows_clipped_to_items_do_not_leave_them(store: stepwell.Store) -> No
         assert batch["window"][row, :, 1].tolist() == wanted
         assert batch["window_is_pad"][row].tolist() == [not step <= at < stop for at in range(step - 1, step + 3)]
         assert batch["last"][row] == (step == LENGTHS[episode] - 1)
+
+
+def test_a_batch_of_episodes_that_are_long_gone_is_drawn_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("stepwell.replay.records.LEAST_DROPPED", 1)
+    ring = stepwell.create(tmp_path / "small.well", SCHEMA, capacity=40)
+    write(ring, (20,))
+    table = Table(ring)
+    loader = ReplayLoader(table, {"observation": "observation", "step": "step_index"}, batch_size=8, prefetch=2)
+    # the files are mapped: they can be read when they are gone
+    assert [next(loader)["observation"][0, 0] for _ in range(2)] == [0, 0]
+    draw = loader._drawer.draw
+
+    def draw_and_go_round(tickets: Any) -> Any:
+        loader._drawer.draw = draw  # type: ignore[method-assign]
+        drawn = draw(tickets)
+        for number in range(1, 80):
+            write(ring, (2,), first=number)
+            table.follow()
+        assert table.history.base > 0
+        return drawn
+
+    loader._drawer.draw = draw_and_go_round  # type: ignore[method-assign]
+    batch = next(loader)
+    assert batch["observation"][:, 0].min() > 0
+    assert np.array_equal(batch["observation"][:, 1], batch["step"])
 
 
 def test_steps_that_come_later_come_into_batches(store: stepwell.Store) -> None:

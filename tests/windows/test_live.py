@@ -197,6 +197,47 @@ def test_threads_read_while_the_store_grows(tmp_path):
     assert len(history.segments) > 3
 
 
+def test_no_thread_reads_while_another_takes_in_segments(tmp_path):
+    store = make_live(tmp_path)
+    writer = store.writer()
+    writer.append(**step_of(0))
+    history = history_of(store)
+    live = LiveReader([history], PLAIN)
+    follow, errors = live._placed.follow, []
+    live.read([history.places([0], [0])])
+    # more segments than there is room for
+    others = [store.writer() for _ in range(4)]
+    for number, each in enumerate(others, 1):
+        each.append(**step_of(number))
+    history.advance()
+    last = history.num_seen - 1
+    places = history.places([last], [history.records[last - history.base, 2]])
+
+    def read():
+        try:
+            live.read([places])
+        except Exception as error:
+            errors.append(error)
+
+    other = threading.Thread(target=read)
+
+    def follow_slowly():
+        live._placed.follow = follow
+        # sources are current from here on, and nothing else is
+        live._sources.state()
+        other.start()
+        other.join(0.2)
+        follow()
+
+    live._placed.follow = follow_slowly
+    live.read([places])
+    other.join()
+    for each in (writer, *others):
+        each.close()
+    assert len(history.segments) == 5
+    assert not errors
+
+
 def test_maps_that_were_outgrown_or_went_are_let_go(tmp_path, monkeypatch):
     monkeypatch.setattr("stepwell.replay.history.LEAVE_SECONDS", 0.0)
     store = make_live(tmp_path)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import LoaderError, TableError
+from stepwell.errors import LoaderError, SegmentGoneError, TableError
 from stepwell.replay.followed import FollowedSegment
 from stepwell.replay.records import (
     FLAGS,
@@ -284,7 +284,10 @@ class History:
         return marks
 
     def _long_gone(self, episode: np.int64) -> LoaderError:
-        return LoaderError(f"{self.store.path}: episode {episode} was evicted. Sample again.")
+        error = LoaderError(f"{self.store.path}: episode {episode} was evicted. Sample again.")
+        # as where a row's segment was removed: who drew it may draw again
+        error.__cause__ = SegmentGoneError(f"episode {episode} of {self.store.path} is gone.")
+        return error
 
     def _list(self) -> list[FollowedSegment]:
         """Look at the store's directories; return the segments that have news."""

@@ -117,8 +117,11 @@ class TableRows(RowSource):
         self._is_clipped = is_clipped
 
     def can_draw(self, count: int) -> bool:
-        """Return whether the limiter lets so many rows be drawn now."""
-        return self._table.can_sample(count)
+        """Return whether so many rows may be drawn now: the limiter lets them, and items that go do not run out."""
+        table = self._table
+        if not table.can_sample(count):
+            return False
+        return not table.settings.max_times_sampled or count <= table.size - table.settings.limiter.min_size + 1
 
     def draw(self, start: int, count: int, timeout: float | None) -> Rows:
         """Draw items; ``start`` is the table's own business."""

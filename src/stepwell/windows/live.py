@@ -102,9 +102,11 @@ class LiveReader:
         sources = self._sources
         if len(places) != len(sources.sources):
             raise WindowError(f"places of {len(places)} sources, {len(sources.sources)} are needed. Empty ones count.")
-        if not sources.is_current:
-            self._placed.follow()
-            self._map_rings()
+        # sources are current before what they tell is taken in: no other thread reads until it is
+        with self._placed.maps.following:
+            if not sources.is_current:
+                self._placed.follow()
+                self._map_rings()
         return self._placed.read(sources.join(places), memory, parts=places, draws=draws)
 
     def _map_rings(self) -> None:

@@ -140,6 +140,7 @@ class SegmentMaps:
 
     Attributes:
         table: the current `MapTable`; it may have room for more segments than there are.
+        following: held by who takes in the segments that came.
         is_announcing: whether the columns do not fit in memory, so that reads announce their windows.
 
     Notes:
@@ -162,6 +163,7 @@ class SegmentMaps:
         self._max_segments = max(1, max_maps // max(1, self._maps_per_segment()))
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
+        self.following = threading.Lock()
         self._clock = 0
         self.table = MapTable(len(self.columns), len(self.segments))
         if known is not None:
@@ -239,8 +241,9 @@ class SegmentMaps:
             return table
 
     def renew_lock(self) -> None:
-        """Forget a lock that another thread of the parent held at a fork."""
+        """Forget locks that another thread of the parent held at a fork."""
         self._lock = threading.Lock()
+        self.following = threading.Lock()
 
     def _is_held(self, table: MapTable, segment: int) -> bool:
         """Return whether all rows that may be read are mapped; encoded ones that came may lie in maps there were."""

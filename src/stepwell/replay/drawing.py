@@ -192,10 +192,11 @@ class Drawer:
             left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             try:
                 return source.draw(start, count, left)
-            except RateLimitError:
+            except RateLimitError as error:
                 if self._is_stopped.is_set():
                     raise LoaderError("the loader was closed while it waited for a rate limiter.") from None
                 if deadline is not None and time.monotonic() >= deadline:
+                    error.add_note(f"That was the last of several waits: {self._timeout:g} s in all.")
                     raise
 
     def _weights_of(self, number: int, parts: list[Rows]) -> npt.NDArray[np.float32]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, WindowError
+from stepwell.windows.computed import ComputedWindows
 from stepwell.windows.decoding import Cells, ColumnDecoder, RowError
 from stepwell.windows.held import row_at
 from stepwell.windows.maps import SegmentMaps
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Filler"]
 
 Int64s = npt.NDArray[np.int64]
-SEGMENT, ROW, LO, HI_STEP, HI_FINAL = 1, 2, 3, 4, 5  # rows of the places, as the kernels have them
+SEGMENT, LO, HI_STEP, HI_FINAL = 1, 3, 4, 5  # rows of the places, as the kernels have them
 
 
 class Filler:
@@ -48,6 +49,7 @@ class Filler:
         decoders: Mapping[str, ColumnDecoder],
     ) -> None:
         self._sources, self._maps, self._columns, self.decoders = sources, maps, tuple(columns), decoders
+        self._computed = ComputedWindows(sources)
 
     def fill(
         self, batch: PlaceBatch, routes: Routes, fields: Mapping[str, ResolvedField]
@@ -59,8 +61,8 @@ class Filler:
         """
         arrays = batch.arrays
         for each, rest in routes.others:
-            if each.is_computed_step:
-                self.compute(each, batch.places, batch.parts, arrays[each.key])
+            if each.is_computed:
+                self.compute(each, batch.places, batch.parts, arrays)
                 continue
             if each.is_ragged:
                 arrays[each.key] = np.empty((batch.places.shape[1], *each.window_shape), dtype=object)
@@ -84,16 +86,23 @@ class Filler:
             f"({self._maps.file_of(source.name, segment)}): {error.cause}"
         )
 
-    def compute(self, field: ResolvedField, places: Int64s, parts: Sequence[Int64s], out: npt.NDArray[Any]) -> None:
-        """Compute one value of each anchor's step, which no padding concerns.
+    def compute(
+        self, field: ResolvedField, places: Int64s, parts: Sequence[Int64s], arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        """Compute a field and its mask.
 
         Args:
-            field: whose `is_computed_step` holds.
+            field: whose `is_computed` holds.
             places: int64 [6, n].
             parts: the same of each source, with its own numbers.
-            out: [n], written.
+            arrays: of the batch, written.
         """
-        out[:] = self._sources.compute(field.sources[0].name, parts, places[ROW][:, None])[:, 0]
+        out, name = arrays[field.key], field.sources[0].name
+        if field.is_step:
+            self._computed.write_steps(name, places, parts, out)
+        else:
+            mask = arrays[field.mask_key] if field.has_mask else None
+            self._computed.write(name, field, places, parts, out.reshape(-1), mask)
 
     def _fill(  # noqa: PLR0917
         self,
@@ -106,15 +115,15 @@ class Filler:
     ) -> None:
         """Decode or compute one source of a field into ``out`` [n * K, ...], and mark its padding."""
         places = batch.at(field.field.at)
-        rows, is_pad = window_rows(field, source.is_final, places)
-        if field.has_mask:
-            mask = batch.arrays[field.mask_key].reshape(is_pad.shape)
-            np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
+        mask = batch.arrays[field.mask_key] if field.has_mask else None
         if source.kind == "virtual":
             # of the anchors' episodes, wherever their windows are put
-            values = np.broadcast_to(self._sources.compute(source.name, batch.parts, rows), rows.shape)
-            out[...] = (np.where(is_pad, 0, values) if field.pad == "zero" else values).reshape(-1)
+            self._computed.write(source.name, field, places, batch.parts, out, mask, has_marks)
             return
+        rows, is_pad = window_rows(field, source.is_final, places)
+        if mask is not None:
+            mask = mask.reshape(is_pad.shape)
+            np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
         wanted = (np.where(is_pad, -1, rows) if field.pad == "zero" else rows).reshape(-1)
         if is_held:
             self._convert_held(field, source, wanted, out, batch)

@@ -216,7 +216,7 @@ class PlaceReader:
             tables = routes.routes[0].tables
             self._gather(layout.plans[0], tables.runs, tables.offsets, table.addresses, places, memory)
             for each, _ in routes.others:
-                self._filler.compute(each, places, parts or (places,), arrays[each.key])
+                self._filler.compute(each, places, parts or (places,), arrays)
             return arrays
         batch = PlaceBatch(places, parts or (places,), held, draws, arrays, table, self._final_at)
         self._run(batch, routes, layout, memory)

@@ -86,7 +86,8 @@ class ResolvedField:
         window_shape: shape of the offsets, () without a time axis.
         has_mask: whether the batch has ``<key>_is_pad``.
         keys: of the batch: its own, and its mask's.
-        is_computed_step: whether it is one computed value of the anchor's step, which no padding concerns.
+        is_step: whether it is the anchor's step alone, which no padding concerns.
+        is_computed: whether it is one computed column, around the anchor.
     """
 
     key: str
@@ -99,7 +100,8 @@ class ResolvedField:
     window_shape: tuple[int, ...] = dataclass_field(init=False)
     has_mask: bool = dataclass_field(init=False)
     keys: tuple[str, ...] = dataclass_field(init=False)
-    is_computed_step: bool = dataclass_field(init=False)
+    is_step: bool = dataclass_field(init=False)
+    is_computed: bool = dataclass_field(init=False)
 
     def __post_init__(self) -> None:
         set_value = object.__setattr__
@@ -107,7 +109,8 @@ class ResolvedField:
         is_step = self.window_shape == () and int(self.offsets[0]) == 0
         is_computed = len(self.sources) == 1 and self.sources[0].kind == "virtual"
         set_value(self, "has_mask", self.pad != "drop" and not is_step)
-        set_value(self, "is_computed_step", is_step and is_computed and self.field.at == "anchor")
+        set_value(self, "is_step", is_step and self.field.at == "anchor")
+        set_value(self, "is_computed", is_computed and self.field.at == "anchor")
         set_value(self, "keys", (self.key, self.mask_key) if self.has_mask else (self.key,))
 
     @property

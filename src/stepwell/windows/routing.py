@@ -51,7 +51,7 @@ class Routes:
         held: keys of the fields whose rows are held.
         needs_maps: whether anything is read from maps.
         is_plain: whether one call of the kernel at the anchors' places, over maps, is all there is to do, but for
-            fields that are computed at the anchors.
+            computed columns around the anchors.
     """
 
     routes: tuple[Route, ...]
@@ -104,7 +104,7 @@ def make_routes(
     needs_maps = any(not route.is_held for route in routes) or any(
         field.sources[number].kind != "virtual" and field.key not in held for field, rest in others for number in rest
     )
-    is_plain = all(field.is_computed_step for field, _ in others) and [
+    is_plain = all(field.is_computed for field, _ in others) and [
         (route.at, route.is_held) for route in routes
     ] == [("anchor", False)]
     return Routes(tuple(routes), tuple(others), held, needs_maps, is_plain)

@@ -1,0 +1,85 @@
+"""Computed values along windows: from one number an anchor to a window of them, with its padding, in one pass.
+
+What a store knows without storing it is never looked up a step at a time. Within an episode it either counts up with
+the rows, stays the same, or is true at one row only, the first or the last::
+
+    step_index     anchor's value + steps from it       4 5 6 7 7 7        rows beyond the episode: the nearest inside
+    episode_index  anchor's value                       2 2 2 2 2 2
+    terminated     at the last row, if it ended so      . . . x x x
+    padding                                             . . . . x x
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from stepwell.kernels.locate import HI_STEP, LO, ROW
+
+__all__ = ["count_along", "mark_rows"]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def mark_rows(  # noqa: PLR0917
+    marked: Any, is_marked: Any, places: Any, offsets: Any, is_zero: Any, values: Any, mask: Any, adds: Any
+) -> None:
+    """Write windows of a value that is true at one row of an episode at most.
+
+    Args:
+        marked: int64 [n], that row, of each anchor's episode.
+        is_marked: bool [n], whether it is true there.
+        places: int64 [PLACE_ROWS, n], of `stepwell.kernels.locate.locate`.
+        offsets: int64 [K].
+        is_zero: whether padding is false; else it is the value of the nearest row.
+        values: bool [n, K], written.
+        mask: bool [n, K], written: which are padding; or bool [0, K], where nobody asks.
+        adds: whether marks that are in the mask stay.
+    """
+    rows, los, his = places[ROW], places[LO], places[HI_STEP]
+    min_offset, max_offset = offsets.min(), offsets.max()
+    has_mask = mask.shape[0] > 0
+    values[:] = False
+    if not adds:
+        mask[:] = False
+    for i in range(rows.size):
+        row, lo, last = rows[i], los[i], his[i] - 1
+        # of nearly all windows all is false by now
+        if not is_marked[i] and row + min_offset >= lo and row + max_offset <= last:
+            continue
+        for k in range(offsets.size):
+            wanted = row + offsets[k]
+            inside = min(max(wanted, lo), last)
+            is_pad = wanted != inside
+            values[i, k] = is_marked[i] and inside == marked[i] and not (is_pad and is_zero)
+            if has_mask and is_pad:
+                mask[i, k] = True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def count_along(  # noqa: PLR0917
+    starts: Any, step: Any, places: Any, offsets: Any, is_zero: Any, values: Any, mask: Any, adds: Any
+) -> None:
+    """Write windows of a number that grows by ``step`` from row to row; else as `mark_rows`.
+
+    Args:
+        starts: int64 [n], the value at each anchor.
+        step: int64, 0 or 1.
+        places: int64 [PLACE_ROWS, n].
+        offsets: int64 [K].
+        is_zero: whether padding is 0.
+        values: int64 [n, K], written.
+        mask: bool [n, K] or [0, K], written.
+        adds: whether marks that are in the mask stay.
+    """
+    rows, los, his = places[ROW], places[LO], places[HI_STEP]
+    has_mask = mask.shape[0] > 0
+    for i in range(rows.size):
+        row, lo, last = rows[i], los[i], his[i] - 1
+        for k in range(offsets.size):
+            wanted = row + offsets[k]
+            inside = min(max(wanted, lo), last)
+            is_pad = wanted != inside
+            values[i, k] = 0 if is_pad and is_zero else starts[i] + step * (inside - row)
+            if has_mask:
+                mask[i, k] = is_pad or (adds and mask[i, k])

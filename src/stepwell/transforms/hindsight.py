@@ -8,7 +8,7 @@
         "her_goal": Field("achieved_goal", at="future"),     # of a step drawn at random after the anchor
         "action": "action", "reward": "reward", ...
     }
-    transform = HindsightRelabel(reward=lambda achieved, goal, info: -(distance(achieved, goal) > 0.05))
+    transform = HindsightRelabel(reward=lambda achieved, goal, info: (distance(achieved, goal) < 0.05) - 1.0)
 """
 
 from __future__ import annotations

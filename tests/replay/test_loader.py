@@ -295,6 +295,28 @@ def test_the_same_updates_give_the_same_batches_and_threads_draw_in_order(store:
         assert np.array_equal(wanted, run(threads, prefetch))
 
 
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_batches_that_are_read_at_once_are_those_that_are_read_one_by_one(store: stepwell.Store, sampler: str) -> None:
+    fields = {
+        "window": Field("observation", [-1, 0, 1]),
+        "goal": Field("observation", at="future"),
+        "step": "step_index",
+        "reward": Field("reward", transform=lambda values, rng: values + rng.normal(size=len(values))),
+    }
+
+    def run(prefetch: int) -> list[Any]:
+        table = Table(store, sampler=sampler, seed=3)
+        table.update_priorities(table.sample(9).keys, np.arange(1.0, 10.0))
+        loader = ReplayLoader(table, fields, batch_size=8, beta=(0.0, 1.0, 100), prefetch=prefetch)
+        return [next(loader) for _ in range(12)]
+
+    for alone, together in zip(run(1), run(5), strict=True):
+        assert (alone.index, list(alone)) == (together.index, list(together))
+        for key, values in alone.items():
+            if key != "table.times_sampled":
+                np.testing.assert_array_equal(values, together[key], err_msg=key)
+
+
 def test_a_state_goes_on_with_the_next_batch_of_every_order(store: stepwell.Store, offline: stepwell.Store) -> None:
     def make() -> ReplayLoader:
         sources = [(offline, sequential()), View(offline)]

@@ -25,6 +25,20 @@ def test_weights_equal_the_formula(probabilities: list[float], size: int, beta: 
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+def test_the_kernel_weighs_each_of_several_batches_alone() -> None:
+    from stepwell.kernels.importance import importance_weights as kernel
+
+    probabilities, sizes = np.random.default_rng(0).uniform(0.01, 1, 12), np.full(12, 50)
+    for normalize in (False, True):
+        weights = np.empty(12, np.float32)
+        kernel(probabilities, sizes, np.array([0.0, 0.4, 1.0]), normalize, weights)
+        wanted = [
+            importance_weights(part, 50, beta, normalize=normalize)
+            for part, beta in zip(probabilities.reshape(3, 4), (0.0, 0.4, 1.0), strict=True)
+        ]
+        assert weights.tolist() == np.concatenate(wanted).tolist()
+
+
 def test_rows_of_tables_of_several_sizes_are_weighed_by_their_own() -> None:
     found = importance_weights([0.5, 0.1], [2, 100], 1.0, normalize=False)
     assert found.tolist() == pytest.approx([1.0, 0.1])

@@ -10,16 +10,24 @@ __all__ = ["importance_weights"]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def importance_weights(probabilities: Any, sizes: Any, beta: Any, normalize: Any, weights: Any) -> None:
-    """Compute ``(size * probability) ** -beta`` of each row, over the largest of them where ``normalize``.
+def importance_weights(probabilities: Any, sizes: Any, betas: Any, normalize: Any, weights: Any) -> None:
+    """Compute ``(size * probability) ** -beta`` of each row, over the largest of its batch where ``normalize``.
 
     Args:
-        probabilities: float64 [n].
+        probabilities: float64 [n], of ``len(betas)`` batches of equal size, one after the other.
         sizes: int64 [n].
-        beta: 0 or more.
-        normalize: whether the largest is to be 1.
+        betas: float64, of each batch; 0 or more.
+        normalize: whether the largest of a batch is to be 1.
         weights: float32 [n], written; computed in float64.
     """
+    size = len(weights) // len(betas)
+    for batch in range(len(betas)):
+        rows = slice(batch * size, batch * size + size)
+        _weigh_batch(probabilities[rows], sizes[rows], betas[batch], normalize, weights[rows])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _weigh_batch(probabilities: Any, sizes: Any, beta: Any, normalize: Any, weights: Any) -> None:
     last, power, largest = -1.0, 1.0, 0.0
     for i in range(len(weights)):
         product = sizes[i] * probabilities[i]

@@ -52,7 +52,8 @@ class BatchBuilder:
         reader: of the windows; its fields say their transforms.
         settings: of the loader.
         transform: of the whole batch, one or several, or None.
-        max_free: batches whose memory is kept for the next.
+        max_free: batches whose memory is kept for the next, or groups of them.
+        group: batches that `read_several` reads at once, at most.
 
     Raises:
         MissingDependencyError: batches are for torch, which is not installed.
@@ -80,6 +81,7 @@ class BatchBuilder:
         settings: LoaderSettings,
         transform: WholeTransform | None = None,
         max_free: int = 2,
+        group: int = 1,
     ) -> None:
         self._reader = reader
         self._batch_size = settings.batch_size
@@ -92,7 +94,7 @@ class BatchBuilder:
             samples_of(reader.fields),
             arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
         )
-        self._pool = ArenaPool(self._num_bytes, max_free)
+        self._pool = ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
         self._torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory
         self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
@@ -128,11 +130,38 @@ class BatchBuilder:
         Raises:
             LoaderError: it could not be read or transformed.
         """
+        values, pinned = self._read(positions, key, held)
+        return self._finish(values, key, pinned)
+
+    def read_several(self, positions: Any, key: BatchKey, number: int) -> list[dict[str, Any]]:
+        """Return what batches of equal size hold that are read at once: each what `read` would return of it.
+
+        Args:
+            positions: of the rows of all batches, one batch after the other.
+            key: of all of them together, of one part.
+            number: of batches. What is held of one keeps the memory of all.
+
+        Raises:
+            LoaderError: they could not be read or transformed.
+        """
+        if number == 1:
+            return [self.read(positions, key)]
+        values, pinned = self._read(positions, key, None)
+        size = key.num_rows // number
+        starts = range(0, key.num_rows, size)
+        return [
+            self._finish({name: array[start : start + size] for name, array in values.items()}, each, pinned)
+            for start, each in zip(starts, key.pieces(number), strict=True)
+        ]
+
+    def _read(self, positions: Any, key: BatchKey, held: HeldRows | None) -> tuple[dict[str, Any], PinnedBlock | None]:
         size = len(positions)
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         pinned = PinnedBlock(num_bytes, self._torch) if self._is_pinned else None
         memory = self._pool.lease(num_bytes) if pinned is None else pinned.memory
-        values = self._reader.read(positions, memory, held=held, draws=key.draws)
+        return self._reader.read(positions, memory, held=held, draws=key.draws), pinned
+
+    def _finish(self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None) -> dict[str, Any]:
         if self._chain:
             values = self._chain.apply(values, key)
         if self._torch is not None:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ __all__ = ["BatchKey", "TransformChain", "WholeTransform", "samples_of"]
 WholeTransform = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKey:
+class BatchKey(NamedTuple):
     """What a batch's random numbers depend on, and nothing else: not on threads, or on what was drawn before.
 
     Args:
@@ -65,6 +64,13 @@ class BatchKey:
     def epoch(self) -> int:
         """The epoch of the first row."""
         return self.parts[0][0]
+
+    def pieces(self, number: int) -> list[BatchKey]:
+        """Return the keys of batches of equal size that make up one of a single part, one after the other."""
+        ((epoch, positions),) = self.parts
+        size = self.num_rows // number
+        starts = range(0, self.num_rows, size)
+        return [BatchKey(self.seed, ((epoch, positions[start : start + size]),), size) for start in starts]
 
     def draws(self, purpose: str) -> Draws:
         """Return the random numbers of every window, of its own epoch and position: equal in any batch."""

@@ -48,21 +48,21 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Drawn:
-    """A batch whose rows are known; as long as it has rows.
+    """One batch whose rows are known, or, of a single source, several of equal size that are read at once.
 
     Args:
-        number: of the batch.
-        parts: its rows by source.
+        number: of the first batch.
+        parts: the rows by source.
         counts: rows of each source.
         weights: float32 [n].
-        after: the progress once the consumer has it.
+        afters: the progress once the consumer has each batch.
     """
 
     number: int
     parts: list[Rows]
     counts: tuple[int, ...]
     weights: npt.NDArray[np.float32]
-    after: Progress
+    afters: tuple[Progress, ...]
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -129,6 +129,9 @@ class Drawer:
     def draw(self, tickets: Sequence[Any]) -> list[Drawn]:
         """Draw as many batches as there are tickets, or only one where the others would have to wait.
 
+        Returns:
+            One or several; those of a single source come in one.
+
         Raises:
             RateLimitError: the rows did not come in time; what other sources gave is kept for the next call.
         """
@@ -140,23 +143,29 @@ class Drawer:
             total = sum(counts[number] for counts, _ in plans)
             rows.append(self._wait_for(self._sources[number], self.progress.taken[number], total))
         self._begun = None
+        number, self.progress = self.progress.number, plans[-1][1]
+        if len(rows) == 1:
+            afters = tuple([after for _, after in plans])
+            return [self._drawn(number, rows, (len(rows[0].keys),), afters)]
         parts_of = [rows] if len(plans) == 1 else _split(rows, [counts for counts, _ in plans])
-        drawn = []
-        for (counts, after), parts in zip(plans, parts_of, strict=True):
-            number = after.number - 1
-            drawn.append(Drawn(number, parts, counts, self._weights_of(number, parts), after))
-        self.progress = plans[-1][1]
-        return drawn
+        return [
+            self._drawn(after.number - 1, parts, counts, (after,))
+            for (counts, after), parts in zip(plans, parts_of, strict=True)
+        ]
 
     def draw_again(self, drawn: Drawn) -> Drawn:
-        """Draw a batch of the same number anew: a ring has come round to rows of it. Any thread may ask.
+        """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.
 
         Raises:
             RateLimitError: the rows did not come in time.
         """
-        starts = [taken - count for taken, count in zip(drawn.after.taken, drawn.counts, strict=True)]
+        starts = [taken - count for taken, count in zip(drawn.afters[-1].taken, drawn.counts, strict=True)]
         parts = [self._wait_for(*each) for each in zip(self._sources, starts, drawn.counts, strict=True)]
-        return Drawn(drawn.number, parts, drawn.counts, self._weights_of(drawn.number, parts), drawn.after)
+        return self._drawn(drawn.number, parts, drawn.counts, drawn.afters)
+
+    def _drawn(self, number: int, parts: list[Rows], counts: tuple[int, ...], afters: tuple[Progress, ...]) -> Drawn:
+        betas = np.array([self._beta((number + i) * self._batch_size) for i in range(len(afters))], np.float64)
+        return Drawn(number, parts, counts, self._weights_of(parts, betas), afters)
 
     def _plans(self, number: int) -> list[Plan]:
         """Return the rows of each source in the next batches, and the progress after each."""
@@ -199,15 +208,14 @@ class Drawer:
                     error.add_note(f"That was the last of several waits: {self._timeout:g} s in all.")
                     raise
 
-    def _weights_of(self, number: int, parts: list[Rows]) -> npt.NDArray[np.float32]:
-        weights = np.empty(self._batch_size, np.float32)
+    def _weights_of(self, parts: list[Rows], betas: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        weights = np.empty(len(betas) * self._batch_size, np.float32)
         if len(parts) == 1:
             probabilities, sizes = parts[0].probabilities, parts[0].table_size
         else:
             probabilities = np.concatenate([part.probabilities for part in parts])
             sizes = np.concatenate([part.table_size for part in parts])
-        beta = self._beta(number * self._batch_size)
-        self._weigh(probabilities, sizes, beta, self._normalize, weights)
+        self._weigh(probabilities, sizes, betas, self._normalize, weights)
         return weights
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayLoader"]
 
-Source = Inline[Any, Any, tuple[Drawn, Batch]] | Pipeline[Any, Any, tuple[Drawn, Batch]] | DeviceSource
+Built = tuple[Progress, Batch]
+Source = Inline[Any, Any, Built] | Pipeline[Any, Any, Built] | DeviceSource
 FORMAT = 1
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
@@ -142,8 +143,10 @@ class ReplayLoader:
             timeout,
             is_polling=self._num_threads > 0,
         )
-        max_free = self.settings.prefetch + self._num_threads + HELD_BATCHES
-        builder = BatchBuilder(DrawnReader(reader), self.settings, transform, max_free)
+        # rows of several sources come source by source, and those of several batches would be mixed
+        group = 1 if self._num_threads or len(self._rows) > 1 else self.settings.prefetch
+        max_free = HELD_BATCHES + (self.settings.prefetch + self._num_threads if group == 1 else 1)
+        builder = BatchBuilder(DrawnReader(reader), self.settings, transform, max_free, group)
         self._build = _Build(builder, self.settings, self._drawer)
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
@@ -187,8 +190,7 @@ class ReplayLoader:
             # also Ctrl-C: what was drawn ahead is gone, and the next call begins anew behind the last batch
             self._end()
             raise
-        drawn, batch = taken
-        self._progress = drawn.after
+        self._progress, batch = taken
         return batch
 
     def update_priorities(self, batch: Mapping[str, Any], priorities: Any) -> int:
@@ -296,7 +298,7 @@ class ReplayLoader:
         if threads:
             draw = TurnTaker(self._drawer).draw
             ahead = max(prefetch, threads)
-            source = Pipeline(draw, self._build, count(), num_threads=threads, num_ahead=ahead)
+            source = Pipeline(draw, self._build.one, count(), num_threads=threads, num_ahead=ahead)
             # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
             weakref.finalize(self, self._drawer.stop)
         else:
@@ -318,30 +320,43 @@ class _DrawAndBuild:
     def __init__(self, drawer: Drawer, build: _Build) -> None:
         self._drawer, self._build = drawer, build
 
-    def __call__(self, tickets: Sequence[Any]) -> list[tuple[Drawn, Batch]]:
-        return [self._build(drawn) for drawn in self._drawer.draw(tickets)]
+    def __call__(self, tickets: Sequence[Any]) -> list[Built]:
+        return [built for drawn in self._drawer.draw(tickets) for built in self._build(drawn)]
 
 
-def _as_it_is(built: tuple[Drawn, Batch]) -> tuple[Drawn, Batch]:
+def _as_it_is(built: Built) -> Built:
     return built
 
 
 class _Build:
-    """Make a batch of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
+    """Make batches of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
 
     def __init__(self, builder: BatchBuilder, settings: LoaderSettings, drawer: Drawer) -> None:
         self._builder, self._drawer = builder, drawer
         self._seed, self._batch_size = settings.seed, settings.batch_size
 
-    def __call__(self, drawn: Drawn) -> tuple[Drawn, Batch]:
-        first = drawn.number * self._batch_size
-        key = BatchKey(self._seed, ((0, range(first, first + self._batch_size)),), self._batch_size)
+    def __call__(self, drawn: Drawn) -> list[Built]:
+        numbers = range(drawn.number, drawn.number + len(drawn.afters))
+        values = self._read(drawn)
+        return [
+            (after, Batch(each, 0, number)) for after, each, number in zip(drawn.afters, values, numbers, strict=True)
+        ]
+
+    def one(self, drawn: Drawn) -> Built:
+        """Make the only batch."""
+        (built,) = self(drawn)
+        return built
+
+    def _read(self, drawn: Drawn) -> list[dict[str, Any]]:
+        number, first = len(drawn.afters), drawn.number * self._batch_size
+        num_rows = number * self._batch_size
+        key = BatchKey(self._seed, ((0, range(first, first + num_rows)),), num_rows)
         for _ in range(MAX_REDRAWS):
             try:
-                return drawn, Batch(self._builder.read(drawn, key), 0, drawn.number)
+                return self._builder.read_several(drawn, key, number)
             except LoaderError as error:
                 # a writer went round the ring, and removed a segment, between the draw and the read
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
             drawn = self._drawer.draw_again(drawn)
-        return drawn, Batch(self._builder.read(drawn, key), 0, drawn.number)
+        return self._builder.read_several(drawn, key, number)

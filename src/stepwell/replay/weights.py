@@ -92,7 +92,8 @@ def importance_weights(
 
     drawn = np.asarray(probabilities, np.float64)
     weights = np.empty(len(drawn), np.float32)
-    kernel(drawn, np.broadcast_to(np.asarray(sizes, np.int64), drawn.shape), float(beta), normalize, weights)
+    counts = np.broadcast_to(np.asarray(sizes, np.int64), drawn.shape)
+    kernel(drawn, counts, np.array([beta], np.float64), normalize, weights)
     return weights
 
 

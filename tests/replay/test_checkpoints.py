@@ -70,6 +70,26 @@ def test_c13_keys_order_priorities_and_counts_survive(store, tmp_path, sampler):
         assert dropped[0] == dropped[1]
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("remover", ["fifo", "uniform", "prioritized"])
+def test_a_restored_table_draws_what_the_other_one_draws(store, tmp_path, sampler, remover):
+    with store.writer() as writer:
+        for length in (9, 14, 6, 11):
+            writer.add_episode({"value": np.arange(length)})
+    table = Table(store, max_size=20, sampler=sampler, remover=remover, seed=3)
+    used(table)
+    again = Table.restore(table.checkpoint(tmp_path / "run.ckpt"))
+    for each in (table, again):
+        with each.store.writer() as writer:
+            writer.add_episode({"value": np.arange(7)})
+    for _ in range(3):
+        drawn, again_drawn = table.sample(16), again.sample(16)
+        assert again_drawn.keys.tolist() == drawn.keys.tolist()
+        assert again_drawn.probabilities.tolist() == drawn.probabilities.tolist()
+        for each in (table, again):
+            each.update_priorities(drawn.keys, np.arange(16) / 4)
+
+
 def test_c13_another_process_goes_on(store, tmp_path):
     with store.writer() as writer:
         writer.add_episode({"value": np.arange(6)})

@@ -366,8 +366,19 @@ def test_a_selector_serves_one_table(store):
         Table(store, sampler=selector, remover=selector)
     record(store, 2)
     Table(store, sampler=selector, remover=Fifo()).follow()
-    with pytest.raises(TableError, match="items already"):
+    with pytest.raises(TableError, match="another table's already"):
         Table(store, sampler=selector)
+    empty = Uniform()
+    Table(store, sampler=empty)
+    with pytest.raises(TableError, match="another table's already"):
+        Table(store, remover=empty)
+
+
+def test_c12_priorities_that_are_no_numbers_are_refused(store):
+    table, keys = explicit(store, [1, 2])
+    for bad in (["a", "b"], [1.0, None], [[1.0], [2.0, 3.0]]):
+        with pytest.raises(TableError, match="Nothing was changed"):
+            table.update_priorities(keys, bad)
 
 
 def test_sampling_and_updating_threads_with_a_writer_leave_a_whole_table(store):

@@ -43,6 +43,7 @@ __all__ = [
     "item_keys",
     "item_places",
     "link_items",
+    "list_free",
     "remove_items",
     "take_items",
     "update_items",
@@ -148,28 +149,36 @@ def insert_run(  # noqa: PLR0917
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def link_items(slots: Any, items: Any, links: Any, ends: Any, base: Any, state: Any) -> None:  # noqa: PLR0917
+def link_items(  # noqa: PLR0917
+    slots: Any, free: Any, items: Any, links: Any, ends: Any, base: Any, state: Any
+) -> None:
     """Link items whose words are there already to their episodes, and the slots that are free to each other.
 
     Args:
-        slots: int64 [n], of the items, by episode and row; others of the slots that were used are free.
+        slots: int64 [n], of the items, by episode and row.
+        free: int64 [m], slots that are free, the next one to be used first.
         items: int64 [capacity, ITEM_WORDS].
         links: int32 [capacity, 2], written.
         ends: int32 [E, 2], as of `insert_items`; written.
         base: int64.
-        state: int64 [STATE_WORDS]; ``NUM_USED`` is read, the number of free and retired slots written.
+        state: int64 [STATE_WORDS]; ``NUM_USED`` is read, the number of items and retired slots written.
     """
-    for slot in range(state[NUM_USED] - 1, -1, -1):
-        if items[slot, _EPISODE] >= 0:
-            continue
-        if items[slot, _GENERATION] == MAX_GENERATION:
-            state[NUM_RETIRED] += 1
-        else:
-            links[slot, NEXT] = state[FREE]
-            state[FREE] = slot
+    for i in range(free.size - 1, -1, -1):
+        links[free[i], NEXT] = state[FREE]
+        state[FREE] = free[i]
+    state[NUM_RETIRED] = state[NUM_USED] - slots.size - free.size
     for i in range(slots.size):
         _link_by_row(slots[i], items, links, ends, items[slots[i], _EPISODE] - base)
     state[NUM] = slots.size
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def list_free(links: Any, first: Any, slots: Any) -> None:
+    """Write the free slots from the first on, int64 [m], as they follow each other in ``links`` (int32 [capacity, 2])."""
+    slot = first
+    for i in range(slots.size):
+        slots[i] = slot
+        slot = np.int64(links[slot, NEXT])
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

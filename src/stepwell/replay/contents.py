@@ -49,6 +49,7 @@ class Contents:
         self.items = Items(max_size)
         self.counts = Counts()
         self.sampler, self.remover = sampler, remover
+        sampler.is_taken = remover.is_taken = True
         self.num_draws = self.num_drops = 0
         # that new items get
         self.largest = 1.0

@@ -16,6 +16,7 @@ from stepwell.kernels.alignment import aligned_empty
 from stepwell.kernels.items import (
     FREE,
     ITEM_WORDS,
+    MAX_GENERATION,
     NUM,
     NUM_INSERTED,
     NUM_RETIRED,
@@ -28,6 +29,7 @@ from stepwell.kernels.items import (
     insert_run,
     item_keys,
     link_items,
+    list_free,
     remove_items,
     take_items,
     update_items,
@@ -121,6 +123,13 @@ class Items:
         return self.generation[: self._state[NUM_USED]]
 
     @property
+    def free_slots(self) -> Integers:
+        """int64 [n], slots that were used and will be again, the next one first."""
+        slots = np.empty(self._state[NUM_USED] - self._state[NUM] - self._state[NUM_RETIRED], np.int64)
+        list_free(self._links, self._state[FREE], slots)
+        return slots
+
+    @property
     def num_touched(self) -> int:
         """Inserts and updates so far."""
         return int(self._state[NUM_TOUCHED])
@@ -129,6 +138,7 @@ class Items:
         self,
         generations: npt.NDArray[np.uint32],
         slots: Integers,
+        free: Integers,
         columns: Mapping[str, npt.NDArray[Any]],
         *,
         num_inserted: int,
@@ -139,6 +149,7 @@ class Items:
         Args:
             generations: uint32 [used], as `generations` was.
             slots: int64 [n].
+            free: int64 [m], as `free_slots` was, and the slots of items that went since.
             columns: arrays [n] by name: every attribute of an item but its generation.
             num_inserted: as `num_inserted` was; ``num_touched`` likewise.
         """
@@ -151,7 +162,8 @@ class Items:
         if len(slots):
             self._cover(int(columns["episode"].min()), int(columns["episode"].max()))
         order = np.lexsort((columns["row"], columns["episode"]))
-        link_items(slots[order], self._lines, self._links, self._ends, self._base, self._state)
+        free = free[generations[free] < MAX_GENERATION]
+        link_items(slots[order], free, self._lines, self._links, self._ends, self._base, self._state)
 
     def insert(
         self, episodes: Integers, rows: Integers, lengths: npt.ArrayLike, priorities: npt.NDArray[np.float64]

@@ -36,7 +36,10 @@ def checked_priorities(priorities: Any, count: int) -> npt.NDArray[np.float64]:
     Raises:
         TableError: another number of them, or one that is NaN, infinite or negative: the message says which.
     """
-    array = np.asarray(priorities, np.float64)
+    try:
+        array = np.asarray(priorities, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TableError(f"priorities that are no numbers: {error}. Nothing was changed.") from error
     if array.ndim == 0:
         array = np.full(count, float(array))
     if array.ndim != 1:

@@ -54,6 +54,7 @@ class Selector(ABC):
 
     Attributes:
         num: slots in it.
+        is_taken: whether a table has it.
 
     Example:
         >>> selector = Fifo()
@@ -69,6 +70,7 @@ class Selector(ABC):
     """
 
     num: int = 0
+    is_taken: bool = False
 
     @abstractmethod
     def insert(self, slots: Slots, priorities: Reals) -> None:
@@ -109,6 +111,10 @@ class Selector(ABC):
         Raises:
             TableError: not as many are in it; none was taken out.
         """
+
+    def order(self) -> Slots:
+        """Return the slots in the order that random draws depend on, int64 [num]; empty where they depend on none."""
+        return np.empty(0, np.int64)
 
     def _need(self, count: int) -> None:
         if self.num < count:
@@ -215,6 +221,10 @@ class Uniform(Selector):
         """Draw slots without replacement, as `Selector.pop`."""
         self._need(count)
         return _pop_one_by_one(self, count, key, first)
+
+    def order(self) -> Slots:
+        """Return its slots; inserted in this order into another one, they are drawn alike."""
+        return self._members[: self.num].astype(np.int64)
 
 
 class _Heap(Selector):
@@ -345,6 +355,10 @@ class Prioritized(Selector):
         """Draw slots without replacement, as `Selector.pop`."""
         self._need(count)
         return _pop_one_by_one(self, count, key, first)
+
+    def order(self) -> Slots:
+        """Return its slots, as `Uniform.order`."""
+        return self._any.order()
 
     def _grow(self, need: int) -> None:
         num_lines = self._levels[1]

@@ -118,8 +118,8 @@ def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
         TableError: no such name; an object that is in use.
     """
     if isinstance(given, Selector):
-        if given.num:
-            raise TableError(f"{role}={given!r} has {given.num} items already. Give each table a selector of its own.")
+        if given.num or given.is_taken:
+            raise TableError(f"{role}={given!r} is another table's already. Give each table a selector of its own.")
         return given, _text_of(given)
     name, _, rest = str(given).partition("(")
     if name == "prioritized" and not rest:

@@ -51,6 +51,9 @@ def contents_arrays(contents: Contents, history: History) -> dict[str, npt.NDArr
         "numbers": text_array(numbers),
         "generations": items.generations.copy(),
         "slot": slots.astype(np.int32),
+        "free": items.free_slots.astype(np.int32),
+        "sampler_slots": contents.sampler.order().astype(np.int32),
+        "remover_slots": contents.remover.order().astype(np.int32),
         "step_id": history.step_ids(items.episode[slots], items.row[slots]),
         **{name: getattr(items, name)[slots] for name in ITEM_COLUMNS},
     }
@@ -68,6 +71,7 @@ def restore_contents(contents: Contents, history: History, arrays: Arrays) -> No
     items.restore(
         generations,
         arrays["slot"][is_there].astype(np.int64),
+        np.concatenate([arrays["free"], arrays["slot"][~is_there]]).astype(np.int64),
         {name: values[is_there] for name, values in {**columns, "episode": episodes, "row": rows}.items()},
         num_inserted=numbers["num_inserted"],
         num_touched=numbers["num_touched"],
@@ -77,17 +81,19 @@ def restore_contents(contents: Contents, history: History, arrays: Arrays) -> No
     contents.counts.deletes += num_gone
     contents.counts.evicted += num_gone
     contents.num_draws, contents.num_drops = numbers["num_draws"], numbers["num_drops"]
-    for selector in (contents.sampler, contents.remover):
-        _fill(selector, contents)
+    _fill(contents.sampler, contents, arrays["sampler_slots"])
+    _fill(contents.remover, contents, arrays["remover_slots"])
 
 
-def _fill(selector: Selector, contents: Contents) -> None:
+def _fill(selector: Selector, contents: Contents, order: npt.NDArray[np.int32]) -> None:
     slots = contents.items.slots
     if isinstance(selector, MaxHeap | MinHeap):
         # ties go by the last touch
         slots = slots[np.argsort(contents.items.touched[slots], kind="stable")]
     elif not isinstance(selector, Fifo | Lifo):
-        slots = np.sort(slots)
+        # random draws go on as they would have; another selector than there was has no order to keep
+        kept = order[np.isin(order, slots)].astype(np.int64)
+        slots = kept if len(kept) == len(slots) else np.sort(slots)
     selector.insert(slots, contents.items.priority[slots])
 
 

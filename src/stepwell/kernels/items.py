@@ -174,7 +174,7 @@ def link_items(  # noqa: PLR0917
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def list_free(links: Any, first: Any, slots: Any) -> None:
-    """Write the free slots from the first on, int64 [m], as they follow each other in ``links`` (int32 [capacity, 2])."""
+    """Write the free slots, int64 [m]: the first, and those that follow it in ``links`` (int32 [capacity, 2])."""
     slot = first
     for i in range(slots.size):
         slots[i] = slot

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -64,7 +64,9 @@ def _windows(name: str, pad: str, fps: tuple[float, ...]) -> tuple[np.ndarray, n
 
 @pytest.mark.parametrize("pad", ["edge", "zero"])
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_view_of_two_stores_gives_windows_of_every_column(tmp_path: Path, name: str, pad: str) -> None:
+def test_a_view_of_two_stores_gives_windows_of_every_column(
+    tmp_path: Path, name: str, pad: Literal["edge", "zero"]
+) -> None:
     fps = (10.0, 25.0)
     view = View([_record(tmp_path / f"{rate}.well", rate) for rate in fps])
     reader = WindowReader(view, {"value": Field(name, OFFSETS, pad=pad)})

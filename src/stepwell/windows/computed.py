@@ -65,31 +65,33 @@ class ComputedWindows:
         """
         shape = (places.shape[1], len(field.offsets))
         marks = np.empty((0, shape[1]), np.bool_) if mask is None else mask.reshape(shape)
-        is_counted = name in GROWTH
-        # the kernels are compiled for their own types, and for arrays that are contiguous
-        is_direct = out.flags.c_contiguous and out.dtype == (np.int64 if is_counted else np.bool_)
-        values = out.reshape(shape) if is_direct else np.empty(shape, np.int64 if is_counted else np.bool_)
-        settings = (places, field.offsets, field.pad == "zero", values, marks, adds)
-        if is_counted:
-            column = "step_index" if name == "timestamp" else name
-            starts = self._at_rows(column, parts, places[ROW])
-            self._count_along(np.ascontiguousarray(starts, np.int64), GROWTH[name], *settings)
-        else:
+        settings = (places, field.offsets, field.pad == "zero")
+        if name not in GROWTH:
             # an episode's first or last row is the first or last that its windows may reach, or none of them
             marked = places[LO] if name == "is_first" else places[HI_STEP] - 1
-            self._mark_rows(marked, np.ascontiguousarray(self._at_rows(name, parts, marked)), *settings)
-        if name == "timestamp":
-            out.reshape(shape)[...] = values / self._rates(places[SEGMENT])[:, None]
-        elif not is_direct:
+            values = _contiguous(out, shape, np.bool_)
+            self._mark_rows(marked, self._at_rows(name, parts, marked), *settings, values, marks, adds)
+        else:
+            values = _contiguous(out, shape, np.int64)
+            starts = self._at_rows("step_index" if name == "timestamp" else name, parts, places[ROW])
+            self._count_along(starts, GROWTH[name], *settings, values, marks, adds)
+            if name == "timestamp":
+                values = values / self._rates(places[SEGMENT])[:, None]
+        if values.base is None:
             out[...] = values.reshape(-1)
 
     def _at_rows(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
         """Return a column at one row of each place, [n]."""
-        found: npt.NDArray[Any] = self._sources.compute(name, parts, rows[:, None])[:, 0]
-        return found
+        return np.ascontiguousarray(self._sources.compute(name, parts, rows[:, None])[:, 0])
 
     def _rates(self, segments: Int64s) -> npt.NDArray[np.float64]:
         """Return the steps a second of each segment's store, [n]."""
         rates = np.array([store.fps or np.nan for store in self._sources.stores], np.float64)
         found: npt.NDArray[np.float64] = rates[self._sources.segment_stores[segments]]
         return found
+
+
+def _contiguous(out: npt.NDArray[Any], shape: tuple[int, int], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """Return what a kernel that is compiled for one type writes: a view of the output, or memory of its own."""
+    is_fit = out.flags.c_contiguous and out.dtype == dtype
+    return out.reshape(shape) if is_fit else np.empty(shape, dtype)

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.replay.counts import Counts
+from stepwell.replay.growing import Grower
 from stepwell.replay.items import Items
 from stepwell.replay.samples import Sample
 from stepwell.replay.selectors import Fifo, Lifo, Selector
 
 if TYPE_CHECKING:
     from stepwell.replay.extensions import Notices
+    from stepwell.replay.tails import Growth
 
 __all__ = ["Contents"]
 
@@ -57,6 +59,7 @@ class Contents:
         self._sampler_key, self._remover_key = keys
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
+        self._grower = Grower.of(self.items, sampler, remover, max_size)
         self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
@@ -97,6 +100,24 @@ class Contents:
     def _drop_for(self, surplus: int) -> None:
         if surplus > 0 and self._drops_oldest:
             self._drop(surplus)
+
+    def grow(self, growth: Growth, window: tuple[Ints, int], shape: Ints) -> int:
+        """Evict items and insert others as `evict` and `insert`, by a short way where there is one.
+
+        Args:
+            growth: what an open episode grew by.
+            window: the history's records, int64 [E, 8], and the number of the first one's episode.
+            shape: int64 [6], of a pattern without conditions.
+
+        Returns:
+            How many were inserted; below 0: none, and all is still to be evicted and inserted the other way.
+        """
+        if self._grower is None or self._notices:
+            return -1
+        dropped = self.counts.dropped
+        num = self._grower.grow(growth, window, shape, self.largest, self.counts)
+        self.num_drops += self.counts.dropped - dropped
+        return num
 
     def insert_keyed(self, found: Ints, priorities: Reals) -> Keys:
         """Insert items as `insert`; return their keys, also of those that had to go at once."""

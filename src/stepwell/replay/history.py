@@ -15,12 +15,13 @@ few numbers of each; what is done at every call grows with what is new, never wi
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, SegmentGoneError, TableError
+from stepwell.replay.advances import NOTHING, Advance, advance_of, joined
 from stepwell.replay.followed import FollowedSegment
 from stepwell.replay.records import (
     FLAGS,
@@ -40,6 +41,7 @@ from stepwell.replay.records import (
     flags_of,
     records_of,
 )
+from stepwell.replay.tails import Growth, Tail
 from stepwell.replay.trimming import RingTrimmer
 from stepwell.replay.watching import StoreWatch
 from stepwell.store import Segment, Store
@@ -60,22 +62,6 @@ _ENDINGS = {
     "truncated": (IS_TRUNCATED, IS_TRUNCATED),
     "is_last": (IS_OPEN | IS_CUT, 0),
 }
-
-
-class Advance(NamedTuple):
-    """What `History.advance` found.
-
-    Args:
-        runs: int64 [r, 4]: episode, first row, stop row, whether it has ended; rows of steps that are new, the oldest
-            first. A final row is in no run. An episode that ended without new steps has an empty one.
-        evicted: int64 [m, 2]: episode, and the first of its rows that is still there; its ``hi_final`` when none is.
-    """
-
-    runs: Int64s
-    evicted: Int64s
-
-
-NOTHING = Advance(np.empty((0, 4), np.int64), np.empty((0, 2), np.int64))
 
 
 class History:
@@ -133,6 +119,9 @@ class History:
         self._trimmer = RingTrimmer(self.store) if self.is_ring else None
         self._runs: list[Any] = []
         self._evicted: list[Any] = []
+        self._tail: Tail | None = None
+        # the segment that a tail grew, which the trimmer has not seen grow
+        self._grown: FollowedSegment | None = None
         self._watch = StoreWatch(str(store.path))
 
     @property
@@ -172,6 +161,10 @@ class History:
         Notes:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
+        growth = self.grow()
+        if growth is not None:
+            return advance_of(growth)
+        self._drop_tail()
         changed: list[FollowedSegment] = []
         if not self._watch.is_same():
             changed = self._list()
@@ -187,7 +180,30 @@ class History:
             self._trim(self._trimmer, changed)
         runs, evicted = self._runs, self._evicted
         self._runs, self._evicted = [], []
-        return Advance(_joined(runs, 4), _joined(evicted, 2))
+        self._tail = Tail.of(self._live, self._table, self._trimmer)
+        return Advance(joined(runs, 4), joined(evicted, 2))
+
+    def grow(self) -> Growth | None:
+        """Take in new rows of the one open episode, where nothing else happened.
+
+        Returns:
+            What is new, maybe nothing. None: call `advance`, nothing was taken in.
+        """
+        tail = self._tail
+        if tail is None or not self._watch.is_same():
+            return None
+        growth = tail.grow()
+        if growth is not None and growth.first < growth.stop:
+            self._grown = tail.followed
+            self._need_rows[tail.followed.number] = growth.stop
+            if self._leaving:
+                self._let_go(time.monotonic())
+        return growth
+
+    def _drop_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
 
     def find(self, step_ids: npt.ArrayLike) -> tuple[Int64s, Int64s]:
         """Return where steps are.
@@ -438,6 +454,9 @@ class History:
 
     def _trim(self, trimmer: RingTrimmer, changed: list[FollowedSegment]) -> None:
         """Let go what lies beyond the ring's capacity."""
+        if self._grown is not None and self._grown not in changed:
+            changed = [*changed, self._grown]
+        self._grown = None
         for followed, first_row in trimmer.trim(self._followed, changed, self._deleted):
             episodes = followed.episodes_before(first_row)
             followed.first_row = first_row
@@ -468,10 +487,3 @@ def _age(followed: FollowedSegment) -> tuple[bool, int, int]:
     segment = followed.segment
     times = segment.records["time_ns"]
     return (not segment.is_sealed, int(times[-1]) if segment.is_sealed and len(times) else 0, segment.ordinal)
-
-
-def _joined(parts: list[Any], width: int) -> Int64s:
-    """Return rows and arrays of rows as one array, int64 [n, width]."""
-    if all(type(part) is tuple for part in parts):
-        return np.array(parts, np.int64).reshape(-1, width)
-    return np.concatenate([np.asarray(part, np.int64).reshape(-1, width) for part in parts])

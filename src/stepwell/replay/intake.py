@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.replay.advances import advance_of
 from stepwell.replay.matching import Matcher
 from stepwell.replay.pending import Pending
 from stepwell.replay.table_states import Seen, pending_arrays, restore_pending
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from stepwell.replay.history import History
     from stepwell.replay.limiters import Limiter
     from stepwell.replay.patterns import Pattern
+    from stepwell.replay.tails import Growth
 
 __all__ = ["Intake"]
 
 Ints = npt.NDArray[np.int64]
+# what an open episode grew by: more at once goes the way of whole arrays
+MOST_ROWS = 64
 
 
 class Intake:
@@ -45,7 +49,25 @@ class Intake:
 
     def follow(self) -> int:
         """Take in what the store got and lost; return how many items were inserted."""
-        runs, evicted = self._history.advance()
+        growth = None if self._unseen is not None else self._history.grow()
+        if growth is None:
+            return self._take(*self._history.advance())
+        num = self._grow(growth)
+        return self._take(*advance_of(growth)) if num < 0 else num
+
+    def _grow(self, growth: Growth) -> int:
+        """Take in new rows of an open episode; below 0 where it is to be done the other way."""
+        num_rows = growth.stop - growth.first
+        if self.pending or self.matcher is None or self.matcher.shape is None or num_rows > MOST_ROWS:
+            return -1
+        if not num_rows:
+            return 0
+        if self._limiter.num_inserts(self._contents.counts, num_rows) < num_rows:
+            return -1
+        history = self._history
+        return self._contents.grow(growth, (history.records, history.base), self.matcher.shape)
+
+    def _take(self, runs: Ints, evicted: Ints) -> int:
         if len(evicted):
             self._contents.evict(evicted)
         if self._unseen is not None:

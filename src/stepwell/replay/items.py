@@ -39,6 +39,7 @@ from stepwell.kernels.links import END
 __all__ = ["Items", "TakenItems"]
 
 Integers = npt.NDArray[np.int64]
+Links = npt.NDArray[np.int32]
 _FIRST_CAPACITY = 1024
 _FIRST_EPISODES = 64
 _FEW_EVICTED = 64
@@ -105,6 +106,11 @@ class Items:
     def capacity(self) -> int:
         """Slots that there is memory for."""
         return len(self._lines)
+
+    @property
+    def arrays(self) -> tuple[Integers, Links, Links, int, Integers]:
+        """What `stepwell.kernels.items.insert_items` works on: lines, links, ends, base and state."""
+        return self._lines, self._links, self._ends, self._base, self._state
 
     @property
     def num_inserted(self) -> int:

@@ -62,6 +62,8 @@ class Matcher:
             pattern.ends == "keep",
             pattern.at == "end",
         )
+        # for the short way of `stepwell.replay.growing`; None where conditions must be looked at
+        self.shape = None if pattern.where else np.array(self._shape, np.int64)
         self._values = [condition for condition in pattern.where if condition.source != STEPS_SINCE_APPLIED]
         self._since = [condition for condition in pattern.where if condition.source == STEPS_SINCE_APPLIED]
         # id of an episode's first step, which pieces of it share -> step at which the pattern was last applied

@@ -46,6 +46,7 @@ __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uni
 
 Slots = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
+Links = npt.NDArray[np.int32]
 _FIRST_CAPACITY = 1024
 
 
@@ -142,6 +143,11 @@ class _InsertionOrder(Selector):
             added = append_slots(slots, self._links, self._ends)
         self.num += added
 
+    @property
+    def arrays(self) -> tuple[Links, Links]:
+        """Its list, as `stepwell.kernels.links.append_slots` takes it: int32 [capacity, 2] and [1, 2]."""
+        return self._links, self._ends
+
     def update(self, slots: Slots, priorities: Reals) -> None:
         """Do nothing: priorities are ignored."""
 
@@ -193,6 +199,11 @@ class Uniform(Selector):
         self.num = 0
         self._members = np.empty(_FIRST_CAPACITY, np.int32)
         self._places = np.full(_FIRST_CAPACITY, ABSENT, np.int32)
+
+    @property
+    def arrays(self) -> tuple[Links, Links]:
+        """Its set, as `stepwell.kernels.links.add_members` takes it: members and places, int32 [capacity]."""
+        return self._members, self._places
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         """Put slots in."""
@@ -323,6 +334,16 @@ class Prioritized(Selector):
         # who is in it: where all priorities are 0, any of those is drawn
         self._any = Uniform()
         self._sums, self._levels = make_tree(_FIRST_CAPACITY)
+
+    @property
+    def members(self) -> Uniform:
+        """Who is in it."""
+        return self._any
+
+    @property
+    def tree(self) -> tuple[Reals, Slots]:
+        """Its sums and their levels, of `stepwell.kernels.sum_tree.make_tree`."""
+        return self._sums, self._levels
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         """Put slots in."""

@@ -22,6 +22,11 @@ class RingTrimmer:
     Args:
         store: with a capacity.
 
+    Attributes:
+        slack: after `trim`, of a ring of steps: how many may come before any has to go; else 0.
+        boundary: after `trim`, the segment that has the oldest step that is left, and that step's row, where the
+            segments before it and a part of it went; of a ring of bytes None.
+
     Notes:
         For one thread. Costs a few steps a segment at every call, and a ring has few.
     """
@@ -32,6 +37,8 @@ class RingTrimmer:
         self._order: list[FollowedSegment] = []
         self._deleted: Int64s | None = None
         self._total = 0
+        self.slack = 0
+        self.boundary: tuple[FollowedSegment, int] | None = None
 
     def trim(
         self, followed: Mapping[str, FollowedSegment], changed: Iterable[FollowedSegment], deleted: Int64s
@@ -66,11 +73,15 @@ class RingTrimmer:
             known = [one for one in followed.values() if one.segment.name in self._shown]
             self._order = sorted(known, key=lambda one: self._shown[one.segment.name].age)
         excess = self._total - capacity.amount
+        in_steps = capacity.unit == "steps"
+        self.slack, self.boundary = max(0, -excess) if in_steps else 0, None
         for one in self._order:
             if excess <= 0:
                 return
             shown = self._shown[one.segment.name]
             first_row = shown.first_row(excess)
+            if in_steps and excess < shown.weight:
+                self.boundary = (one, first_row)
             excess -= shown.weight
             if first_row > one.first_row:
                 yield one, first_row

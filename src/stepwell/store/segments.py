@@ -92,6 +92,11 @@ class Segment:
         """Its episode records (`EPISODE_DTYPE`), ended ones only, discarded ones too."""
         return self.records
 
+    @property
+    def commit_words(self) -> memoryview[int] | None:
+        """The words of its commit record, see `stepwell.store.progress`; None when nothing more comes."""
+        return None if self._progress is None else self._progress.words
+
     def refresh(self) -> bool:
         """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""
         progress = self._progress

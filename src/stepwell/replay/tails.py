@@ -1,0 +1,121 @@
+"""The one open episode of a store that is recorded by one writer: followed a few steps at a time, without a detour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.replay.records import FLAGS, HI_FINAL, HI_STEP, IS_GONE, IS_OPEN, LO
+from stepwell.store.progress import CARRIED_WORD, EPISODES_WORD, ROWS_WORD, SEALED_WORD
+
+if TYPE_CHECKING:
+    from stepwell.replay.followed import FollowedSegment
+    from stepwell.replay.records import EpisodeRecords
+    from stepwell.replay.trimming import RingTrimmer
+
+__all__ = ["Growth", "Tail"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Growth(NamedTuple):
+    """What an open episode grew by, and what a ring let go for it.
+
+    Args:
+        episode: its number.
+        first: its first new row; ``stop``: the row after its last; equal where there is nothing new.
+        cut: an episode of which rows are gone, or -1.
+        left: the first of its rows that is there.
+    """
+
+    episode: int
+    first: int
+    stop: int
+    cut: int
+    left: int
+
+
+class Tail:
+    """An open episode, in the only segment that is written.
+
+    Args:
+        followed: its segment.
+        words: of that segment's commit record.
+        table: the records of the history.
+        trimmer: of a ring, after it has trimmed.
+
+    Notes:
+        What it knows holds until anything but new rows comes: then `grow` returns None and changes nothing, and the
+        history makes another one after its next look. Of a ring it moves the first row of the oldest episode on, as
+        far as that episode's last step.
+    """
+
+    __slots__ = ("_carried", "_cut", "_left", "_num_records", "_oldest", "_record", "_slack", "_words", "followed")
+
+    def __init__(
+        self, followed: FollowedSegment, words: memoryview[int], table: EpisodeRecords, trimmer: RingTrimmer | None
+    ) -> None:
+        segment = followed.segment
+        records, base = table.window
+        self.followed, self._words = followed, words
+        self._num_records, self._carried = followed.num_records, segment.carried[0]
+        self._record = records[followed.open_episode - base]
+        # steps that may come before any has to go; the episode that goes then, its first row, and its segment
+        self._slack, self._cut, self._left = 1 << 62, -1, 0
+        self._oldest: tuple[FollowedSegment, Int64s, int] | None = None
+        if trimmer is not None:
+            self._slack = trimmer.slack
+            if trimmer.boundary is not None:
+                self._find_oldest(*trimmer.boundary, records, base)
+
+    @classmethod
+    def of(cls, live: list[FollowedSegment], table: EpisodeRecords, trimmer: RingTrimmer | None) -> Tail | None:
+        """Return the tail of a store; None where there is no open episode, or there may be several."""
+        words = live[0].segment.commit_words if len(live) == 1 and live[0].open_episode >= 0 else None
+        if words is None:
+            return None
+        records, base = table.window
+        if records[live[0].open_episode - base, FLAGS] & IS_GONE:
+            return None
+        return cls(live[0], words, table, trimmer)
+
+    def _find_oldest(self, segment: FollowedSegment, row: int, records: Int64s, base: int) -> None:
+        episode = int(segment.episodes_at(np.array([row]))[0])
+        if episode < base:
+            return
+        record = records[episode - base]
+        # what was let go before more was shown again stays gone: then the trimmer says when it goes on
+        if record[LO] == row and not record[FLAGS] & (IS_OPEN | IS_GONE):
+            self._oldest = segment, record, int(record[HI_STEP]) - 1
+            self._cut, self._left = episode, row
+
+    def grow(self) -> Growth | None:
+        """Take in new rows; None where something else happened, or an episode of the ring goes: nothing is changed."""
+        words, followed = self._words, self.followed
+        # rows before episodes: see stepwell.store.progress
+        rows = words[ROWS_WORD]
+        if words[EPISODES_WORD] != self._num_records or words[SEALED_WORD] or words[CARRIED_WORD] != self._carried:
+            return None
+        episode, first, cut = followed.open_episode, followed.num_rows, -1
+        surplus = rows - first - self._slack
+        if surplus > 0:
+            if self._oldest is None or self._left + surplus > self._oldest[2]:
+                return None
+            cut = self._cut
+            self._slack = 0
+            self._left += surplus
+            self._oldest[1][LO] = self._left
+        else:
+            self._slack = -surplus
+        record = self._record
+        record[HI_STEP] = record[HI_FINAL] = rows
+        followed.num_rows = followed.segment.num_rows = rows
+        return Growth(episode, first, rows, cut, self._left)
+
+    def close(self) -> None:
+        """Leave the segment of the oldest episode as the trimmer wants it."""
+        if self._oldest is not None:
+            segment = self._oldest[0]
+            segment.first_row = max(segment.first_row, self._left)

@@ -386,11 +386,27 @@ def test_a_batch_of_episodes_that_are_long_gone_is_drawn_again(tmp_path: Path, m
     assert np.array_equal(batch["observation"][:, 1], batch["step"])
 
 
-def test_steps_that_come_later_come_into_batches(store: stepwell.Store) -> None:
-    loader = ReplayLoader(Table(store), {"observation": "observation"}, batch_size=200)
+@pytest.mark.parametrize("prefetch", [None, 1, 3])
+def test_steps_that_come_later_come_into_batches(store: stepwell.Store, prefetch: int | None) -> None:
+    loader = ReplayLoader(Table(store), {"observation": "observation"}, batch_size=200, prefetch=prefetch)
     assert {episode for episode, _ in identities(next(loader))} == set(range(len(LENGTHS)))
     write(store, (9,), first=len(LENGTHS))
+    for _ in range(loader.max_staleness):
+        next(loader)
     assert len(LENGTHS) in {episode for episode, _ in identities(next(loader))}
+
+
+def test_only_small_batches_of_views_are_drawn_together_by_default(
+    store: stepwell.Store, offline: stepwell.Store
+) -> None:
+    def together(*sources: Any, **options: Any) -> int:
+        return ReplayLoader(list(sources), **options).settings.prefetch
+
+    assert together(offline, View(store), batch_size=8) == 8
+    assert together(offline, Table(store), batch_size=8) == 1
+    assert together(offline, batch_size=1 << 16) == 1
+    assert together(offline, batch_size=8, threads=2) == 1
+    assert ReplayLoader(offline).max_staleness == 0
 
 
 @pytest.mark.parametrize(

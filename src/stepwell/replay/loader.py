@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +43,9 @@ FORMAT = 1
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
 MAX_REDRAWS = 8
+# batches that are drawn and read together by default, of at most so many bytes: of larger ones a call costs little
+TOGETHER = 8
+SMALL_BYTES = 1 << 18
 
 
 class ReplayLoader:
@@ -71,7 +75,8 @@ class ReplayLoader:
         normalize: whether a batch's largest weight is made 1.
         seed: of the orders of views and of the random numbers that transforms get; a table has its own.
         threads: that build batches; 0 builds in the consumer, which costs least for small batches.
-        prefetch: batches to draw at a time (without threads), or ahead (with them); see `max_staleness`.
+        prefetch: batches to draw and read at a time (without threads), or ahead (with them); see `max_staleness`.
+            Default: 1, but 8 small ones of views, whose rows are known beforehand.
         to: "numpy" or "torch", as for `stepwell.Loader`.
         device: for "torch": "cuda" or "cuda:N" copies batches there; "cpu" (default): they stay.
         pin_memory: for "torch": page-locked memory; default: where CUDA is there.
@@ -105,7 +110,7 @@ class ReplayLoader:
         normalize: bool = True,
         seed: int = 0,
         threads: int = 0,
-        prefetch: int = 1,
+        prefetch: int | None = None,
         to: Target = "numpy",
         device: str | None = None,
         pin_memory: bool | None = None,
@@ -119,7 +124,7 @@ class ReplayLoader:
             seed=seed,
             epochs=None,
             threads=threads,
-            prefetch=prefetch,
+            prefetch=1 if prefetch is None else prefetch,
             to=to,
             device=device,
             pin_memory=pin_memory,
@@ -131,6 +136,9 @@ class ReplayLoader:
             raise OrderError(f"timeout={timeout!r}. Allowed: seconds of 0 or more, or None to wait without end.")
         self._num_threads = int(threads)
         self._rows, reader = open_sources(sources, fields, seed=self.settings.seed, is_clipped=clip == "item")
+        is_known = not self.tables and reader.num_bytes(batch_size) <= SMALL_BYTES
+        if prefetch is None and not threads and is_known:
+            self.settings = replace(self.settings, prefetch=TOGETHER)
         dealt = None if shares == "size" else checked_shares(shares, len(self._rows))
         self._shares = dealt
         self.fields = reader.fields
@@ -157,6 +165,8 @@ class ReplayLoader:
     @property
     def max_staleness(self) -> int:
         """The most batches that come after an update of priorities, or an insert, and do not know of it yet."""
+        if not self.tables:
+            return 0
         if not self._num_threads:
             return self.settings.prefetch - 1
         return max(self.settings.prefetch, self._num_threads) + (self._device is not None)

@@ -83,9 +83,11 @@ def test_place_is_the_record_moved_by_the_steps_into_the_episode():
     ]
 
 
-def test_touch_counts_anchors_of_unmapped_segments_and_marks_the_time():
+def test_touch_counts_anchors_that_may_reach_rows_no_map_holds_and_marks_the_time():
     places = np.zeros((PLACE_ROWS, 4), np.int64)
     places[1] = [2, 0, 2, 1]
+    places[5] = [0, 8, 3, 9]
     last_used = np.zeros(4, np.int64)
-    assert touch(places, np.array([1, 1, 0, 0], np.uint8), last_used, 9) == 2
+    # segment 0 is mapped up to row 8, segment 1 as well, segment 2 not at all
+    assert touch(places, np.array([8, 8, -1, -1]), last_used, 9) == 3
     assert last_used.tolist() == [9, 9, 9, 0]

@@ -245,9 +245,12 @@ class Items:
 
     def slots_of(self, keys: npt.NDArray[np.uint64]) -> Integers:
         """Return the slots, int64 [n], of keys; -1 where an item is gone, whoever has its slot now."""
+        return self.find(keys)[0]
+
+    def find(self, keys: npt.NDArray[np.uint64]) -> tuple[Integers, int]:
+        """Return slots as `slots_of`, and how many of the items are there."""
         slots = np.empty(len(keys), np.int64)
-        find_items(keys, self._lines, self._state[NUM_USED], slots)
-        return slots
+        return slots, int(find_items(keys, self._lines, self._state[NUM_USED], slots))
 
     def evict(self, episode: int | Integers, first_row: int | Integers) -> Integers:
         """Return the slots of items whose first step is gone; they are still to be removed.

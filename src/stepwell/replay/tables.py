@@ -400,17 +400,17 @@ class Table:
         return len(slots)
 
     def _update(self, keys: Keys, priorities: Reals) -> int:
-        slots = self._contents.items.slots_of(keys)
+        slots, num = self._contents.items.find(keys)
         counts = self._contents.counts
-        if len(slots) and slots.min() < 0:
+        if num < len(slots):
             is_there = slots >= 0
-            counts.missed_updates += len(slots) - int(np.count_nonzero(is_there))
+            counts.missed_updates += len(slots) - num
             slots, priorities = slots[is_there], priorities[is_there]
-        if len(slots):
+        if num:
             self._contents.update(slots, priorities)
             self._contents.largest = max(self._contents.largest, float(priorities.max()))
-            counts.updates += len(slots)
-        return len(slots)
+            counts.updates += num
+        return num
 
     def reset(self) -> None:
         """Remove all items and begin to count anew; steps that are in the store by now make no items any more."""

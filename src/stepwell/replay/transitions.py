@@ -168,10 +168,10 @@ class TransitionTargets:
 
     def _take_masks(self, batch: Values) -> Bools:
         """Return whether the observation after each step is missing, bool [B, n_step], and drop the masks."""
-        first, *others = (batch.pop(f"{key}_is_pad")[:, self.stack :] for key in self.observations)
-        found: Bools = first
-        for mask in others:
-            found = found | mask
+        first, *others = self.observations
+        found: Bools = batch.pop(f"{first}_is_pad")[:, self.stack :]
+        for key in others:
+            found = found | batch.pop(f"{key}_is_pad")[:, self.stack :]
         return found
 
     def _split(self, batch: Values, key: str, lengths: npt.NDArray[np.int64]) -> None:

@@ -44,8 +44,10 @@ def mark_rows(  # noqa: PLR0917
         mask[:] = False
     for i in range(rows.size):
         row, lo, last = rows[i], los[i], his[i] - 1
+        first_row, last_row = row + min_offset, row + max_offset
+        is_beside = not is_marked[i] or marked[i] < first_row or marked[i] > last_row
         # of nearly all windows all is false by now
-        if not is_marked[i] and row + min_offset >= lo and row + max_offset <= last:
+        if is_beside and first_row >= lo and last_row <= last:
             continue
         for k in range(offsets.size):
             wanted = row + offsets[k]

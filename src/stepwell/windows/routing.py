@@ -104,9 +104,9 @@ def make_routes(
     needs_maps = any(not route.is_held for route in routes) or any(
         field.sources[number].kind != "virtual" and field.key not in held for field, rest in others for number in rest
     )
-    is_plain = all(field.is_computed for field, _ in others) and [
-        (route.at, route.is_held) for route in routes
-    ] == [("anchor", False)]
+    is_plain = all(field.is_computed for field, _ in others) and [(route.at, route.is_held) for route in routes] == [
+        ("anchor", False)
+    ]
     return Routes(tuple(routes), tuple(others), held, needs_maps, is_plain)
 
 

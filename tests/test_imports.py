@@ -60,3 +60,9 @@ def test_a_star_import_needs_no_optional_package() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert 'pip install "stepwell[gymnasium]"' in ran.stdout
+
+
+@pytest.mark.parametrize("package", ["codecs", "order", "replay", "transforms"])
+def test_a_package_of_public_names_needs_no_import_of_its_own(package: str) -> None:
+    loaded = loaded_after(f"import stepwell; stepwell.{package}.__all__")
+    assert f"stepwell.{package}" in loaded

@@ -71,6 +71,8 @@ _HOMES = {
     "stepwell.transforms": "BatchTransform Transform",
     "stepwell.windows": "Field View",
 }
+# without an import statement of their own: stepwell.transforms.RandomCrop
+_PACKAGES = ("codecs", "order", "replay", "transforms")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 # what stands on an optional package is not among them: a star import must not fail for want of it
@@ -153,6 +155,8 @@ def __getattr__(name: str) -> Any:
         value: Any = version("stepwell")
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
+    elif name in _PACKAGES:
+        value = import_module(f"stepwell.{name}")
     else:
         raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
     globals()[name] = value

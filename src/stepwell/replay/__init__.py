@@ -4,6 +4,7 @@ The names used most are `stepwell.Table`, `stepwell.ReplayLoader` and `stepwell.
 patterns, conditions and learning targets are here.
 """
 
+from stepwell.replay.checkpoints import checkpoint, load, restore, save
 from stepwell.replay.conditions import Condition, feature, is_end, step_index, steps_since_applied
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
@@ -15,7 +16,7 @@ from stepwell.replay.table_info import TableInfo
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import LearningTargets, sequence_fields, transition_fields
 from stepwell.replay.weights import importance_weights
-from stepwell.replay.writing import TableWriter
+from stepwell.replay.writing import TableTarget, TableWriter
 
 __all__ = [
     "Condition",
@@ -37,13 +38,18 @@ __all__ = [
     "Stack",
     "Table",
     "TableInfo",
+    "TableTarget",
     "TableWriter",
     "Uniform",
     "at_episode_end",
+    "checkpoint",
     "every_step",
     "feature",
     "importance_weights",
     "is_end",
+    "load",
+    "restore",
+    "save",
     "sequence_fields",
     "step_index",
     "steps_since_applied",

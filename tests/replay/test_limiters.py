@@ -107,3 +107,7 @@ def test_reasons_say_the_numbers():
     assert "2 of the 3 items" in PROBE.why_no_sample(Counts(inserts=2))
     assert "6 inserts * 2 - 10 samples = 2" in PROBE.why_no_sample(Counts(inserts=6, samples=10))
     assert "5 inserts * 2 - 0 samples = 10" in PROBE.why_no_insert(Counts(inserts=5))
+
+
+def test_limits_may_come_as_a_list():
+    assert SampleToInsertRatio(2.0, 3, [2, 10]).min_diff == SampleToInsertRatio(2.0, 3, (2, 10)).min_diff == 2

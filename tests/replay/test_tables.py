@@ -346,6 +346,8 @@ def test_info_prints_as_a_table_and_as_json(store):
     ("options", "says"),
     [
         ({"sampler": "best"}, "is not one of uniform"),
+        ({"sampler": "uniform(3)"}, "takes a number"),
+        ({"remover": "prioritized(x)"}, "takes a number"),
         ({"max_size": 0}, "max_size=0"),
         ({"max_times_sampled": -1}, "max_times_sampled"),
         ({"limiter": 3}, "no Limiter"),
@@ -372,6 +374,15 @@ def test_a_selector_serves_one_table(store):
     Table(store, sampler=empty)
     with pytest.raises(TableError, match="another table's already"):
         Table(store, remover=empty)
+
+
+def test_c12_a_key_of_one_table_finds_nothing_in_another(store):
+    record(store, 2000)
+    table, other = Table(store), Table(store, "other")
+    keys = np.unique(table.sample(4000).keys)
+    assert other.follow() == 2000
+    assert other.delete(keys) == 0
+    assert table.delete(keys.astype(np.int64)) == len(keys)
 
 
 def test_c12_priorities_that_are_no_numbers_are_refused(store):

@@ -32,7 +32,7 @@ class Contents:
         sampler: selects what is drawn.
         remover: selects what goes when there are more.
         max_times_sampled: draws after which an item goes; 0 for any number.
-        keys: of the random numbers of the sampler and of the remover.
+        keys: of the random numbers of the sampler and of the remover, and a number that other tables do not have.
         notices: told of every change.
 
     Notes:
@@ -45,10 +45,10 @@ class Contents:
         sampler: Selector,
         remover: Selector,
         max_times_sampled: int,
-        keys: tuple[int, int],
+        keys: tuple[int, ...],
         notices: Notices,
     ) -> None:
-        self.items = Items(max_size)
+        self.items = Items(max_size, first_generation=keys[2] >> 33)
         self.counts = Counts()
         self.sampler, self.remover = sampler, remover
         sampler.is_taken = remover.is_taken = True
@@ -56,7 +56,7 @@ class Contents:
         # that new items get
         self.largest = 1.0
         self._max_size, self._max_times = max_size, max_times_sampled
-        self._sampler_key, self._remover_key = keys
+        self._sampler_key, self._remover_key, _ = keys
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
         self._grower = Grower.of(self.items, sampler, remover, max_size)

@@ -16,6 +16,7 @@ from stepwell.kernels.alignment import aligned_empty
 from stepwell.kernels.items import (
     FREE,
     ITEM_WORDS,
+    LINKS,
     MAX_GENERATION,
     NUM,
     NUM_INSERTED,
@@ -62,6 +63,7 @@ class Items:
 
     Args:
         max_size: items that the table will hold; memory grows no further than one more, unless more are inserted.
+        first_generation: of every slot; another one for each table, so that a key of one finds nothing in another.
 
     Attributes:
         episode: int64 [capacity], -1 where the slot is free.
@@ -88,13 +90,14 @@ class Items:
         before others of its episode costs a step for each of them.
     """
 
-    def __init__(self, max_size: int = 1_000_000) -> None:
+    def __init__(self, max_size: int = 1_000_000, *, first_generation: int = 0) -> None:
+        self._first_generation = first_generation
         self._limit = max_size + 1
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._state[FREE] = -1
         self._base = 0
         self._ends = np.full((_FIRST_EPISODES, 2), END, np.int32)
-        self._set_lines(_empty_lines(min(_FIRST_CAPACITY, self._limit)))
+        self._set_lines(self._empty_lines(min(_FIRST_CAPACITY, self._limit)))
 
     def __len__(self) -> int:
         return int(self._state[NUM])
@@ -108,9 +111,9 @@ class Items:
         return len(self._lines)
 
     @property
-    def arrays(self) -> tuple[Integers, Links, Links, int, Integers]:
-        """What `stepwell.kernels.items.insert_items` works on: lines, links, ends, base and state."""
-        return self._lines, self._links, self._ends, self._base, self._state
+    def arrays(self) -> tuple[Integers, Links, int, Integers]:
+        """What `stepwell.kernels.growing.grow_items` works on: lines, ends, base and state."""
+        return self._lines, self._ends, self._base, self._state
 
     @property
     def num_inserted(self) -> int:
@@ -160,7 +163,7 @@ class Items:
             num_inserted: as `num_inserted` was; ``num_touched`` likewise.
         """
         used = len(generations)
-        self._set_lines(_empty_lines(max(used, self.capacity)))
+        self._set_lines(self._empty_lines(max(used, self.capacity)))
         self.generation[:used] = generations
         for name, values in columns.items():
             getattr(self, name)[slots] = values
@@ -285,7 +288,7 @@ class Items:
     def _make_room(self, num_new: int, lowest: int, highest: int) -> None:
         need = len(self) + int(self._state[NUM_RETIRED]) + num_new
         if need > self.capacity:
-            lines = _empty_lines(max(need, min(2 * self.capacity, self._limit)))
+            lines = self._empty_lines(max(need, min(2 * self.capacity, self._limit)))
             lines[: self.capacity] = self._lines
             self._set_lines(lines)
         self._cover(lowest, highest)
@@ -303,17 +306,17 @@ class Items:
         ends[alive + self._base - lowest] = self._ends[alive]
         self._ends, self._base = ends, lowest
 
+    def _empty_lines(self, capacity: int) -> Integers:
+        lines = aligned_empty((capacity, ITEM_WORDS), np.int64)
+        lines[...] = 0
+        lines[:, 0] = -1
+        lines.view(np.uint32)[:, 12] = self._first_generation
+        return lines
+
     def _set_lines(self, lines: Integers) -> None:
         halves, reals = lines.view(np.int32), lines.view(np.float64)
-        self._lines, self._links = lines, halves[:, 14:16]
+        self._lines, self._links = lines, halves[:, LINKS]
         self.episode, self.row, self.priority = lines[:, 0], lines[:, 1], reals[:, 2]
         self.sequence, self.touched = lines[:, 3], lines[:, 4]
         self.length, self.times_sampled = halves[:, 10], halves[:, 11]
         self.generation = halves.view(np.uint32)[:, 12]
-
-
-def _empty_lines(capacity: int) -> Integers:
-    lines = aligned_empty((capacity, ITEM_WORDS), np.int64)
-    lines[...] = 0
-    lines[:, 0] = -1
-    return lines

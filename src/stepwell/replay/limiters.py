@@ -166,7 +166,7 @@ def SampleToInsertRatio(samples_per_insert: float, min_size: int, error_buffer: 
         TableError: a buffer narrower than ``2 * max(1, samples_per_insert)``, in which nothing could move, or a least
             value above ``samples_per_insert * min_size``.
     """
-    if isinstance(error_buffer, tuple):
+    if isinstance(error_buffer, tuple | list):
         low, high = map(float, error_buffer)
     else:
         low, high = (samples_per_insert * min_size + sign * error_buffer for sign in (-1, 1))

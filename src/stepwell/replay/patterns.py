@@ -37,7 +37,8 @@ class Pattern:
         behind: steps before an item's first one that ``ends="drop"`` asks for.
         ends: "keep" also makes the items near the ends of an episode, whose windows are padded and marked; "drop" only
             those of which all steps, ``ahead`` and ``behind`` are there.
-        at: "step" for items all along an episode, "end" for one item that covers its last ``length`` steps.
+        at: "step" for items all along an episode, "end" for one item that covers its last ``length`` steps; with
+            ``ends="drop"`` the last ones that have all ``ahead`` steps after them.
         where: conditions on an item's last step, of `stepwell.replay.conditions`; all must hold.
 
     Raises:

@@ -126,7 +126,10 @@ def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
         rest = DEFAULT_EXPONENT
     if name not in SELECTORS:
         raise TableError(f"{role}={given!r} is not one of {', '.join(SELECTORS)} or a Selector.")
-    made: Selector = getattr(selectors, SELECTORS[name])(*([float(rest.rstrip(")"))] if rest else []))
+    try:
+        made: Selector = getattr(selectors, SELECTORS[name])(*([float(rest.rstrip(")"))] if rest else []))
+    except (TypeError, ValueError):
+        raise TableError(f'{role}={given!r}: only "prioritized" takes a number, its exponent.') from None
     return made, _text_of(made)
 
 

@@ -109,7 +109,8 @@ class Table:
         self.store = store
         self.history = History(store)
         self._limiter, self._notices = self.settings.limiter, Notices(extensions)
-        keys = int(derive_key(seed, 0, "table sampler")[0]), int(derive_key(seed, 0, "table remover")[0])
+        purposes = (seed, "table sampler"), (seed, "table remover"), (0, f"items of table {name}")
+        keys = tuple(int(derive_key(number, 0, purpose)[0]) for number, purpose in purposes)
         self._contents = Contents(max_size, chosen, removing, max_times_sampled, keys, self._notices)
         self._intake = Intake(self.history, pattern, self._limiter, self._contents)
         # rows that were drawn for a call that ran into its time-out
@@ -413,7 +414,7 @@ class Table:
         return num
 
     def reset(self) -> None:
-        """Remove all items and begin to count anew; steps that are in the store by now make no items any more."""
+        """Remove all items and begin to count anew; of steps there are, only those come that waited for later ones."""
         with self._lock:
             self._follow()
             self._contents.clear()

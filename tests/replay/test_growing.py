@@ -42,7 +42,7 @@ actions = st.lists(
     actions,
     patterns,
     st.sampled_from(["uniform", Prioritized]),
-    st.integers(2, 60),
+    st.integers(5, 60),
     st.sampled_from([None, 25, 4000]),
     st.sampled_from([None, SampleToInsertRatio(1.0, 5, 12.0)]),
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from stepwell.kernels.anchors import anchors_of_runs
-from stepwell.kernels.items import NUM, NUM_RETIRED, NUM_USED, evicted_items, insert_items, remove_items
+from stepwell.kernels.items import LINKS, NUM, NUM_RETIRED, NUM_USED, evicted_items, insert_items, remove_items
 from stepwell.kernels.links import FIRST, add_members, append_slots, pop_slots, remove_members, unlink_slots
 from stepwell.kernels.sum_tree import clear_weights, set_weights
 
@@ -25,7 +25,7 @@ NO_ROOM = -1
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def grow_items(  # noqa: PLR0917
     episode: Any, first: Any, stop: Any, cut: Any, left: Any, records: Any, base: Any, shape: Any, max_size: Any,
-    priority: Any, exponent: Any, items: Any, links: Any, ends: Any, items_base: Any, state: Any,
+    priority: Any, exponent: Any, items: Any, ends: Any, items_base: Any, state: Any,
     order: Any, order_ends: Any, members: Any, places: Any, sums: Any, levels: Any,
 ) -> Any:  # fmt: skip
     """Let items of an episode go whose first step is gone, then insert those that new rows of another one complete.
@@ -39,16 +39,17 @@ def grow_items(  # noqa: PLR0917
         shape: int64 [6]: length, every, ahead, behind, whether ends are kept, whether items lie at ends only.
         max_size: items that the table keeps.
         priority: float64, of new items; ``exponent``: float64, of the sampler.
-        items: int64 [capacity, ITEM_WORDS], written; as ``links``, ``ends``, ``items_base`` and ``state`` those of
+        items: int64 [capacity, ITEM_WORDS], written; as ``ends``, ``items_base`` and ``state`` those of
             `stepwell.kernels.items.insert_items`.
         order: int32 [capacity, 2], links of the remover, the oldest item first; written, as its ``order_ends``.
         members: int32 [capacity], set of the sampler; written, as its ``places``.
-        sums: float64 [lines, 8], weights of the sampler; written. ``levels``: int64, empty where it has no weights.
+        sums: float64 [lines, 8], weights of the sampler; written. ``levels``: int64; both None where it has no weights.
 
     Returns:
         Numbers of items evicted, dropped and inserted. Of these, `NO_ROOM` where the arrays are too short: none was
         inserted. All three are `NO_ROOM` where more than `MOST_EVICTED` would go: nothing was changed.
     """
+    links = items.view(np.int32)[:, LINKS]
     runs = np.array([[episode, first, stop, 0]])
     found = anchors_of_runs(
         runs, records, base, shape[0], shape[1], shape[2], shape[3], shape[4] != 0, shape[5] != 0
@@ -66,12 +67,14 @@ def grow_items(  # noqa: PLR0917
         pop_slots(order, order_ends, FIRST, gone[num_evicted : num_evicted + num_dropped])
         gone = gone[: num_evicted + num_dropped]
         remove_members(gone, members, places, state[NUM])
-        if levels.size:
+        if levels is not None:
             clear_weights(gone, sums, levels)
         remove_items(gone, items, links, ends, items_base, state)
     num_free = state[NUM_USED] - state[NUM] - state[NUM_RETIRED]
     need = state[NUM_USED] + max(0, num - num_free)
-    if need > order.shape[0] or need > places.size or (levels.size and need > 8 * levels[1]):
+    if need > order.shape[0] or need > places.size:
+        return num_evicted, num_dropped, NO_ROOM
+    if levels is not None and need > 8 * levels[1]:
         return num_evicted, num_dropped, NO_ROOM
     slots = np.empty(num, np.int64)
     priorities = np.full(num, priority)
@@ -82,6 +85,6 @@ def grow_items(  # noqa: PLR0917
     if num:
         append_slots(slots, order, order_ends)
         add_members(slots, members, places, state[NUM] - num)
-        if levels.size:
+        if levels is not None:
             set_weights(slots, priorities, exponent, sums, levels)
     return num_evicted, num_dropped, num

@@ -29,6 +29,7 @@ from stepwell.kernels.memory import prefetch
 __all__ = [
     "FREE",
     "ITEM_WORDS",
+    "LINKS",
     "MAX_GENERATION",
     "NUM",
     "NUM_INSERTED",
@@ -52,6 +53,8 @@ __all__ = [
 # words of an item
 ITEM_WORDS = 8
 _EPISODE, _ROW, _PRIORITY, _SEQUENCE, _TOUCHED, _COUNTS, _GENERATION = range(7)
+# halves of the last word of an item
+LINKS = slice(14, 16)
 # words of the state of a table's items
 NUM, NUM_USED, FREE, NUM_INSERTED, NUM_TOUCHED, NUM_RETIRED = range(6)
 STATE_WORDS = 6

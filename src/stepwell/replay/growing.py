@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Grower"]
 
 Ints = npt.NDArray[np.int64]
-NO_WEIGHTS = (np.empty((0, 8)), np.empty(0, np.int64))
+NO_WEIGHTS = (None, None)
 
 
 class Grower:

@@ -17,6 +17,7 @@ from stepwell.kernels.items import (
     FREE,
     ITEM_WORDS,
     LINKS,
+    LINKS,
     MAX_GENERATION,
     NUM,
     NUM_INSERTED,

@@ -17,7 +17,6 @@ from stepwell.kernels.items import (
     FREE,
     ITEM_WORDS,
     LINKS,
-    LINKS,
     MAX_GENERATION,
     NUM,
     NUM_INSERTED,

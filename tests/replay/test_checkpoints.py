@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.errors import CorruptSegmentError, StoreExistsError, StoreNotFoundError, TableError
+from stepwell.errors import CorruptSegmentError, RateLimitError, StoreExistsError, StoreNotFoundError, TableError
 from stepwell.replay.checkpoints import checkpoint, load, restore, save
 from stepwell.replay.conditions import steps_since_applied
 from stepwell.replay.limiters import SampleToInsertRatio
@@ -173,6 +173,20 @@ def test_c13_other_arguments_are_an_explicit_change(store, tmp_path):
 
 class OwnFifo(Fifo):
     pass
+
+
+def test_rows_drawn_for_a_call_that_timed_out_survive(store, tmp_path):
+    table = Table.queue(store, max_size=9, pattern=Pattern(ahead=0))
+    with store.writer() as writer:
+        writer.add_episode({"value": np.arange(3)})
+        with pytest.raises(RateLimitError, match="3 rows were drawn"):
+            table.sample(5, timeout=0)
+        again = Table.restore(table.checkpoint(tmp_path / "run.ckpt"), "queue")
+    with again.store.writer() as writer:
+        writer.add_episode({"value": np.arange(2)})
+    sample = again.sample(5, timeout=0)
+    assert sample.table_size.tolist() == [3, 2, 1, 2, 1]
+    assert len(set(again.history.step_ids(sample.episodes, sample.rows).tolist())) == 5
 
 
 def test_a_selector_of_ones_own_must_be_given_again(store, tmp_path):

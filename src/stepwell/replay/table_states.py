@@ -10,7 +10,7 @@ to an episode that was still recorded::
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError
 from stepwell.replay.counts import Counts
 from stepwell.replay.records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
+from stepwell.replay.samples import Sample, joined_samples
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector
 from stepwell.store.ids import split_id
 
@@ -28,11 +29,20 @@ if TYPE_CHECKING:
     from stepwell.replay.history import History
     from stepwell.replay.pending import Pending
 
-__all__ = ["Seen", "contents_arrays", "pending_arrays", "restore_contents", "restore_pending"]
+__all__ = [
+    "Seen",
+    "contents_arrays",
+    "drawn_arrays",
+    "pending_arrays",
+    "restore_contents",
+    "restore_drawn",
+    "restore_pending",
+]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Ints = npt.NDArray[np.int64]
 ITEM_COLUMNS = ("length", "priority", "times_sampled", "sequence", "touched")
+SAMPLE_COLUMNS = ("keys", "lengths", "probabilities", "priorities", "times_sampled", "table_size")
 
 
 def contents_arrays(contents: Contents, history: History) -> dict[str, npt.NDArray[Any]]:
@@ -110,6 +120,26 @@ def restore_pending(pending: Pending, history: History, arrays: Arrays) -> None:
     is_there = episodes >= 0
     pending.push(np.stack([episodes, rows, arrays["pending"][1]])[:, is_there])
     pending.missed = int(arrays["missed"]) + int(np.count_nonzero(~is_there))
+
+
+def drawn_arrays(drawn: Sequence[Sample], history: History) -> dict[str, npt.NDArray[Any]]:
+    """Return the rows that were drawn for a call which ran into its time-out."""
+    if not drawn:
+        return {}
+    whole = joined_samples(drawn)
+    columns = {f"drawn_{name}": getattr(whole, name) for name in SAMPLE_COLUMNS}
+    return {**columns, "drawn_step_id": history.step_ids(whole.episodes, whole.rows)}
+
+
+def restore_drawn(history: History, arrays: Arrays) -> list[Sample]:
+    """Return the rows of `drawn_arrays` whose steps are still there, in the order of the draws."""
+    if "drawn_step_id" not in arrays:
+        return []
+    episodes, rows = history.find(arrays["drawn_step_id"])
+    columns = {name: arrays[f"drawn_{name}"] for name in SAMPLE_COLUMNS}
+    sample = Sample(episodes=episodes, rows=rows, num_items=int(columns["table_size"][0]), **columns)
+    kept = sample.part(episodes >= 0)
+    return [kept] if len(kept.keys) else []
 
 
 class Seen:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from stepwell.errors import RateLimitError, TableError
 from stepwell.order.keys import derive_key
+from stepwell.replay import table_states
 from stepwell.replay.contents import Contents
 from stepwell.replay.extensions import Extension, Notices
 from stepwell.replay.history import History
@@ -34,7 +35,6 @@ from stepwell.replay.selectors import Selector
 from stepwell.replay.slices import find_slices, slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
 from stepwell.replay.table_settings import TableSettings, make_selector
-from stepwell.replay.table_states import contents_arrays, json_of, restore_contents, text_array
 from stepwell.replay.waiting import Changes, Waiting
 
 if TYPE_CHECKING:
@@ -428,9 +428,10 @@ class Table:
     def state_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all that another process needs to go on with the table; the caller holds its `lock`."""
         return {
-            "settings": text_array(self.settings.to_json()),
+            "settings": table_states.text_array(self.settings.to_json()),
             "largest": np.array(self._contents.largest),
-            **contents_arrays(self._contents, self.history),
+            **table_states.contents_arrays(self._contents, self.history),
+            **table_states.drawn_arrays(self._drawn, self.history),
             **self._intake.arrays(),
         }
 
@@ -449,7 +450,7 @@ class Table:
             changes: arguments of `Table` that shall be others than they were. Extensions, and selectors of your own
                 classes, are not part of a state: give them again.
         """
-        settings = TableSettings.from_json(json_of(arrays["settings"]))
+        settings = TableSettings.from_json(table_states.json_of(arrays["settings"]))
         table = cls(store, **{**settings.arguments(changes), **changes})
         with table._lock:
             table._restore(arrays)
@@ -458,7 +459,8 @@ class Table:
 
     def _restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         runs, _ = self.history.advance()
-        restore_contents(self._contents, self.history, arrays)
+        table_states.restore_contents(self._contents, self.history, arrays)
+        self._drawn = table_states.restore_drawn(self.history, arrays)
         self._intake.restore(arrays, runs)
         self._contents.largest = float(arrays["largest"])
         self._meter.restart(self._contents.counts, time.monotonic())

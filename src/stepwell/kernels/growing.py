@@ -50,7 +50,8 @@ def grow_items(  # noqa: PLR0917
         inserted. All three are `NO_ROOM` where more than `MOST_EVICTED` would go: nothing was changed.
     """
     links = items.view(np.int32)[:, LINKS]
-    runs = np.array([[episode, first, stop, 0]])
+    runs = np.empty((1, 4), np.int64)
+    runs[0] = episode, first, stop, 0
     found = anchors_of_runs(
         runs, records, base, shape[0], shape[1], shape[2], shape[3], shape[4] != 0, shape[5] != 0
     )  # fmt: skip
@@ -58,7 +59,9 @@ def grow_items(  # noqa: PLR0917
     gone = np.empty(MOST_EVICTED, np.int64)
     num_evicted = 0
     if cut >= 0:
-        num_evicted = evicted_items(np.array([cut]), np.array([left]), items, links, ends, items_base, gone)
+        trimmed = np.empty((2, 1), np.int64)
+        trimmed[0], trimmed[1] = cut, left
+        num_evicted = evicted_items(trimmed[0], trimmed[1], items, links, ends, items_base, gone)
     num_dropped = max(0, state[NUM] - num_evicted + num - max_size) if num else 0
     if num_evicted + num_dropped > MOST_EVICTED or num > max_size:
         return NO_ROOM, NO_ROOM, NO_ROOM

@@ -59,7 +59,7 @@ class Contents:
         self._sampler_key, self._remover_key, _ = keys
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
-        self._grower = Grower.of(self.items, sampler, remover, max_size)
+        self._grower = None if notices else Grower.of(self.items, sampler, remover, max_size)
         self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
@@ -112,7 +112,7 @@ class Contents:
         Returns:
             How many were inserted; below 0: none, and all is still to be evicted and inserted the other way.
         """
-        if self._grower is None or self._notices:
+        if self._grower is None:
             return -1
         dropped = self.counts.dropped
         num = self._grower.grow(growth, window, shape, self.largest, self.counts)

@@ -193,9 +193,9 @@ class History:
         if tail is None or not self._watch.is_same():
             return None
         growth = tail.grow()
-        if growth is not None and growth.first < growth.stop:
+        if growth is not None and growth[1] < growth[2]:
             self._grown = tail.followed
-            self._need_rows[tail.followed.number] = growth.stop
+            self._need_rows[tail.followed.number] = growth[2]
             if self._leaving:
                 self._let_go(time.monotonic())
         return growth

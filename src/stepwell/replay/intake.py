@@ -57,7 +57,7 @@ class Intake:
 
     def _grow(self, growth: Growth) -> int:
         """Take in new rows of an open episode; below 0 where it is to be done the other way."""
-        num_rows = growth.stop - growth.first
+        num_rows = growth[2] - growth[1]
         if self.pending or self.matcher is None or self.matcher.shape is None or num_rows > MOST_ROWS:
             return -1
         if not num_rows:

@@ -1,8 +1,8 @@
-"""The one open episode of a store that is recorded by one writer: followed a few steps at a time, without a detour."""
+"""The one open episode of a store: followed a few steps at a time, without a detour."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,29 +20,19 @@ __all__ = ["Growth", "Tail"]
 Int64s = npt.NDArray[np.int64]
 
 
-class Growth(NamedTuple):
-    """What an open episode grew by, and what a ring let go for it.
-
-    Args:
-        episode: its number.
-        first: its first new row; ``stop``: the row after its last; equal where there is nothing new.
-        cut: an episode of which rows are gone, or -1.
-        left: the first of its rows that is there.
-    """
-
-    episode: int
-    first: int
-    stop: int
-    cut: int
-    left: int
+Growth = tuple[int, int, int, int, int]
+"""What an open episode grew by, and what a ring let go for it: its number, its first new row and the row after its last
+(equal where there is nothing new), an episode of which rows are gone, or -1, and the first of its rows that is there.
+A plain tuple: one is made for every step."""
 
 
 class Tail:
-    """An open episode, in the only segment that is written.
+    """An open episode, while no other segment gets anything.
 
     Args:
         followed: its segment.
         words: of that segment's commit record.
+        quiet: segments that are not sealed, and have no open episode.
         table: the records of the history.
         trimmer: of a ring, after it has trimmed.
 
@@ -52,14 +42,31 @@ class Tail:
         far as that episode's last step.
     """
 
-    __slots__ = ("_carried", "_cut", "_left", "_num_records", "_oldest", "_record", "_slack", "_words", "followed")
+    __slots__ = (
+        "_carried",
+        "_cut",
+        "_left",
+        "_num_records",
+        "_oldest",
+        "_quiet",
+        "_record",
+        "_slack",
+        "_words",
+        "followed",
+    )
 
     def __init__(
-        self, followed: FollowedSegment, words: memoryview[int], table: EpisodeRecords, trimmer: RingTrimmer | None
+        self,
+        followed: FollowedSegment,
+        words: memoryview[int],
+        quiet: list[FollowedSegment],
+        table: EpisodeRecords,
+        trimmer: RingTrimmer | None,
     ) -> None:
         segment = followed.segment
         records, base = table.window
         self.followed, self._words = followed, words
+        self._quiet = [(one.segment.commit_words, one.num_rows, one.num_records) for one in quiet]
         self._num_records, self._carried = followed.num_records, segment.carried[0]
         self._record = records[followed.open_episode - base]
         # steps that may come before any has to go; the episode that goes then, its first row, and its segment
@@ -73,13 +80,14 @@ class Tail:
     @classmethod
     def of(cls, live: list[FollowedSegment], table: EpisodeRecords, trimmer: RingTrimmer | None) -> Tail | None:
         """Return the tail of a store; None where there is no open episode, or there may be several."""
-        words = live[0].segment.commit_words if len(live) == 1 and live[0].open_episode >= 0 else None
+        growing = [one for one in live if one.open_episode >= 0]
+        words = growing[0].segment.commit_words if len(growing) == 1 else None
         if words is None:
             return None
         records, base = table.window
-        if records[live[0].open_episode - base, FLAGS] & IS_GONE:
+        if records[growing[0].open_episode - base, FLAGS] & IS_GONE:
             return None
-        return cls(live[0], words, table, trimmer)
+        return cls(growing[0], words, [one for one in live if one is not growing[0]], table, trimmer)
 
     def _find_oldest(self, segment: FollowedSegment, row: int, records: Int64s, base: int) -> None:
         episode = int(segment.episodes_at(np.array([row]))[0])
@@ -98,6 +106,8 @@ class Tail:
         rows = words[ROWS_WORD]
         if words[EPISODES_WORD] != self._num_records or words[SEALED_WORD] or words[CARRIED_WORD] != self._carried:
             return None
+        if self._quiet and not self._is_quiet():
+            return None
         episode, first, cut = followed.open_episode, followed.num_rows, -1
         surplus = rows - first - self._slack
         if surplus > 0:
@@ -112,7 +122,16 @@ class Tail:
         record = self._record
         record[HI_STEP] = record[HI_FINAL] = rows
         followed.num_rows = followed.segment.num_rows = rows
-        return Growth(episode, first, rows, cut, self._left)
+        return episode, first, rows, cut, self._left
+
+    def _is_quiet(self) -> bool:
+        # what waits to be sealed
+        for words, num_rows, num_records in self._quiet:
+            if words is None or words[SEALED_WORD]:
+                return False
+            if words[ROWS_WORD] != num_rows or words[EPISODES_WORD] != num_records:
+                return False
+        return True
 
     def close(self) -> None:
         """Leave the segment of the oldest episode as the trimmer wants it."""

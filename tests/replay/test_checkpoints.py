@@ -12,6 +12,7 @@ from stepwell.errors import CorruptSegmentError, RateLimitError, StoreExistsErro
 from stepwell.replay.checkpoints import checkpoint, load, restore, save
 from stepwell.replay.conditions import steps_since_applied
 from stepwell.replay.limiters import SampleToInsertRatio
+from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Fifo
 from stepwell.replay.tables import Table
@@ -88,6 +89,37 @@ def test_a_restored_table_draws_what_the_other_one_draws(store, tmp_path, sample
         assert again_drawn.probabilities.tolist() == drawn.probabilities.tolist()
         for each in (table, again):
             each.update_priorities(drawn.keys, np.arange(16) / 4)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_a_loader_over_a_restored_ring_goes_on_with_the_same_batches(tmp_path, sampler):
+    ring = stepwell.create(tmp_path / "ring.well", {"value": Array(dtype="int64")}, capacity=200)
+    table = Table(ring, sampler=sampler, seed=4)
+
+    def grow(store, first):
+        with store.writer() as writer:
+            for start in range(first, first + 54, 9):
+                writer.add_episode({"value": np.arange(start, start + 9)})
+        return first + 54
+
+    def batch_of(loader):
+        batch = next(loader)
+        loader.update_priorities(batch, batch["value"] % 5 + 0.1)
+        return {key: values.tolist() for key, values in batch.items()}
+
+    options = {"batch_size": 16, "beta": (0.4, 1.0, 1000)}
+    loader, count = ReplayLoader(table, {"value": "value"}, **options), grow(ring, 0)
+    for _ in range(6):
+        batch_of(loader)
+        # the table has not seen these yet, nor what they evict
+        count = grow(ring, count)
+    again = Table.restore(table.checkpoint(tmp_path / "run.ckpt"))
+    resumed = ReplayLoader(again, {"value": "value"}, **options)
+    resumed.load_state_dict(loader.state_dict())
+    for _ in range(6):
+        assert batch_of(resumed) == batch_of(loader)
+        grow(again.store, count)
+        count = grow(ring, count)
 
 
 def test_c13_another_process_goes_on(store, tmp_path):

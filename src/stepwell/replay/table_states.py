@@ -76,12 +76,16 @@ def restore_contents(contents: Contents, history: History, arrays: Arrays) -> No
     episodes, rows = history.find(arrays["step_id"])
     columns = {name: arrays[name] for name in ITEM_COLUMNS}
     is_there = episodes >= 0
+    # the oldest go first, and the slot that was given back last is used next
+    gone = np.flatnonzero(~is_there)
+    gone = gone[np.argsort(arrays["step_id"][gone])]
+    gone_slots = arrays["slot"][gone].astype(np.int64)
     generations = arrays["generations"].copy()
     generations[arrays["slot"][~is_there]] += 1
     items.restore(
         generations,
         arrays["slot"][is_there].astype(np.int64),
-        np.concatenate([arrays["free"], arrays["slot"][~is_there]]).astype(np.int64),
+        np.concatenate([gone_slots[::-1], arrays["free"]]).astype(np.int64),
         {name: values[is_there] for name, values in {**columns, "episode": episodes, "row": rows}.items()},
         num_inserted=numbers["num_inserted"],
         num_touched=numbers["num_touched"],
@@ -91,19 +95,22 @@ def restore_contents(contents: Contents, history: History, arrays: Arrays) -> No
     contents.counts.deletes += num_gone
     contents.counts.evicted += num_gone
     contents.num_draws, contents.num_drops = numbers["num_draws"], numbers["num_drops"]
-    _fill(contents.sampler, contents, arrays["sampler_slots"])
-    _fill(contents.remover, contents, arrays["remover_slots"])
+    _fill(contents.sampler, contents, arrays["sampler_slots"].astype(np.int64), gone_slots)
+    _fill(contents.remover, contents, arrays["remover_slots"].astype(np.int64), gone_slots)
 
 
-def _fill(selector: Selector, contents: Contents, order: npt.NDArray[np.int32]) -> None:
+def _fill(selector: Selector, contents: Contents, order: Ints, gone: Ints) -> None:
     slots = contents.items.slots
     if isinstance(selector, MaxHeap | MinHeap):
         # ties go by the last touch
         slots = slots[np.argsort(contents.items.touched[slots], kind="stable")]
     elif not isinstance(selector, Fifo | Lifo):
-        # random draws go on as they would have; another selector than there was has no order to keep
-        kept = order[np.isin(order, slots)].astype(np.int64)
-        slots = kept if len(kept) == len(slots) else np.sort(slots)
+        slots = np.sort(slots)
+        if np.array_equal(np.sort(order), np.sort(np.concatenate([slots, gone]))):
+            # random draws go on as they would have; another selector than there was has no order to keep
+            selector.insert(order, contents.items.priority[order])
+            selector.remove(gone)
+            return
     selector.insert(slots, contents.items.priority[slots])
 
 

@@ -12,9 +12,9 @@ from stepwell.store.layout import DELETED, SEGMENTS, STORE_JSON
 
 __all__ = ["StoreWatch"]
 
-# Two system calls take longer than all else that is done for one step. No change of a store is done in this time, so
-# what a thread changed since it last asked is always noticed.
-FASTEST_NS = 20_000
+# Two system calls take longer than all else that is done for one step. Deleting episodes or beginning a segment takes
+# twice this time at least, so what a thread changed since it last asked is always noticed.
+FASTEST_NS = 200_000
 # A directory's time stamp comes from a clock that stands still for a tick, of 1 to 10 ms: a change in the tick of the
 # one before may not show. Linux tells that clock (CLOCK_REALTIME_COARSE); elsewhere stamps younger than TICK_NS are not
 # trusted.
@@ -29,7 +29,7 @@ class StoreWatch:
 
     Notes:
         For one thread. Keeps both directories open. A store as it was last seen costs two system calls, and
-        nothing when it was asked for just before.
+        nothing when it was asked for within the last 0.2 ms.
     """
 
     def __init__(self, path: str) -> None:

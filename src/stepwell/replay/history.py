@@ -386,6 +386,7 @@ class History:
                 self._extend(followed)
             followed.num_rows = segment.num_rows
             self._need_rows[followed.number] = segment.num_rows
+            followed.is_full = segment.is_full
             if segment.is_sealed:
                 followed.is_sealed = True
                 self._live = [one for one in self._live if one is not followed]
@@ -486,4 +487,4 @@ def _age(followed: FollowedSegment) -> tuple[bool, int, int]:
     """Return what the segments of a ring sort by, the oldest first."""
     segment = followed.segment
     times = segment.records["time_ns"]
-    return (not segment.is_sealed, int(times[-1]) if segment.is_sealed and len(times) else 0, segment.ordinal)
+    return (not segment.is_full, int(times[-1]) if segment.is_full and len(times) else 0, segment.ordinal)

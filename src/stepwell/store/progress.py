@@ -12,7 +12,8 @@ Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of s
 calls between two appends do so in practice.)
 
 Where a ring cut an episode and it goes on in row 0 of this segment, ``carried`` is how many of its steps lie in earlier
-segments, and ``origin`` the id of its first step; else both are 0.
+segments, and ``origin`` the id of its first step; else both are 0. Bit 32 of ``carried`` says that the segment is full:
+nothing more comes, and it is about to be sealed.
 
 The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead.
 """
@@ -38,6 +39,7 @@ OPENED_WORD = 4
 SEALED_WORD = 5
 CARRIED_WORD = 6
 ORIGIN_WORD = 7
+FULL = 1 << 32
 
 
 class Progress:
@@ -116,6 +118,15 @@ class Progress:
         return self.words[EPISODES_WORD]
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing more comes."""
+        return self.words[CARRIED_WORD] >= FULL
+
+    def mark_full(self) -> None:
+        """Say that nothing more comes."""
+        self.words[CARRIED_WORD] |= FULL
+
+    @property
     def is_sealed(self) -> bool:
         """Whether the segment was sealed since this record was mapped."""
         return self.words[SEALED_WORD] != 0
@@ -132,7 +143,7 @@ class Progress:
     @property
     def carried(self) -> tuple[int, int]:
         """Steps that the episode of row 0 has in earlier segments, and its origin; (0, 0) when it begins here."""
-        return self.words[CARRIED_WORD], self.words[ORIGIN_WORD]
+        return self.words[CARRIED_WORD] & (FULL - 1), self.words[ORIGIN_WORD]
 
     def carry(self, steps: int, origin: int) -> None:
         """Say that the episode of row 0 began in an earlier segment; before anything is committed."""

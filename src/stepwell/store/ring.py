@@ -2,13 +2,14 @@
 
 ::
 
-    by age      | segment 3, sealed  | segment 5, sealed | segment 4, live |
+    by age      | segment 3, full    | segment 5, full   | segment 4, live |
     episodes    | e e e e d d f f f f | g g g - - h h h h | i i i i          d discarded: does not count
                             <--------------- capacity ---------------->
     shown               x x f f f f    g g g     h h h h   i i i i          the rest of e is gone, f's begins here
 
-Sealed segments are as old as the end of their last episode, live ones are the newest; equals go by ordinal. So the
-segment of a slow actor is not thrown away for its low ordinal. Within a segment rows are in the order of time.
+Full segments are as old as the end of their last episode, those that may still grow are the newest; equals go by
+ordinal. So the segment of a slow actor is not thrown away for its low ordinal. Within a segment rows are in the order of
+time.
 """
 
 from __future__ import annotations
@@ -104,11 +105,10 @@ class ShownRows:
         if len(segment.records) > self._num_seen:
             self._add(segment.records[self._num_seen :])
         self.weight, self._is_done = self._ended_weight, segment.is_sealed
-        if segment.is_sealed:
-            self.age = (False, int(segment.records["time_ns"][-1]) if len(segment.records) else 0, segment.ordinal)
-        else:
+        if not segment.is_sealed:
             self.weight += self._bytes_before(segment.num_rows) - self._bytes_before(self._ended_rows)
-            self.age = (True, 0, segment.ordinal)
+        last = int(segment.records["time_ns"][-1]) if segment.is_full and len(segment.records) else 0
+        self.age = (not segment.is_full, last, segment.ordinal)
 
     @property
     def ended_weight(self) -> int:

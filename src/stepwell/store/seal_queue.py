@@ -32,6 +32,7 @@ class SealQueue:
 
     def add(self, segment: SegmentWriter) -> None:
         """Begin to seal a segment that has no open episode; waits when too many are on their way."""
+        segment.mark_full()
         if len(self._threads) >= MAX_SEALING:
             self._threads.pop(0).join()
         before = self._threads[-1] if self._threads else None

@@ -323,6 +323,10 @@ class SegmentWriter:
         self._episodes.sync()
         os.fsync(self._metadata)
 
+    def mark_full(self) -> None:
+        """Tell readers that nothing more comes."""
+        self._progress.mark_full()
+
     def close(self) -> Progress:
         """Let go of the files and return the commit record, still locked: whoever seals closes it.
 

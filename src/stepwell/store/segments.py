@@ -55,6 +55,7 @@ class Segment:
         "_records",
         "_schema",
         "carried",
+        "is_full",
         "is_sealed",
         "name",
         "num_rows",
@@ -74,6 +75,8 @@ class Segment:
         self.num_rows = 0
         # (steps, origin) of the open episode that went on in row 0, see progress.py
         self.carried = (0, 0)
+        # nothing more comes, though it may not be sealed yet
+        self.is_full = self.is_sealed
         # room for more of them; what is handed out is a view of its front, which never changes
         self._records = np.empty(0, np.uint8)
         self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
@@ -102,7 +105,8 @@ class Segment:
         progress = self._progress
         if progress is None:
             return False
-        if progress.rows == self.num_rows and progress.episodes == len(self.records) and not progress.is_sealed:
+        is_same = progress.rows == self.num_rows and progress.episodes == len(self.records)
+        if is_same and progress.is_full == self.is_full and not progress.is_sealed:
             return False
         self._follow()
         return True
@@ -249,6 +253,7 @@ class Segment:
             self._become_sealed()
             return
         # rows before episodes: see progress.py
+        self.is_full = self._progress.is_full
         rows, episodes = self._progress.rows, self._progress.episodes
         if episodes != len(self.records):
             self._add_records(episodes)
@@ -260,7 +265,7 @@ class Segment:
         if os.path.isdir(sealed):
             self._directory = sealed
         self._progress = None
-        self.is_sealed = True
+        self.is_sealed = self.is_full = True
         self._load_sealed()
 
     def _load_sealed(self) -> None:

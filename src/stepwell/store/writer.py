@@ -426,8 +426,10 @@ class Writer:
     # the way out
 
     def _is_overlong(self, segment: SegmentWriter) -> bool:
-        self._look_row = self._limit.next_look(segment.row)
-        return segment.has_open_episode and self._limit.is_overlong(*segment.size)
+        is_overlong = segment.has_open_episode and self._limit.is_overlong(*segment.size)
+        if not is_overlong:
+            self._look_row = self._limit.next_look(segment.row)
+        return is_overlong
 
     def _cut(self, segment: SegmentWriter, first: list[Any], append: Callable[[SegmentWriter], int]) -> int:
         """End the open episode's piece and go on in a new segment; returns what ``append`` does.
@@ -448,8 +450,7 @@ class Writer:
             start = step_id(segment.ordinal, segment.episode_start)
             segment.end_episode(metadata=encode_metadata({}), final=final or None, goes_on=True, time_ns=time_ns)
         except BaseException:
-            if new.has_open_episode:
-                new.end_episode(metadata=encode_metadata({}), discarded=True)
+            # without an ended episode it is removed
             self._seals.add(new)
             raise
         self._pieces.append(start)

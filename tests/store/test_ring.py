@@ -1,0 +1,448 @@
+"""What a ring shows: exactly the newest steps that fit, whatever else is done to the store."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell.errors import LoaderError, SegmentGoneError, StoreBusyError
+from stepwell.schema import Array, Bytes, Schema
+from stepwell.store import EPISODE_DTYPE, Store, Writer
+from stepwell.store.capacity import Capacity, fixed_row_bytes
+from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
+from stepwell.windows import Field, View, WindowReader
+
+SCHEMA = Schema({"obs": Array((), "int64", final=True), "act": Array((), "int64")})
+ENCODED = Schema({"obs": Array((), "int64"), "note": Bytes()})
+
+
+def make(folder: Path, capacity: int | str, schema: Schema = SCHEMA, **options: Any) -> Store:
+    # 10 rows of SCHEMA a segment, and an open episode is cut at 20
+    return stepwell.create(folder / "a.well", schema, capacity=capacity, **{"segment_bytes": 160, **options})
+
+
+def record(writer: Writer, values: range, *, final: bool = True, **ending: Any) -> None:
+    """Record an episode whose actions are ``values``, and end it if ``ending`` says how."""
+    for value in values:
+        writer.append(obs=value, act=value)
+    if ending:
+        writer.end_episode(final={"obs": values.stop} if final else None, **ending)
+
+
+def actions(store: Store) -> list[list[int]]:
+    store.refresh()
+    return [episode["act"].tolist() for episode in store]
+
+
+def steps(store: Store) -> list[int]:
+    return list(itertools.chain.from_iterable(actions(store)))
+
+
+# the rule
+
+
+def segment_of(
+    lengths: list[tuple[int, bool, bool]], open_rows: int, time_ns: int, ordinal: int, sizes: Any
+) -> SimpleNamespace:
+    """Return what a segment shows of itself: (steps, final row?, discarded?) of its episodes, rows of an open one."""
+    records = np.zeros(len(lengths), EPISODE_DTYPE)
+    records["length"] = [length for length, _, _ in lengths]
+    records["rows"] = [length + final for length, final, _ in lengths]
+    records["discarded"] = [discarded for _, _, discarded in lengths]
+    records["start"] = np.cumsum(records["rows"]) - records["rows"]
+    records["time_ns"] = time_ns
+    num_rows = int(records["rows"].sum()) + open_rows
+    offsets = np.cumsum([0, *itertools.islice(itertools.cycle(sizes), num_rows)]).astype(np.uint64)
+    return SimpleNamespace(
+        records=records,
+        num_rows=num_rows,
+        is_sealed=not open_rows,
+        is_full=not open_rows,
+        ordinal=ordinal,
+        offsets_map=lambda name: offsets,
+    )
+
+
+def shown_rows(segments: list[Any], capacity: Capacity, schema: Schema) -> list[set[int]]:
+    """Return the rows that are shown of each segment, by looking at each step."""
+    sizes = [np.diff(s.offsets_map("note").astype(np.int64)) + fixed_row_bytes(schema) for s in segments]
+    in_bytes = capacity.unit == "bytes"
+    shown: list[set[int]] = [set() for _ in segments]
+    left = capacity.amount
+
+    def age(i: int) -> Any:
+        sealed = segments[i].is_sealed
+        return not sealed, int(segments[i].records["time_ns"][-1]) if sealed else 0, segments[i].ordinal
+
+    for i in sorted(range(len(segments)), key=age, reverse=True):
+        episodes = [(r["start"], r["length"], r["rows"]) for r in segments[i].records if not r["discarded"]]
+        ended = int(segments[i].records["rows"].sum())
+        if not segments[i].is_sealed:
+            episodes.append((ended, segments[i].num_rows - ended, segments[i].num_rows - ended))
+        for start, length, rows in reversed(episodes):
+            left -= int(sizes[i][start + length : start + rows].sum()) if in_bytes else 0
+            for row in range(start + length - 1, start - 1, -1):
+                left -= int(sizes[i][row]) if in_bytes else 1
+                if left < 0:
+                    return shown
+                shown[i].add(row)
+    return shown
+
+
+episode_shapes = st.tuples(st.integers(1, 5), st.booleans(), st.booleans())
+segment_shapes = st.tuples(st.lists(episode_shapes, min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 3))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    shapes=st.lists(segment_shapes, min_size=1, max_size=4),
+    amount=st.integers(1, 60),
+    unit=st.sampled_from(["steps", "bytes"]),
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+)
+def test_the_rule_is_the_longest_end_that_fits_step_by_step(shapes: Any, amount: int, unit: Any, sizes: Any) -> None:
+    capacity = Capacity(amount if unit == "steps" else amount * 10, unit)
+    segments = [segment_of(*shape, ordinal, sizes) for ordinal, shape in enumerate(shapes)]
+    rows: list[Any] = [ShownRows(segment, capacity, ENCODED) for segment in segments]
+    nothing = np.empty(0, np.int64)
+    for one in rows:
+        one.follow(nothing)
+    first = visible_from(rows, capacity.amount)
+    for segment, begin, expected in zip(segments, first, shown_rows(segments, capacity, ENCODED), strict=True):
+        episodes = [(r["start"], r["length"]) for r in segment.records if not r["discarded"]]
+        ended = int(segment.records["rows"].sum())
+        episodes += [] if segment.is_sealed else [(ended, segment.num_rows - ended)]
+        found = {row for start, length in episodes for row in range(start, start + length) if row >= begin}
+        assert found == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(lengths=st.lists(episode_shapes, min_size=1, max_size=150), cuts=st.lists(st.integers(0, 150), max_size=4))
+def test_rows_that_come_one_after_another_count_as_those_that_come_at_once(lengths: Any, cuts: list[int]) -> None:
+    whole, capacity = segment_of(lengths, 0, 1, 0, [3]), Capacity(50, "bytes")
+    grown: Any = SimpleNamespace(**vars(whole))
+    at_once, bit_by_bit = ShownRows(whole, capacity, ENCODED), ShownRows(grown, capacity, ENCODED)  # type: ignore[arg-type]
+    nothing = np.empty(0, np.int64)
+    for stop in sorted(min(cut, len(lengths)) for cut in [*cuts, len(lengths)]):
+        grown.records, grown.is_sealed = whole.records[:stop], stop == len(lengths)
+        grown.num_rows = int(grown.records["rows"].sum())
+        bit_by_bit.follow(nothing)
+    at_once.follow(nothing)
+    assert at_once.weight == bit_by_bit.weight
+    for excess in range(0, at_once.weight + 1, 7):
+        assert at_once.first_row(excess) == bit_by_bit.first_row(excess)
+
+
+def test_segments_of_a_ring_are_an_eighth_of_it_but_not_tiny() -> None:
+    limit = SegmentLimit(1 << 28, Capacity(80_000, "steps"))
+    assert [limit.is_full(rows, 100 * rows) for rows in (9_999, 10_000)] == [False, True]
+    assert [limit.is_overlong(rows, 100 * rows) for rows in (19_999, 20_000)] == [False, True]
+    small = SegmentLimit(1 << 28, Capacity(8, "steps"))
+    assert [small.is_full(rows, rows) for rows in (1023, 1024)] == [False, True]
+    assert [small.is_full(2, size) for size in ((1 << 20) - 1, 1 << 20)] == [False, True]
+    assert SegmentLimit(500, Capacity(10**9, "bytes")).is_full(3, 500)
+    assert not SegmentLimit(500).is_overlong(10**6, 10**6)
+
+
+# what a store shows
+
+
+@pytest.mark.parametrize("capacity", [1, 9, 10, 11, 25, 100])
+def test_readers_see_exactly_the_newest_steps(tmp_path: Path, capacity: int) -> None:
+    store = make(tmp_path, capacity)
+    reader = stepwell.open(store.path, mode="r")
+    count = 0
+    with store.writer() as writer:
+        for number in range(20):
+            record(writer, range(count, count + 1 + number % 4), final=bool(number % 2), truncated=True)
+            count += 1 + number % 4
+            assert steps(reader) == list(range(max(0, count - capacity), count))
+            assert reader.num_steps == min(count, capacity)
+
+
+def test_the_rest_of_a_half_evicted_episode_keeps_its_numbers_and_its_end(tmp_path: Path) -> None:
+    store = make(tmp_path, 5, fps=10)
+    with store.writer() as writer:
+        record(writer, range(8), terminated=True, task="walk")
+    (episode,) = store
+    assert (episode.length, episode.skipped, episode.terminated, episode.metadata) == (5, 3, True, {"task": "walk"})
+    assert episode["obs"].tolist() == [3, 4, 5, 6, 7, 8]
+    fields: Any = {name: Field(name) for name in ("step_index", "is_first", "is_last", "timestamp", "step_id")}
+    fields["before"] = Field("act", (-2, 0))
+    batch = WindowReader(View(store), fields).read(np.arange(5))
+    assert batch["step_index"].tolist() == [3, 4, 5, 6, 7]
+    assert not batch["is_first"].any()
+    assert batch["is_last"].tolist() == [False] * 4 + [True]
+    assert np.allclose(batch["timestamp"], np.arange(3, 8) / 10)
+    assert batch["step_id"].tolist() == [3, 4, 5, 6, 7]
+    assert batch["before"].tolist() == [[3, 3], [3, 4], [3, 5], [4, 6], [5, 7]]
+
+
+def test_a_capacity_in_bytes_counts_encoded_rows_with_their_offsets(tmp_path: Path) -> None:
+    store = make(tmp_path, "100 B", ENCODED)
+    with store.writer() as writer:
+        for value in range(10):
+            writer.append(obs=value, note=b"x" * value)
+        writer.end_episode()
+    # 16 bytes and the note: 25 + 24 + 23 + 22 = 94, and 21 more would be too many
+    assert [episode["obs"].tolist() for episode in store] == [[6, 7, 8, 9]]
+
+
+def test_a_length_is_stable_until_a_refresh_however_late_the_table_is_asked_for(tmp_path: Path) -> None:
+    store = make(tmp_path, 15)
+    with store.writer() as writer:
+        record(writer, range(12), truncated=True)
+        reader, late = (stepwell.open(store.path, mode="r") for _ in range(2))
+        assert len(reader) == 1
+        record(writer, range(12, 60))
+        for one in (reader, late):
+            assert (len(one), one.num_steps) == (1, 12)
+        assert steps(reader) == steps(late) == list(range(45, 60))
+
+
+def test_a_long_episode_is_cut_into_pieces_and_loses_no_transition(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    with store.writer() as writer:
+        record(writer, range(50), terminated=True, task="long")
+        record(writer, range(50, 53), truncated=True)
+    *pieces, other = store
+    assert [piece.length for piece in pieces] == [20, 20, 10]
+    assert [piece.skipped for piece in pieces] == [0, 20, 40]
+    assert [piece.goes_on for piece in pieces] == [True, True, False]
+    assert [piece.terminated for piece in pieces] == [False, False, True]
+    assert [piece.metadata for piece in pieces] == [{}, {}, {"task": "long"}]
+    assert len(set(store.episodes.origin[:3].tolist())) == 1
+    assert (other.skipped, other.goes_on) == (0, False)
+    fields = {"act": "act", "next": Field("obs", 1), "t": "step_index", "last": "is_last", "first": "is_first"}
+    batch = WindowReader(View(store), fields).read(np.arange(53))
+    assert batch["act"].tolist() == list(range(53))
+    assert batch["next"].tolist() == list(range(1, 54))
+    assert batch["t"].tolist() == [*range(50), *range(3)]
+    assert np.flatnonzero(batch["last"]).tolist() == [49, 52]
+    assert np.flatnonzero(batch["first"]).tolist() == [0, 50]
+    copy = pickle.loads(pickle.dumps(pieces[1]))
+    assert copy["act"].tolist() == pieces[1]["act"].tolist()
+
+
+def test_an_open_piece_knows_how_many_steps_lie_before_it(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    writer = store.writer()
+    record(writer, range(25))
+    store.refresh()
+    assert store.episodes.skipped.tolist() == [0, 20]
+    assert store.episodes.is_open.tolist() == [False, True]
+    assert len(set(store.episodes.origin.tolist())) == 1
+    copy = stepwell.open(store.checkpoint(tmp_path / "copy.well"))
+    del writer
+    recovered = stepwell.open(store.path)
+    for one in (recovered, copy):
+        assert one.episodes.skipped.tolist() == [0, 20]
+        assert one.episodes.interrupted.tolist() == [False, True]
+        assert len(set(one.episodes.origin.tolist())) == 1
+
+
+def test_batches_are_cut_between_calls_only_and_steps_of_one_call_stay_together(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    with store.writer() as writer:
+        for start in (0, 30, 35):
+            ids = writer.append_batch({"obs": np.arange(start, start + 30), "act": np.arange(start, start + 30)})
+            assert ids >= 0
+        writer.end_episode()
+        writer.add_episode({"obs": np.arange(60), "act": np.arange(60)})
+    assert [episode.length for episode in store] == [30, 30, 30, 60]
+    assert [episode.skipped for episode in store] == [0, 30, 60, 0]
+    assert store[0]["obs"].tolist() == list(range(31))
+
+
+def test_discarding_takes_back_all_pieces(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    with store.writer() as writer:
+        record(writer, range(3), truncated=True)
+        record(writer, range(100, 150))
+        writer.discard_episode()
+        record(writer, range(3, 6), truncated=True)
+    assert actions(store) == [[0, 1, 2], [3, 4, 5]]
+    assert store.episodes.skipped.tolist() == [0, 0]
+
+
+def test_a_cut_that_fails_leaves_the_episode_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stepwell.store.segment_writer import SegmentWriter
+
+    store = make(tmp_path, 1000)
+    writer = store.writer()
+    record(writer, range(20))
+    for method in ("__init__", "append", "end_episode"):
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentWriter, method, lambda self, *args, **options: (_ for _ in ()).throw(OSError("no")))
+            with pytest.raises(OSError, match="no"):
+                writer.append(obs=20, act=20)
+    store.refresh()
+    record(writer, range(20, 23), terminated=True)
+    writer.close()
+    assert [episode["act"].tolist() for episode in store if episode.length > 1] == [list(range(20)), [20, 21, 22]]
+    assert stepwell.open(store.path).verify(deep=True).is_ok
+
+
+def test_several_writers_share_the_capacity_and_old_segments_go_first(tmp_path: Path) -> None:
+    store = make(tmp_path, 40)
+    slow, fast = store.writer(), store.writer()
+    record(slow, range(1000, 1003), truncated=True)
+    for number in range(0, 200, 5):
+        record(fast, range(number, number + 5), truncated=True)
+        shown = actions(store)
+        assert sum(map(len, shown)) == min(40, 3 + number + 5)
+        # its segment is live, so it is not thrown away for its low ordinal
+        assert shown[0] == [1000, 1001, 1002]
+    record(slow, range(1003, 1006), truncated=True)
+    slow.close()
+    fast.close()
+    shown = actions(store)
+    assert sum(map(len, shown)) == 40
+    assert shown[:2] == [[1000, 1001, 1002], [1003, 1004, 1005]]
+
+
+def test_deleted_episodes_do_not_count_and_half_evicted_ones_can_be_deleted(tmp_path: Path) -> None:
+    store = make(tmp_path, 12)
+    with store.writer() as writer:
+        for start in range(0, 30, 5):
+            record(writer, range(start, start + 5), truncated=True)
+    assert actions(store) == [[18, 19], [20, 21, 22, 23, 24], [25, 26, 27, 28, 29]]
+    store.delete_episodes([0])
+    assert steps(store)[-10:] == list(range(20, 30))
+    assert not {15, 16, 17, 18, 19} & set(steps(store))
+    assert steps(stepwell.open(store.path)) == steps(store)
+
+
+def test_compaction_drops_what_is_not_shown_and_changes_nothing_that_is(tmp_path: Path) -> None:
+    store = make(tmp_path, 33)
+    with store.writer() as writer:
+        for start in range(0, 60, 3):
+            record(writer, range(start, start + 3), truncated=True)
+            if start % 2:
+                record(writer, range(2))
+                writer.discard_episode()
+    before = actions(store)
+    assert store.compact() > 0
+    assert actions(store) == before
+    assert steps(store) == list(range(27, 60))
+    assert not any(segment.records["discarded"].any() for segment in store.segments)
+    with store.writer() as writer:
+        record(writer, range(60, 64), truncated=True)
+    assert steps(store) == list(range(31, 64))
+    assert store.verify(deep=True).is_ok
+
+
+def test_a_checkpoint_is_the_same_ring_and_a_concatenation_is_none(tmp_path: Path) -> None:
+    store = make(tmp_path, 12)
+    with store.writer() as writer:
+        for start in range(0, 30, 5):
+            record(writer, range(start, start + 5), truncated=True)
+        record(writer, range(30, 32))
+        copy = stepwell.open(store.checkpoint(tmp_path / "copy.well"))
+        assert (copy.capacity, steps(copy)) == (store.capacity, steps(store))
+        assert steps(copy) == list(range(20, 32))
+    whole = stepwell.concatenate(tmp_path / "whole.well", [store, copy])
+    assert whole.capacity is None
+    assert actions(whole) == 2 * [[20, 21, 22, 23, 24], [25, 26, 27, 28, 29], [30, 31]]
+
+
+def test_a_column_is_added_to_what_is_shown(tmp_path: Path) -> None:
+    for number, feature in enumerate(
+        (Array((), "int64"), Array((), "int64", codec="zstd"), Array((), "int64", codec="delta"))
+    ):
+        store = make(tmp_path / str(number), 7)
+        with store.writer() as writer:
+            record(writer, range(5), truncated=True)
+            record(writer, range(5, 10), truncated=True)
+        store.add_column("double", feature, lambda episode: 2 * episode["act"])
+        assert [episode["double"].tolist() for episode in store] == [[6, 8], [10, 12, 14, 16, 18]]
+        assert store.verify(deep=True).is_ok
+
+
+def test_statistics_are_those_of_what_is_shown(tmp_path: Path) -> None:
+    store = make(tmp_path, 7)
+    with store.writer() as writer:
+        record(writer, range(5), truncated=True)
+        record(writer, range(5, 10), truncated=True)
+    found = store.statistics(names=["act"])["act"]
+    assert (int(found.count), float(found.min), float(found.max)) == (7, 3, 9)
+    found = store.statistics([0], names=["act"])["act"]
+    assert (int(found.count), float(found.min), float(found.max)) == (2, 3, 4)
+
+
+@pytest.mark.parametrize("codec", ["delta", "video"])
+def test_a_cut_ends_the_run_of_a_sequential_codec(tmp_path: Path, codec: str) -> None:
+    pytest.importorskip("av" if codec == "video" else "zstandard")
+    shape = (48, 64, 3)
+    camera = stepwell.Video(shape, final=True) if codec == "video" else stepwell.Image(shape, codec="delta", final=True)
+    schema = Schema({"camera": camera, "act": Array((), "int64")})
+    store = stepwell.create(tmp_path / "a.well", schema, capacity=1000, segment_bytes=600)
+    with store.writer() as writer:
+        for value in range(120):
+            writer.append(camera=np.full(shape, 2 * value, np.uint8), act=value)
+        writer.end_episode(terminated=True, final={"camera": np.full(shape, 240, np.uint8)})
+    assert len(store) > 2
+    assert store.verify(deep=True).is_ok
+    reader = WindowReader(View(store), {"act": "act", "next": Field("camera", 1)})
+    batch = reader.read(np.arange(120))
+    assert batch["act"].tolist() == list(range(120))
+    assert np.abs(batch["next"].mean((1, 2, 3)) - 2 * np.arange(1, 121)).max() < 3
+
+
+def test_what_is_gone_says_why_and_what_to_do(tmp_path: Path) -> None:
+    store = make(tmp_path, 10)
+    old = stepwell.open(store.path, mode="r")
+    with store.writer() as writer:
+        record(writer, range(9), truncated=True, task="old")
+        old.refresh()
+        episode, late = old[0], View(old)
+        kept = WindowReader(late, {"act": "act"})
+        for start in range(9, 99, 9):
+            record(writer, range(start, start + 9), truncated=True)
+    for access in (
+        lambda: episode["act"],
+        lambda: episode.metadata,
+        old.statistics,
+        lambda: late.select(where={"task": "old"}),
+    ):
+        with pytest.raises(SegmentGoneError, match=r"is not there any more: a ring evicted it.*refresh\(\)"):
+            access()
+    with pytest.raises(StoreBusyError, match="evicted"):
+        _delete_old(store, old)
+    assert kept.read(np.arange(9))["act"].tolist() == list(range(9))
+    fresh = WindowReader(late, {"act": "act"})
+    assert fresh.read(np.arange(10))["act"].tolist() == list(range(89, 99))
+    uncached = WindowReader(View(old), {"act": "act"}, page_cache=False)
+    assert len(uncached.read(np.arange(10))["act"]) == 10
+
+
+def _delete_old(store: Store, old: Store) -> None:
+    from stepwell.store.deletion import delete_episodes
+
+    stale = Store(str(store.path))
+    stale._snapshot = old._snapshot
+    delete_episodes(stale, [0])
+
+
+def test_a_batch_of_what_went_before_it_was_mapped_is_refused_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WindowReader, "_map_rings", lambda self: True)
+    store = make(tmp_path, 10)
+    with store.writer() as writer:
+        record(writer, range(9), truncated=True)
+        store.refresh()
+        reader = WindowReader(View(store), {"act": "act"})
+        for start in range(9, 99, 9):
+            record(writer, range(start, start + 9), truncated=True)
+    with pytest.raises(LoaderError, match=r"episode 0, step 0: .*removed since. Refresh"):
+        reader.read(np.arange(3))

@@ -368,6 +368,23 @@ def test_a_column_is_added_to_what_is_shown(tmp_path: Path) -> None:
         assert store.verify(deep=True).is_ok
 
 
+def test_segments_of_a_ring_are_sealed_without_statistics_and_those_asked_for_are_right(tmp_path: Path) -> None:
+    store = make(tmp_path, 1000)
+    with store.writer() as writer:
+        for start in range(0, 40, 10):
+            record(writer, range(start, start + 10), truncated=True)
+    assert len(store.segments) == 4
+    assert not list(store.path.rglob("statistics.npz"))
+    store.add_column("double", Array((), "int64"), lambda episode: 2 * episode["act"])
+    assert not list(store.path.rglob("statistics.npz"))
+    found = store.statistics()
+    assert (int(found["act"].count), float(found["act"].mean), float(found["double"].mean)) == (40, 19.5, 39)
+    assert store.verify(deep=True).is_ok
+    assert store.compact() >= 0
+    assert float(store.statistics()["double"].max) == 78
+    assert store.verify(deep=True).is_ok
+
+
 def test_statistics_are_those_of_what_is_shown(tmp_path: Path) -> None:
     store = make(tmp_path, 7)
     with store.writer() as writer:

@@ -255,15 +255,16 @@ def _blank(feature: Feature) -> Any:
 
 
 def _describe(staged: str, segment: Segment, added: Schema) -> None:
-    """Write the segment's statistics and manifest as they are with the added column."""
+    """Write the segment's manifest, and the statistics if it has any, as they are with the added column."""
     directory = str(segment.path)
-    link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
-    found = segment_statistics(Segment(staged, added, is_trimmed=True), added)
-    os.unlink(f"{staged}/{EPISODES}")
-    statistics = load_statistics(directory) | found
-    write_statistics(staged, statistics)
     manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
-    files = dict(manifest["files"])
+    files, statistics = dict(manifest["files"]), {}
+    if STATISTICS in files:
+        link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
+        found = segment_statistics(Segment(staged, added, is_trimmed=True), added)
+        os.unlink(f"{staged}/{EPISODES}")
+        statistics = load_statistics(directory) | found
+        write_statistics(staged, statistics)
     for entry in Path(staged).iterdir():
         num_bytes, checksum = file_checksum(str(entry), sync=True)
         files[entry.name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}

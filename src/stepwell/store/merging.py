@@ -20,6 +20,7 @@ from stepwell.store.layout import EPISODES, METADATA
 from stepwell.store.npy import header_bytes
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment
+from stepwell.store.statistics import STATISTICS
 
 __all__ = ["Source", "merge_segments"]
 
@@ -93,7 +94,9 @@ def merge_segments(
             _merge_encoded(f"{directory}/{name}", name, sources)
     records = _merge_records(f"{directory}/{EPISODES}", sources)
     _merge_metadata(f"{directory}/{METADATA}", sources)
-    write_manifest(directory, schema, sync=True)
+    # a ring's segments have none
+    has_statistics = any((source.segment.path / STATISTICS).exists() for source in sources)
+    write_manifest(directory, schema, sync=True, has_statistics=has_statistics)
     return records
 
 

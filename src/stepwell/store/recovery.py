@@ -27,6 +27,7 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import recover_maintenance
 from stepwell.store.npy import header_size
 from stepwell.store.progress import Progress
+from stepwell.store.records import read_record
 from stepwell.store.sealing import seal_segment, trim_lines
 from stepwell.store.segment_writer import encode_metadata
 
@@ -58,7 +59,7 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
                 if entry.startswith(NEW_PREFIX):
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
     for path in _open_segments(store):
-        if schema is not None and _recover(path, schema):
+        if schema is not None and _recover(path, schema, has_statistics=read_record(store).capacity is None):
             recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))
     return recovered
 
@@ -70,7 +71,7 @@ def _open_segments(store: str) -> Iterator[str]:
             yield f"{store}/{SEGMENTS}/{entry}"
 
 
-def _recover(path: str, schema: Schema) -> bool:
+def _recover(path: str, schema: Schema, *, has_statistics: bool) -> bool:
     """Recover one open segment; False when its writer lives or somebody else has done it."""
     try:
         progress = Progress.take_over(f"{path}/{PROGRESS}")
@@ -84,7 +85,7 @@ def _recover(path: str, schema: Schema) -> bool:
         rows, episodes = progress.rows, progress.episodes
         rows, episodes = _close_open_episode(path, rows, episodes, progress)
         progress.commit_episode(episodes, rows)
-        seal_segment(path, schema, rows=rows, episodes=episodes, sync=True)
+        seal_segment(path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics)
         progress.mark_sealed()
         return True
     finally:

@@ -8,8 +8,8 @@
     shown               x x f f f f    g g g     h h h h   i i i i          the rest of e is gone, f's begins here
 
 Full segments are as old as the end of their last episode, those that may still grow are the newest; equals go by
-ordinal. So the segment of a slow actor is not thrown away for its low ordinal. Within a segment rows are in the order of
-time.
+ordinal. So the segment of a slow actor is not thrown away for its low ordinal. Within a segment rows are in the order
+of time.
 """
 
 from __future__ import annotations

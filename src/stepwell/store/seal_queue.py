@@ -20,13 +20,14 @@ class SealQueue:
     Args:
         sync: whether to wait until a sealed segment is on the disk.
         sealed: called after each, in its thread.
+        has_statistics: whether each segment gets statistics of its features.
 
     Notes:
         For one thread. A segment that cannot be sealed stays open, and the next open of the store seals it.
     """
 
-    def __init__(self, *, sync: bool, sealed: Callable[[], object]) -> None:
-        self._sync, self._sealed = sync, sealed
+    def __init__(self, *, sync: bool, sealed: Callable[[], object], has_statistics: bool = True) -> None:
+        self._sync, self._sealed, self._has_statistics = sync, sealed, has_statistics
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
@@ -56,7 +57,14 @@ class SealQueue:
             before.join()
         progress = segment.close()
         try:
-            seal_segment(segment.path, segment.schema, rows=segment.row, episodes=segment.num_episodes, sync=self._sync)
+            seal_segment(
+                segment.path,
+                segment.schema,
+                rows=segment.row,
+                episodes=segment.num_episodes,
+                sync=self._sync,
+                has_statistics=self._has_statistics,
+            )
             progress.mark_sealed()
             progress.close()
             self._sealed()

@@ -39,7 +39,9 @@ __all__ = ["file_checksum", "seal_segment", "trim_lines", "write_manifest"]
 CHUNK_BYTES = 4 << 20
 
 
-def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: bool) -> str | None:
+def seal_segment(
+    path: str, schema: Schema, *, rows: int, episodes: int, sync: bool, has_statistics: bool = True
+) -> str | None:
     """Seal the open segment at ``path``, whose writer has let go of it.
 
     Args:
@@ -48,6 +50,7 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
         rows: committed rows.
         episodes: ended episodes, which hold all the rows.
         sync: whether to wait until all of it is on the disk.
+        has_statistics: False leaves its statistics to who asks for them: those of a ring would go with it unread.
 
     Returns:
         Its new path, or None when there was nothing in it and it was removed.
@@ -61,7 +64,7 @@ def seal_segment(path: str, schema: Schema, *, rows: int, episodes: int, sync: b
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, sync=sync)
+        write_manifest(path, schema, sync=sync, has_statistics=has_statistics)
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -106,11 +109,12 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
         _cut(f"{stem}.bin", end)
 
 
-def write_manifest(path: str, schema: Schema, *, sync: bool) -> None:
+def write_manifest(path: str, schema: Schema, *, sync: bool, has_statistics: bool = True) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``."""
     segment = Segment(path, schema, is_trimmed=True)
-    statistics = _statistics(segment, schema)
-    write_statistics(path, statistics)
+    statistics = _statistics(segment, schema) if has_statistics else {}
+    if has_statistics:
+        write_statistics(path, statistics)
     files: dict[str, Any] = {}
     for name in sorted(os.listdir(path)):
         if name in (SEGMENT_JSON, PROGRESS):
@@ -171,6 +175,8 @@ def trim_lines(path: str, lines: int) -> None:
 
 def _cut(path: str, num_bytes: int) -> None:
     size = os.path.getsize(path)
+    if size == num_bytes:
+        return
     if size < num_bytes:
         raise CorruptSegmentError(
             f'{path}: {num_bytes} bytes were committed, the file has {size}. Run "stepwell verify PATH".'

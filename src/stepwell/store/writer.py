@@ -92,7 +92,11 @@ class Writer:
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
         evictor = Evictor(str(store.path)) if limit.capacity is not None else None
-        self._seals = SealQueue(sync=sync != "none", sealed=(lambda: None) if evictor is None else evictor.evict)
+        self._seals = SealQueue(
+            sync=sync != "none",
+            sealed=(lambda: None) if evictor is None else evictor.evict,
+            has_statistics=evictor is None,
+        )
         self._is_closed = False
         self._schema: Schema | None = None
         self._checks: list[tuple[str, Any, Any, Any]] = []

@@ -137,13 +137,48 @@ def test_c13_another_process_goes_on(store, tmp_path):
     assert json.loads(result.stdout) == [contents(table)[0], 16, 8]
 
 
+def tree(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def test_going_on_in_a_copy_leaves_the_checkpoint_as_it_is(store, tmp_path):
+    with store.writer() as writer:
+        writer.add_episode({"value": np.arange(6)})
+    table, other = Table(store, seed=3), Table(store, "other")
+    used(table)
+    path = checkpoint(tmp_path / "run.ckpt", [table, other])
+    before = tree(path)
+    again = Table.restore(path, to=tmp_path / "run-2.well")
+    assert again.store.path == tmp_path / "run-2.well" and contents(again) == contents(table)
+    with again.store.writer() as writer:
+        writer.add_episode({"value": np.arange(4)})
+    assert again.follow() == 4
+    again.store.delete_episodes([0])
+    assert tree(path) == before
+    assert {*restore(path)} == {*restore(tmp_path / "run-2.well")} == {"replay", "other"}
+    sealed = next((path / "segments").rglob("value.npy"))
+    assert (tmp_path / "run-2.well" / sealed.relative_to(path)).stat().st_ino == sealed.stat().st_ino
+    with pytest.raises(StoreExistsError):
+        Table.restore(path, to=tmp_path / "run-2.well")
+    assert {*load(path, to=tmp_path / "run-3.well")} == {"replay", "other"}
+    assert (tmp_path / "run-3.well").is_dir()
+
+
+def test_a_table_may_be_restored_for_reading_alone(store, tmp_path):
+    with store.writer() as writer:
+        writer.add_episode({"value": np.arange(6)})
+    path = Table(store).checkpoint(tmp_path / "run.ckpt")
+    again = Table.restore(path, mode="r")
+    assert again.size == 6 and again.store.mode == "r"
+
+
 def test_steps_after_the_last_look_become_items_once(store, tmp_path):
     writer = store.writer()
     writer.add_episode({"value": np.arange(3)})
     for value in range(4):
         writer.append(value=value)
     table = Table(store)
-    assert table.follow() == 6
+    assert table.size == 6
     for value in range(2):
         writer.append(value=value)
     path = table.checkpoint(tmp_path / "run.ckpt")
@@ -162,7 +197,7 @@ def test_what_waits_and_what_a_pattern_remembers_survive(store, tmp_path):
     for value in range(5):
         writer.append(value=value)
     queue, spaced = Table.queue(store, max_size=2), Table(store, "spaced", pattern=pattern)
-    assert queue.follow() == 2 and spaced.follow() == 1
+    assert queue.size == 2 and spaced.size == 1
     tables = restore(checkpoint(tmp_path / "run.ckpt", [queue, spaced]))
     assert sorted(tables) == ["queue", "spaced"]
     assert tables["queue"].info.num_pending == 2

@@ -16,6 +16,7 @@ import stepwell
 from stepwell import Array, Field, View
 from stepwell.errors import LoaderError, OrderError, RateLimitError, StateError, TableError, WindowError
 from stepwell.order import sequential, weighted
+from stepwell.replay import drawing, waiting
 from stepwell.replay.limiters import MinSize, SampleToInsertRatio
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
@@ -254,6 +255,29 @@ def test_threads_say_how_long_they_waited_in_all(store: stepwell.Store, close: A
     assert "0.12 s in all" in caught.value.__notes__[0]
 
 
+def test_threads_log_a_long_wait_without_a_time_out_once(
+    store: stepwell.Store, close: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(drawing, "POLL_SECONDS", 0.02)
+    loader = close(ReplayLoader(Table(store, limiter=MinSize(1000)), {"reward": "reward"}, threads=1, timeout=None))
+
+    def write_later() -> None:
+        deadline = time.monotonic() + 20
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.1)
+        write(store, (1000,))
+
+    actor = threading.Thread(target=write_later)
+    with caplog.at_level("WARNING", "stepwell.replay"):
+        actor.start()
+        next(loader)
+        actor.join()
+    (message,) = caplog.messages
+    assert "MinSize(1000) let 0 of 256 rows" in message
+
+
 def test_closing_ends_a_thread_that_waits_for_a_limiter(store: stepwell.Store) -> None:
     table = Table(store, limiter=MinSize(1000))
     loader = ReplayLoader(table, {"reward": "reward"}, threads=1)
@@ -414,7 +438,8 @@ def test_only_small_batches_of_views_are_drawn_together_by_default(
     [
         ({"batch_size": 0}, OrderError),
         ({"clip": "row"}, OrderError),
-        ({"timeout": -1}, OrderError),
+        ({"timeout": -1}, TableError),
+        ({"timeout": float("nan")}, TableError),
         ({"shares": [1, 1]}, OrderError),
         ({"beta": -1}, TableError),
         ({"threads": -1}, OrderError),

@@ -213,6 +213,7 @@ def test_a_feature_that_is_no_number_is_refused():
     ("options", "says"),
     [
         ({"length": 0}, "length=0"),
+        ({"length": True}, "length=True"),
         ({"every": 0}, "every=0"),
         ({"ahead": -1}, "ahead=-1"),
         ({"behind": 1.5}, "behind=1.5"),

@@ -1,5 +1,6 @@
 """Tables over a store: the conformance list C2 to C15 of the replay semantics, each claim by its number."""
 
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import RateLimitError, TableError
+from stepwell.replay import waiting
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import MinSize, Queue, SampleToInsertRatio
 from stepwell.replay.patterns import Pattern
@@ -110,7 +112,7 @@ def test_c6_a_batch_stops_where_its_own_removals_bring_the_table_below_min_size(
 def test_c7_a_full_queue_keeps_items_waiting_and_an_empty_one_its_samplers(store):
     record(store, 5)
     queue = Table.queue(store, max_size=3)
-    assert queue.follow() == 3
+    assert queue.size == 3 and queue.follow() == 0
     assert queue.info.num_pending == 2 and not queue.can_insert()
     assert queue.sample(5, timeout=0).rows.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RateLimitError, match="0 of the 1 items"):
@@ -120,7 +122,7 @@ def test_c7_a_full_queue_keeps_items_waiting_and_an_empty_one_its_samplers(store
 def test_c7_a_stack_gives_the_newest_first(store):
     record(store, 5)
     stack = Table.stack(store, max_size=3)
-    stack.follow()
+
     assert stack.sample(3, timeout=0).rows.tolist() == [2, 1, 0]
     # what waited came in when there was room
     assert stack.sample(2, timeout=0).rows.tolist() == [4, 3]
@@ -251,7 +253,7 @@ def test_a_waiting_sample_takes_what_another_thread_inserts(store):
 def test_a_table_on_an_old_store_takes_in_all_steps(store):
     record(store, 5)
     record(store, 3)
-    assert Table(store).follow() == 8
+    assert Table(store).size == 8
 
 
 def test_the_ring_removes_items_and_counts_them(tmp_path):
@@ -354,12 +356,84 @@ def test_info_prints_as_a_table_and_as_json(store):
         ({"pattern": "every"}, "no Pattern"),
         ({"limiter": MinSize(9), "max_size": 8}, "Raise max_size"),
         ({"name": "a/b"}, "file's name"),
+        ({"name": "a\0b"}, "file's name"),
+        ({"name": "é" * 101}, "200 bytes"),
+        ({"name": "\udc80"}, "file's name"),
+        ({"name": 3}, "name=3"),
         ({"seed": -1}, "seed"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(store, options, says):
     with pytest.raises(TableError, match=says):
         Table(store, **options)
+
+
+def test_a_name_of_200_bytes_becomes_a_file_s(store, tmp_path):
+    name = "é" * 100
+    path = Table(store, name).checkpoint(tmp_path / "run.ckpt")
+    assert Table.restore(path, name).name == name
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, 4.0, True, "4", np.float64(3)])
+def test_a_count_that_is_no_whole_number_draws_nothing(store, count):
+    record(store)
+    table = Table(store)
+    with pytest.raises(TableError, match="whole number of rows"):
+        table.sample(count)
+    assert table.info.counts.samples == 0
+    assert len(table.sample(np.int64(2)).keys) == 2
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, True, "5"])
+def test_a_time_out_that_is_no_number_of_seconds_is_refused(store, timeout):
+    record(store)
+    table = Table(store)
+    with pytest.raises(TableError, match="timeout="):
+        table.sample(1, timeout=timeout)
+    with pytest.raises(TableError, match="timeout="):
+        table.create_item([0], timeout=timeout)
+    assert table.info.counts.samples == 0 and table.size == 5
+
+
+def test_a_table_is_not_pickled_and_says_what_to_do(store):
+    with pytest.raises(TableError, match="make a table over the same store"):
+        pickle.dumps(Table(store))
+
+
+def test_extensions_are_told_of_steps_that_were_there_while_the_table_is_made(store):
+    record(store)
+    recorder = Recorder()
+    table = Table(store, extensions=[recorder])
+    assert recorder.events == [("insert", 5, [1.0] * 5)] and table.size == 5
+
+
+def test_a_long_wait_without_a_time_out_is_logged_once_and_says_what_for(store, monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.02)
+    record(store)
+    table = Table(store, limiter=MinSize(6))
+
+    def record_later():
+        deadline = time.monotonic() + 20
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        record(store)
+
+    actor = threading.Thread(target=record_later)
+    with caplog.at_level("WARNING", "stepwell.replay"):
+        actor.start()
+        table.sample(1)
+        actor.join()
+    (message,) = caplog.messages
+    assert "without a time-out" in message and "the table has 5 of the 6 items" in message
+
+
+def test_a_wait_with_a_time_out_is_not_logged(store, monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.01)
+    table = Table(store)
+    with caplog.at_level("WARNING", "stepwell.replay"), pytest.raises(RateLimitError):
+        table.sample(1, timeout=0.05)
+    assert not caplog.messages
 
 
 def test_a_selector_serves_one_table(store):
@@ -380,7 +454,7 @@ def test_c12_a_key_of_one_table_finds_nothing_in_another(store):
     record(store, 2000)
     table, other = Table(store), Table(store, "other")
     keys = np.unique(table.sample(4000).keys)
-    assert other.follow() == 2000
+    assert other.size == 2000
     assert other.delete(keys) == 0
     assert table.delete(keys.astype(np.int64)) == len(keys)
 

@@ -29,6 +29,7 @@ from stepwell.errors import CorruptSegmentError, StoreExistsError, StoreNotFound
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
 from stepwell.store.checkpointing import checkpoint_store
+from stepwell.store.linking import link_file
 
 if TYPE_CHECKING:
     from stepwell.store.store import Mode
@@ -71,23 +72,27 @@ def checkpoint(path: str | os.PathLike[str], tables: Sequence[Table]) -> Path:
 def restore(
     path: str | os.PathLike[str],
     *,
+    to: str | os.PathLike[str] | None = None,
     mode: Mode = "a",
     names: Iterable[str] | None = None,
     changes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Table]:
-    """Return the tables of a checkpoint by name, over the checkpoint's store.
+    """Return the tables of a checkpoint by name, over the checkpoint's store or a copy of it.
 
     Keys, items, their order, priorities and times sampled, counts, limiters and what waited are as they were. Steps
     that the tables had not seen by then become items when they first follow the store.
 
     Args:
         path: of the checkpoint.
-        mode: how its store is opened.
+        to: a directory to make, a checkpoint of the checkpoint: writers and tables go on in it, and the one at ``path``
+            stays as it is. Default: they go on in the checkpoint, which changes as they do.
+        mode: how the store is opened.
         names: of the tables; default all.
         changes: by table, arguments of `Table` that shall be others than they were; extensions are in no checkpoint.
 
     Raises:
         StoreNotFoundError: no checkpoint there.
+        StoreExistsError: something is at ``to``.
         TableError: no table of such a name, or arguments that cannot be.
         CorruptSegmentError: a damaged file.
     """
@@ -99,7 +104,7 @@ def restore(
     for name in [*(names or ()), *changes]:
         if name not in there:
             raise TableError(f"no table {name!r} in {path}. It has {', '.join(map(repr, there)) or 'none'}.")
-    store = open_store(path, mode=mode)
+    store = open_store(path if to is None else _copied(path, to), mode=mode)
     return {
         name: Table.from_state(store, _read(there[name]), **changes.get(name, {}))
         for name in (there if names is None else names)
@@ -136,12 +141,13 @@ def load(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = None,
 
     Args:
         path: a directory or a ``.tar`` file.
-        to: a directory to make, for what is in a ``.tar`` file; default its path without the suffix.
+        to: a directory to make, for what is in a ``.tar`` file; default its path without the suffix. Of a directory:
+            as of `restore`.
         options: as of `restore`.
     """
     source = Path(path).absolute()
     if source.suffix != ".tar":
-        return restore(source, **options)
+        return restore(source, to=to, **options)
     target = source.with_suffix("") if to is None else Path(to).absolute()
     if target.exists():
         raise StoreExistsError(f"{target} is there already. Give another directory: load({str(path)!r}, to=...).")
@@ -164,6 +170,15 @@ def _check(tables: Sequence[Table]) -> None:
     names = [table.name for table in tables]
     if len(set(names)) < len(names):
         raise TableError(f"two tables of one name among {names}. Give each its own: Table(store, name=...).")
+
+
+def _copied(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> Path:
+    def add(target: str) -> None:
+        os.mkdir(f"{target}/{TABLES}")  # noqa: PTH102
+        for file in sorted((Path(path) / TABLES).glob(f"*{SUFFIX}")):
+            link_file(str(file), f"{target}/{TABLES}/{file.name}")
+
+    return checkpoint_store(open_store(path), to, add=add)
 
 
 def _states(tables: Sequence[Table]) -> dict[str, Arrays]:

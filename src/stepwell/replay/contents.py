@@ -186,6 +186,27 @@ class Contents:
 
     # changed
 
+    def delete_keyed(self, keys: npt.NDArray[np.uint64]) -> int:
+        """Remove the items that keys name; return how many there were."""
+        slots = np.unique(self.items.slots_of(keys))
+        slots = slots[slots >= 0]
+        if len(slots):
+            self.remove(slots)
+        return len(slots)
+
+    def update_keyed(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
+        """Set the priorities of the items that keys name; return how many there were, and count the others."""
+        slots, num = self.items.find(keys)
+        if num < len(slots):
+            is_there = slots >= 0
+            self.counts.missed_updates += len(slots) - num
+            slots, priorities = slots[is_there], priorities[is_there]
+        if num:
+            self.update(slots, priorities)
+            self.largest = max(self.largest, float(priorities.max()))
+            self.counts.updates += num
+        return num
+
     def update(self, slots: Ints, priorities: Reals) -> None:
         """Set priorities of items; of a slot that comes twice the last one stays."""
         self.items.update(slots, priorities)

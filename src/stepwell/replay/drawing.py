@@ -21,6 +21,7 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, RateLimitError
 from stepwell.replay.shares import deal_rows
 from stepwell.replay.sources import Rows, RowSource
+from stepwell.replay.waiting import LongWait
 from stepwell.replay.weights import BetaSchedule
 
 __all__ = ["Drawer", "Drawn", "Progress", "TurnTaker"]
@@ -197,6 +198,7 @@ class Drawer:
         if not self._is_polling:
             return source.draw(start, count, self._timeout)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        waiting = LongWait()
         while True:
             left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             try:
@@ -207,6 +209,8 @@ class Drawer:
                 if deadline is not None and time.monotonic() >= deadline:
                     error.add_note(f"That was the last of several waits: {self._timeout:g} s in all.")
                     raise
+                if deadline is None:
+                    waiting.look(error.__str__)
 
     def _weights_of(self, parts: list[Rows], betas: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
         weights = np.empty(len(betas) * self._batch_size, np.float32)

@@ -115,6 +115,14 @@ class Limiter:
                 "keeps fewer. Raise max_size or lower min_size."
             )
 
+    def check_inserts(self, count: int) -> None:
+        """Raise TableError when ``count`` items could never be put in at once."""
+        if count > self.max_inserts:
+            raise TableError(
+                f"{count} items at once; {self.name} never lets in more than {self.max_inserts}. Create them in "
+                "smaller batches."
+            )
+
     def why_no_sample(self, counts: Counts) -> str:
         """Return what must happen before the next item is drawn, with the numbers."""
         if counts.size < self.min_size:

@@ -24,6 +24,7 @@ from stepwell.replay.batches import DrawnReader, look_up, to_numpy
 from stepwell.replay.drawing import Drawer, Drawn, Progress, TurnTaker
 from stepwell.replay.openings import open_sources
 from stepwell.replay.shares import checked_shares
+from stepwell.replay.waiting import checked_timeout
 from stepwell.replay.weights import BetaSchedule
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class ReplayLoader:
 
     Raises:
         OrderError: a setting out of range, or shares that do not fit.
-        TableError: a beta that cannot be.
+        TableError: a beta or a time-out that cannot be.
         WindowError: fields that do not fit the stores, or reach further ahead than a table's pattern waits for.
         MissingDependencyError: ``to="torch"`` without torch.
 
@@ -132,8 +133,7 @@ class ReplayLoader:
         )
         if clip not in ("episode", "item"):
             raise OrderError(f'clip={clip!r}. Allowed: "episode" or "item".')
-        if timeout is not None and not timeout >= 0:
-            raise OrderError(f"timeout={timeout!r}. Allowed: seconds of 0 or more, or None to wait without end.")
+        checked_timeout(timeout)
         self._num_threads = int(threads)
         self._rows, reader = open_sources(sources, fields, seed=self.settings.seed, is_clipped=clip == "item")
         is_known = not self.tables and reader.num_bytes(batch_size) <= SMALL_BYTES

@@ -63,7 +63,7 @@ class Pattern:
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("every", 1), ("ahead", 0), ("behind", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise TableError(f"{name}={value!r} of a pattern must be a whole number, at least {least}.")
         if self.ends not in ("keep", "drop"):
             raise TableError(f'ends={self.ends!r} is not one of "keep", "drop".')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.errors import TableError
 
-__all__ = ["checked_keys", "checked_priorities"]
+__all__ = ["checked_keys", "checked_priorities", "checked_updates"]
 
 
 def checked_keys(keys: Any) -> npt.NDArray[np.uint64]:
@@ -54,3 +55,17 @@ def checked_priorities(priorities: Any, count: int) -> npt.NDArray[np.float64]:
             "negative. Nothing was changed."
         )
     return np.ascontiguousarray(array)
+
+
+def checked_updates(
+    updates: Mapping[int, float] | tuple[Any, Any],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
+    """Return the keys and priorities of a mapping, or of two arrays.
+
+    Raises:
+        TableError: as `checked_keys` and `checked_priorities`.
+    """
+    if isinstance(updates, Mapping):
+        updates = list(updates.keys()), list(updates.values())
+    keys = checked_keys(updates[0])
+    return keys, checked_priorities(updates[1], len(keys))

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Sample", "joined_samples"]
+from stepwell.errors import TableError
+
+__all__ = ["Sample", "checked_count", "joined_samples"]
 
 
 class Sample(NamedTuple):
@@ -42,6 +44,17 @@ class Sample(NamedTuple):
     def part(self, rows: slice | npt.NDArray[np.bool_]) -> Sample:
         """Return some of the rows: a slice of them, or those where a mask holds."""
         return Sample._make([*(column[rows] for column in self[:-1]), self.num_items])
+
+
+def checked_count(count: int) -> int:
+    """Return a number of rows to draw.
+
+    Raises:
+        TableError: no whole number, or below 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise TableError(f"sample({count!r}): draw a whole number of rows, one or more.")
+    return int(count)
 
 
 def joined_samples(parts: Sequence[Sample]) -> Sample:

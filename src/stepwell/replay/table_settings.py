@@ -25,6 +25,8 @@ SELECTORS = {
 OWN = "own"
 # as in the paper that brought prioritised replay (Schaul et al., 2015)
 DEFAULT_EXPONENT = "0.6"
+# of 255 that file systems allow: a suffix, and the marks of files that are not whole yet, come on top
+MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,11 @@ class TableSettings:
     seed: int
 
     def __post_init__(self) -> None:
-        if (
-            not self.name
-            or self.name != self.name.strip()
-            or set(self.name) & set('/\\:*?"<>|\0')
-            or self.name[0] == "."
-        ):
-            raise TableError(f"name={self.name!r}: a table's name becomes a file's name. Use letters, digits, - and _.")
+        if not _is_file_name(self.name):
+            raise TableError(
+                f"name={_shortened(self.name)}: a table's name becomes a file's name. Use letters, digits, - and _, of "
+                f"{MAX_NAME_BYTES} bytes in all."
+            )
         for key, least in (("max_size", 1), ("max_times_sampled", 0), ("seed", 0)):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -102,6 +102,18 @@ class TableSettings:
                 "pattern": None if pattern is None else Pattern.from_json(pattern),
             }
         )
+
+
+def _is_file_name(name: object) -> bool:
+    if not isinstance(name, str) or not name or name != name.strip() or name[0] == ".":
+        return False
+    is_encodable = not any("\ud800" <= character <= "\udfff" for character in name)
+    return is_encodable and not set(name) & set('/\\:*?"<>|\0') and len(name.encode()) <= MAX_NAME_BYTES
+
+
+def _shortened(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:

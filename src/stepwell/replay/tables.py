@@ -13,13 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import RateLimitError, TableError
+from stepwell.errors import TableError
 from stepwell.order.keys import derive_key
 from stepwell.replay import table_states
 from stepwell.replay.contents import Contents
@@ -29,22 +30,24 @@ from stepwell.replay.intake import Intake
 from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
 from stepwell.replay.patterns import EVERY_STEP, Pattern
 from stepwell.replay.pending import still_there
-from stepwell.replay.priorities import checked_keys, checked_priorities
-from stepwell.replay.samples import Sample, joined_samples
+from stepwell.replay.priorities import checked_keys, checked_priorities, checked_updates
+from stepwell.replay.samples import Sample, checked_count, joined_samples
 from stepwell.replay.selectors import Selector
 from stepwell.replay.slices import find_slices, slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
 from stepwell.replay.table_settings import TableSettings, make_selector
-from stepwell.replay.waiting import Changes, Waiting
+from stepwell.replay.waiting import Changes, Waiting, checked_timeout
 
 if TYPE_CHECKING:
     from stepwell.store import Store
+    from stepwell.store.store import Mode
 
 __all__ = ["Table"]
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
+Pathlike = str | os.PathLike[str]
 NO_PLACES = np.empty((6, 0), np.int64)
 
 
@@ -52,7 +55,7 @@ class Table:
     """Items over a store: which slices of its steps can be sampled, and how likely each is.
 
     Args:
-        store: whose steps; the ones that are there when the table is made are taken in as well.
+        store: whose steps; those that are there are taken in when the table is made.
         name: of the table, in messages and checkpoints.
         max_size: items that it keeps; more make the remover choose one that goes, the newcomer among them.
         sampler: what is drawn: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", or a `Selector`.
@@ -61,7 +64,8 @@ class Table:
         limiter: how inserting and sampling wait for each other; default ``MinSize(1)``.
         pattern: which items follow from new steps; None for none but those of `create_item`.
         seed: of what is drawn.
-        extensions: called after each change.
+        extensions: called after each change, the first time while the table is made.
+        state: of `state_arrays`: what to go on from; `from_state` gives it.
 
     Raises:
         TableError: arguments that cannot be.
@@ -98,6 +102,7 @@ class Table:
         pattern: Pattern | None = EVERY_STEP,
         seed: int = 0,
         extensions: Sequence[Extension] = (),
+        state: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         if sampler is remover and isinstance(sampler, Selector):
             raise TableError("the sampler and the remover are one object. Give each its own.")
@@ -118,6 +123,10 @@ class Table:
         self._lock = threading.Lock()
         self._changes = Changes(self._lock)
         self._meter = RateMeter(time.monotonic())
+        if state is None:
+            self.follow()
+        else:
+            self._restore(state)
 
     @classmethod
     def queue(cls, store: Store, name: str = "queue", *, max_size: int = 1000, **options: Any) -> Table:
@@ -231,10 +240,8 @@ class Table:
         """
         firsts, lengths = slices_of_steps(steps, length)
         priorities = None if priority is None else checked_priorities(priority, len(firsts))
-        if len(firsts) > self._limiter.max_inserts:
-            raise TableError(f"{len(firsts)} items at once; {self._limiter.name} never lets in more than "
-                             f"{self._limiter.max_inserts}. Create them in smaller batches.")  # fmt: skip
-        waiting = Waiting(self._changes, timeout)
+        self._limiter.check_inserts(len(firsts))
+        waiting = Waiting(self._changes, timeout, partial(self._why_no_insert, len(firsts)))
         while True:
             with self._lock:
                 self._follow()
@@ -242,12 +249,12 @@ class Table:
             self._deliver()
             if keys is not None:
                 return keys
-            if not waiting.pause():
-                why = self._limiter.why_no_insert(self._contents.counts)
-                raise RateLimitError(
-                    f"table {self.name!r}: {self._limiter.name} refused {len(firsts)} items for {timeout:g} s: {why}. "
-                    "Nothing was inserted."
-                )
+            waiting.pause()
+
+    def _why_no_insert(self, count: int, seconds: float) -> str:
+        done = f"refused {count} items for {seconds:.3g} s"
+        why = self._limiter.why_no_insert(self._contents.counts)
+        return f"table {self.name!r}: {self._limiter.name} {done}: {why}. Nothing was inserted."
 
     def _try_create(self, firsts: Ints, lengths: Ints, priorities: Reals | None) -> Keys | None:
         if not self._limiter.can_insert(self._contents.counts, len(firsts)):
@@ -275,7 +282,7 @@ class Table:
         Raises:
             RateLimitError: the limiter did not let so many be drawn in time. Rows that were drawn by then are not lost:
                 they are the first ones of the next call.
-            TableError: a count below 1.
+            TableError: a count that is no whole number of 1 or more, or a time-out that is none.
         """
         return self._sample(count, timeout, is_placed=False)[0]
 
@@ -284,8 +291,8 @@ class Table:
         return self._sample(count, timeout, is_placed=True)
 
     def _sample(self, count: int, timeout: float | None, *, is_placed: bool) -> tuple[Sample, Ints]:
-        if count < 1:
-            raise TableError(f"sample({count}): draw one row or more.")
+        count = checked_count(count)
+        checked_timeout(timeout)
         waiting: Waiting | None = None
         while True:
             with self._lock:
@@ -296,9 +303,8 @@ class Table:
             self._deliver()
             if sample is not None:
                 return sample, places
-            waiting = waiting or Waiting(self._changes, timeout)
-            if not waiting.pause():
-                raise self._sampling_timeout(count, timeout)
+            waiting = waiting or Waiting(self._changes, timeout, partial(self._why_no_sample, count))
+            waiting.pause()
 
     def _try_sample(self, count: int) -> Sample | None:
         contents, limiter = self._contents, self._limiter
@@ -327,15 +333,13 @@ class Table:
         self._drawn = [whole.part(slice(count, None))] if len(whole.keys) > count else []
         return whole.part(slice(count)) if self._drawn else whole
 
-    def _sampling_timeout(self, count: int, timeout: float | None) -> RateLimitError:
+    def _why_no_sample(self, count: int, seconds: float) -> str:
         with self._lock:
             num_drawn = sum(len(part.keys) for part in self._drawn)
             why = self._limiter.why_no_sample(self._contents.counts)
+        done = f"let {num_drawn} of {count} rows be drawn in {seconds:.3g} s"
         kept = f" {num_drawn} rows were drawn and are the first of the next call." if num_drawn else ""
-        return RateLimitError(
-            f"table {self.name!r}: {self._limiter.name} let {num_drawn} of {count} rows be drawn in {timeout:g} s: "
-            f"{why}.{kept}"
-        )
+        return f"table {self.name!r}: {self._limiter.name} {done}: {why}.{kept}"
 
     def places(self, sample: Sample) -> Ints:
         """Return where the rows of a sample lie, int64 [6, n], for a reader of this table's history.
@@ -380,37 +384,15 @@ class Table:
         Raises:
             TableError: a bad priority; nothing was changed.
         """
-        if isinstance(updates, Mapping):
-            updates = list(updates.keys()), list(updates.values())
-        keys = checked_keys(updates[0]) if updates is not None else None
-        priorities = checked_priorities(updates[1], len(keys)) if updates is not None and keys is not None else None
+        changed = None if updates is None else checked_updates(updates)
         gone = None if deletes is None else checked_keys(deletes)
         with self._lock:
-            num = 0 if gone is None else self._delete(gone)
-            if keys is not None and priorities is not None:
-                num += self._update(keys, priorities)
+            num = 0 if gone is None else self._contents.delete_keyed(gone)
+            if num:
+                self._changes.announce()
+            if changed is not None:
+                num += self._contents.update_keyed(*changed)
         self._deliver()
-        return num
-
-    def _delete(self, keys: Keys) -> int:
-        slots = np.unique(self._contents.items.slots_of(keys))
-        slots = slots[slots >= 0]
-        if len(slots):
-            self._contents.remove(slots)
-            self._changes.announce()
-        return len(slots)
-
-    def _update(self, keys: Keys, priorities: Reals) -> int:
-        slots, num = self._contents.items.find(keys)
-        counts = self._contents.counts
-        if num < len(slots):
-            is_there = slots >= 0
-            counts.missed_updates += len(slots) - num
-            slots, priorities = slots[is_there], priorities[is_there]
-        if num:
-            self._contents.update(slots, priorities)
-            self._contents.largest = max(self._contents.largest, float(priorities.max()))
-            counts.updates += num
         return num
 
     def reset(self) -> None:
@@ -451,11 +433,7 @@ class Table:
                 classes, are not part of a state: give them again.
         """
         settings = TableSettings.from_json(table_states.json_of(arrays["settings"]))
-        table = cls(store, **{**settings.arguments(changes), **changes})
-        with table._lock:
-            table._restore(arrays)
-        table._notices.forget()
-        return table
+        return cls(store, **{**settings.arguments(changes), **changes}, state=arrays)
 
     def _restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         runs, _ = self.history.advance()
@@ -465,31 +443,39 @@ class Table:
         self._contents.largest = float(arrays["largest"])
         self._meter.restart(self._contents.counts, time.monotonic())
         self._contents.shrink()
+        self._notices.forget()
 
-    def checkpoint(self, path: str | os.PathLike[str]) -> Path:
+    def checkpoint(self, path: Pathlike) -> Path:
         """Write the store and this table as they are now to ``path``; see `stepwell.replay.checkpoint`."""
         from stepwell.replay.checkpoints import checkpoint
 
         return checkpoint(path, [self])
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: Pathlike) -> Path:
         """Write the store and this table to a directory or a ``.tar`` file; see `stepwell.replay.save`."""
         from stepwell.replay.checkpoints import save
 
         return save(path, [self])
 
     @classmethod
-    def restore(cls, path: str | os.PathLike[str], name: str = "replay", **changes: Any) -> Table:
-        """Return a table of a checkpoint, over the checkpoint's store; see `stepwell.replay.restore`.
+    def restore(
+        cls, path: Pathlike, name: str = "replay", *, to: Pathlike | None = None, mode: Mode = "a", **changes: Any
+    ) -> Table:
+        """Return a table of a checkpoint, over the checkpoint's store or a copy of it; see `stepwell.replay.restore`.
 
         Args:
             path: of the checkpoint.
             name: of the table.
+            to: a directory to make, so that the checkpoint stays as it is.
+            mode: how the store is opened.
             changes: arguments of `Table` that shall be others than they were, extensions among them.
         """
         from stepwell.replay.checkpoints import restore
 
-        return restore(path, names=[name], changes={name: changes})[name]
+        return restore(path, to=to, mode=mode, names=[name], changes={name: changes})[name]
+
+    def __reduce__(self) -> NoReturn:
+        raise TableError(f"table {self.name!r} is of one process. In another one make a table over the same store.")
 
     def _deliver(self) -> None:
         if self._notices:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.errors import RateLimitError
-from stepwell.replay.waiting import Changes, Waiting
+from stepwell.replay.waiting import Changes, Waiting, checked_timeout
 
 if TYPE_CHECKING:
     from stepwell.replay.tables import Table
@@ -33,6 +33,9 @@ class TableWriter:
         writer: that writes the steps.
         tables: over the same store, one or several.
         timeout: seconds to wait before each step; None: without end.
+
+    Raises:
+        TableError: a time-out that is no number of 0 or more.
 
     Example:
         >>> import tempfile, stepwell
@@ -55,6 +58,7 @@ class TableWriter:
     def __init__(self, writer: Writer, tables: Table | Sequence[Table], *, timeout: float | None = None) -> None:
         self._writer = writer
         self._tables: list[Table] = list(tables) if isinstance(tables, Sequence) else [tables]
+        checked_timeout(timeout)
         self._timeout = timeout
         self._changes = Changes(threading.Lock())
 
@@ -127,14 +131,17 @@ class TableWriter:
         for table in self._tables:
             if table.can_insert(1):
                 continue
-            waiting = Waiting(self._changes, self._timeout)
+            waiting = Waiting(self._changes, self._timeout, partial(_why_waiting, table))
             while not table.can_insert(1):
-                if not waiting.pause():
-                    raise RateLimitError(
-                        f"table {table.name!r} let no item in for {self._timeout} s: it waits for samples, and "
-                        f"{table.info.num_pending} items wait for it. Nothing was written. Draw from the table in "
-                        "another thread, or use the store's own writer, which does not wait."
-                    )
+                waiting.pause()
+
+
+def _why_waiting(table: Table, seconds: float) -> str:
+    return (
+        f"table {table.name!r} let no item in for {seconds:.3g} s: it waits for samples, and {table.info.num_pending} "
+        "items wait for it. Nothing was written. Draw from the table in another thread, or use the store's own "
+        "writer, which does not wait."
+    )
 
 
 class TableTarget:

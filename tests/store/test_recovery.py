@@ -7,11 +7,11 @@ import mmap
 import os
 import random
 import signal
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -22,6 +22,12 @@ from stepwell.store import Store, create, open
 
 SCHEMA = Schema({"observation": Array(5, "int64", final=True), "action": Array((), "int32"), "note": Bytes()})
 KILLS = 200
+Words: TypeAlias = "memoryview[int]"
+
+
+def shared_words(count: int) -> Words:
+    """Return numbers that children share, each one store: `struct` writes zeros first, and a kill leaves them."""
+    return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
 
 
 def observation(writer: int, episode: int, t: int) -> np.ndarray:
@@ -29,7 +35,7 @@ def observation(writer: int, episode: int, t: int) -> np.ndarray:
     return np.array([writer, episode, t, key, key ^ 0x5DEECE66D], np.int64)
 
 
-def record_forever(path: str, writer: int, acknowledged: mmap.mmap) -> None:
+def record_forever(path: str, writer: int, acknowledged: Words) -> None:
     """Append without end; after each call that returned, write down how many steps the store owes us."""
     rng = random.Random(writer)
     store = Store(path)
@@ -39,12 +45,12 @@ def record_forever(path: str, writer: int, acknowledged: mmap.mmap) -> None:
             for t in range(rng.randrange(1, 40)):
                 out.append({"observation": observation(writer, episode, t), "action": t, "note": b"%d" % t * (t % 7)})
                 count += 1
-                struct.pack_into("<q", acknowledged, 8 * writer, count)
+                acknowledged[writer] = count
             final = {"observation": observation(writer, episode, t + 1)} if episode % 3 else None
             out.end_episode(terminated=episode % 2 == 0, final=final, writer=writer, number=episode)
 
 
-def fork_writer(path: str, writer: int, acknowledged: mmap.mmap) -> int:
+def fork_writer(path: str, writer: int, acknowledged: Words) -> int:
     child = os.fork()
     if child == 0:
         try:
@@ -73,16 +79,16 @@ def check_episode(store: Store, index: int) -> tuple[int, int]:
 def kill_and_reopen(path: Path, writers: int, steps: int) -> Store:
     """Kill all writers once the first was told of ``steps`` steps, reopen the store and check all of it."""
     before = Store(str(path), "r").num_steps
-    acknowledged = mmap.mmap(-1, 8 * writers)
+    acknowledged = shared_words(writers)
     children = [fork_writer(str(path), writer, acknowledged) for writer in range(writers)]
     deadline = time.monotonic() + 60
-    while struct.unpack_from("<q", acknowledged)[0] < steps:
+    while acknowledged[0] < steps:
         assert time.monotonic() < deadline
     for child in children:
         os.kill(child, signal.SIGKILL)
     for child in children:
         os.waitpid(child, 0)
-    owed = struct.unpack(f"<{writers}q", acknowledged[:])
+    owed = acknowledged.tolist()
     store = open(path)
     assert all(segment.is_sealed for segment in store.segments)
     found = [0] * writers
@@ -143,7 +149,7 @@ def test_a_store_goes_on_after_a_kill(tmp_path: Path) -> None:
 def test_recovery_by_several_processes_at_once_is_done_once(tmp_path: Path) -> None:
     path = tmp_path / "a.well"
     create(path, SCHEMA)
-    acknowledged = mmap.mmap(-1, 8)
+    acknowledged = shared_words(1)
     child = fork_writer(str(path), 0, acknowledged)
     time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
@@ -173,16 +179,16 @@ def test_open_leaves_the_segments_of_live_writers_alone(tmp_path: Path) -> None:
 def test_mode_r_touches_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.well"
     create(path, SCHEMA)
-    acknowledged = mmap.mmap(-1, 8)
+    acknowledged = shared_words(1)
     child = fork_writer(str(path), 0, acknowledged)
-    while struct.unpack("<q", acknowledged[:])[0] < 10:
+    while acknowledged[0] < 10:
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     before = sorted(path.rglob("*"))
     store = open(path, mode="r")
     assert sorted(path.rglob("*")) == before
-    assert store.num_steps >= struct.unpack("<q", acknowledged[:])[0]
+    assert store.num_steps >= acknowledged[0]
     assert sum(check_episode(store, index)[1] for index in range(len(store))) == store.num_steps
 
 

@@ -373,6 +373,41 @@ def test_fields_that_reach_beyond_what_a_pattern_waits_for_are_refused(store: st
     ReplayLoader(Table(store, pattern=Pattern(ahead=3)), {"observation": Field("observation", range(4))})
 
 
+def test_items_without_a_pattern_are_not_padded_with_what_comes_later(store: stepwell.Store) -> None:
+    table = Table(store, pattern=None, sampler="lifo")
+    fields = {"window": Field("observation", range(3))}
+    writer = store.writer()
+    ids = [writer.append(observation=[9, t], reward=0) for t in range(4)]
+    whole = table.create_item(ids[1:])
+    loader = ReplayLoader(table, fields, batch_size=1)
+    assert next(loader)["window"][0, :, 1].tolist() == [1, 2, 3]
+    short = table.create_item(ids[2], length=1)
+    with pytest.raises(WindowError, match=r"an item of 1 .* still recorded.*items of 3 steps.*clip=\"item\""):
+        next(loader)
+    assert next(ReplayLoader(table, fields, batch_size=1, clip="item"))["window_is_pad"].tolist() == [[0, 1, 1]]
+    writer.append(observation=[9, 4], reward=0)
+    assert next(loader)["window"][0, :, 1].tolist() == [2, 3, 4]
+    writer.end_episode(truncated=True, final={"observation": [9, 5]})
+    table.delete([*whole, *short])
+    table.create_item(ids[3] + 1, length=1)
+    batch = next(loader)
+    assert batch["window"][0, :, 1].tolist() == [4, 5, 5] and batch["window_is_pad"].tolist() == [[0, 0, 1]]
+    writer.close()
+
+
+def test_a_view_that_grew_is_told_from_the_one_of_a_state_and_what_to_do(offline: stepwell.Store) -> None:
+    loader = ReplayLoader(View(offline), batch_size=2)
+    next(loader)
+    state = loader.state_dict()
+    second = identities(next(loader))
+    write(offline, (3,), first=60)
+    with pytest.raises(StateError, match=r"a data set that grew.*View\(store\)\.select.*or go on with a new loader"):
+        ReplayLoader(View(offline), batch_size=2).load_state_dict(state)
+    again = ReplayLoader(View(offline).select(range(2)), batch_size=2)
+    again.load_state_dict(state)
+    assert identities(next(again)) == second
+
+
 def test_windows_clipped_to_items_do_not_leave_them(store: stepwell.Store) -> None:
     table = Table(store, pattern=Pattern(length=2, every=2))
     fields = {"observation": "observation", "window": Field("observation", range(-1, 3)), "last": "is_last"}

@@ -41,7 +41,7 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
         env: the environment.
         target: a `Store` (a writer is opened and closed with the recorder) or a `Writer` (only flushed).
         infos: keys of ``info`` stored at every step as ``info.KEY``, from the info that the step returned; dots reach
-            into nested infos. Default: those in the schema of the store; none for a writer.
+            into nested infos. Default: those in the schema of the store.
         episode_infos: keys of the last step's ``info`` that go into the episode's metadata, where present.
         record_render: store ``env.render()`` as ``observation.render``. Default: if the schema of the store has it.
         metadata: added to every episode's metadata.
@@ -88,7 +88,6 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
                 f"{target!r} is no store. Open it first: stepwell.open(path), or stepwell.create(path)."
             )
         check_metadata_names(tuple(episode_infos))
-        # a writer does not say its schema
         schema = getattr(target, "schema", None)
         self._columns = StepColumns(env.observation_space, env.action_space, schema, infos, record_render)
         self._episode_infos = tuple(episode_infos)

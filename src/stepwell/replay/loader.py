@@ -41,6 +41,18 @@ __all__ = ["ReplayLoader"]
 Built = tuple[Progress, Batch]
 Source = Inline[Any, Any, Built] | Pipeline[Any, Any, Built] | DeviceSource
 FORMAT = 1
+# about a state that does not fit, by what differs
+WHAT_TO_DO = {
+    "format": "Give what state_dict() of a ReplayLoader returned.",
+    "seed": "Make the loader with the seed of the state.",
+    "batch_size": "Make the loader with the batch size of the state.",
+    "sources": (
+        "Anchors are of other episodes or fields than before: a data set that grew has others. Give a view of the "
+        "episodes that were there (View(store).select(...)) and the same fields, tables and orders; or go on with a "
+        "new loader, without the state: tables keep theirs."
+    ),
+    "shares": "Make the loader with the shares of the state.",
+}
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
 MAX_REDRAWS = 8
@@ -262,7 +274,9 @@ class ReplayLoader:
         wanted = {"format": FORMAT, **self._identity()}
         for name, value in wanted.items():
             if state_dict.get(name) != value:
-                raise StateError(f"the state has {name} {state_dict.get(name)!r}, this loader {value!r}.")
+                raise StateError(
+                    f"the state has {name} {state_dict.get(name)!r}, this loader {value!r}. {WHAT_TO_DO[name]}"
+                )
         self._end()
         owed, taken = tuple(map(float, state_dict["owed"])), tuple(map(int, state_dict["taken"]))
         self._progress = Progress(int(state_dict["number"]), owed, taken)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stepwell.errors import OrderError, WindowError
 from stepwell.order.stream import stream_spans
+from stepwell.replay.reaching import check_reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +116,8 @@ class TableRows(RowSource):
         self.table = table
         self._table = table
         self._is_clipped = is_clipped
+        # how far fields reach, where there is no pattern that waits for it
+        self._reach = 0
 
     def can_draw(self, count: int) -> bool:
         """Return whether so many rows may be drawn now: the limiter lets them, and items that go do not run out."""
@@ -128,6 +131,8 @@ class TableRows(RowSource):
         if count == 0:
             return _no_rows()
         sample, places = self._table.sample_placed(count, timeout)
+        if self._reach:
+            check_reach(self._table, places, sample.lengths, self._reach)
         if self._is_clipped:
             stop = places[ROW] + sample.lengths
             places[LO] = places[ROW]
@@ -166,7 +171,12 @@ class TableRows(RowSource):
                     f"field {key!r}: pad='drop' decides which steps are anchors, and in table {self._table.name!r} the "
                     "pattern does. Use pad='edge' or 'zero' (marked in the mask), and Pattern(ends='drop', ...)."
                 )
-            if self._is_clipped or pattern is None or pattern.at == "end" or field.field.at != "anchor":
+            if self._is_clipped or field.field.at != "anchor":
+                continue
+            if pattern is None:
+                self._reach = max(self._reach, field.max_offset)
+                continue
+            if pattern.at == "end":
                 continue
             if field.max_offset > pattern.reach:
                 raise WindowError(

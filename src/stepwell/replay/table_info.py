@@ -3,12 +3,12 @@
 ::
 
     <Table replay  98,112 of 1,000,000 items  uniform  fifo  SampleToInsertRatio(4, 1000, 400)>
-      items      98,112   of 1,000,000   3 pending   0 missed
-      inserts    98,112   1,204/s        1,180/s over all
-      samples    391,936  4,816/s        4,700/s over all   61,002 items
-      deletes    0        0 dropped      0 exhausted        0 evicted
-      updates    391,900  36 missed
-      ratio      3.995    samples an insert, 4 wanted       diff 512 in (3600, 4400)
+      items    98,112   of 1,000,000 at most    3 pending                 0 evicted while pending
+      inserts  98,112   1,204/s lately          1,180/s over all
+      samples  391,936  4,816/s lately          4,700/s over all          61,002 distinct items
+      deletes  0        0 dropped               0 exhausted               0 evicted
+      updates  391,900  36 of items long gone
+      ratio    3.995    samples an insert       diff 512                  limits of diff (-400, 4400)
 """
 
 from __future__ import annotations
@@ -167,23 +167,23 @@ class TableInfo:
             (
                 "items",
                 f"{self.size:,}",
-                f"of {self.max_size:,}",
+                f"of {self.max_size:,} at most",
                 f"{self.num_pending:,} pending",
-                f"{self.num_missed:,} missed",
+                f"{self.num_missed:,} evicted while pending",
             ),
             (
                 "inserts",
                 f"{counts.inserts:,}",
-                f"{rates.inserts:,.0f}/s",
+                f"{rates.inserts:,.0f}/s lately",
                 f"{rates.overall_inserts:,.0f}/s over all",
                 "",
             ),
             (
                 "samples",
                 f"{counts.samples:,}",
-                f"{rates.samples:,.0f}/s",
+                f"{rates.samples:,.0f}/s lately",
                 f"{rates.overall_samples:,.0f}/s over all",
-                f"{counts.unique_samples:,} items",
+                f"{counts.unique_samples:,} distinct items",
             ),
             (
                 "deletes",
@@ -192,8 +192,14 @@ class TableInfo:
                 f"{counts.exhausted:,} exhausted",
                 f"{counts.evicted:,} evicted",
             ),
-            ("updates", f"{counts.updates:,}", f"{counts.missed_updates:,} missed", "", ""),
-            ("ratio", ratio, "samples an insert", f"diff {self.diff:g}", "in ({:g}, {:g})".format(*self.corridor)),
+            ("updates", f"{counts.updates:,}", f"{counts.missed_updates:,} of items long gone", "", ""),
+            (
+                "ratio",
+                ratio,
+                "samples an insert",
+                f"diff {self.diff:g}",
+                "limits of diff ({:g}, {:g})".format(*self.corridor),
+            ),
         ]
 
     def to_json(self) -> dict[str, Any]:

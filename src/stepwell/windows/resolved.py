@@ -231,7 +231,10 @@ def schema_of(store: Any) -> Schema:
         WindowError: it has none yet.
     """
     if store.schema is None:
-        raise WindowError(f"{store.path} has no features yet: they are known with its first step.")
+        raise WindowError(
+            f"{store.path} has no features yet: they are known with its first step. Write one first, or name them: "
+            "create(path, schema)."
+        )
     schema: Schema = store.schema
     return schema
 

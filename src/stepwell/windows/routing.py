@@ -8,7 +8,7 @@
     converted by a decoder    ColumnDecoder            kernel, held rows           kernel, held rows
       ... drawn a window      ColumnDecoder            the decoder, of held rows   the decoder, of held rows
     ragged                    ColumnDecoder            ColumnDecoder               ColumnDecoder
-    virtual                   VirtualColumns           VirtualColumns              VirtualColumns
+    virtual                   ComputedWindows          ComputedWindows             ComputedWindows
 
 Windows that are placed elsewhere than at the anchor (``Field(at=...)``) are never held. All sources of a field that is
 held are, so that one call of the kernel writes its mask.

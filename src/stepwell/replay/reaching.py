@@ -1,0 +1,57 @@
+"""Items without a pattern: nothing waits until the steps that their windows reach are there, so it is looked at.
+
+::
+
+    an episode that is still recorded    0 1 2 3 4 5 | not there yet
+    item of 3 steps                        [---]             fields of 3 steps: all of them are its own
+    item of 1 step                                 [-]       fields of 3 steps: two would be padding that becomes real
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import WindowError
+from stepwell.replay.records import FLAGS, HI_STEP, IS_OPEN
+
+if TYPE_CHECKING:
+    from stepwell.replay.tables import Table
+
+__all__ = ["check_reach"]
+
+# rows of the places, as the kernels have them
+PLACE_EPISODE, PLACE_ROW, PLACE_HI_STEP = 0, 2, 4
+
+
+def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArray[Any], reach: int) -> None:
+    """Refuse rows whose windows would be padded with what comes only later.
+
+    Args:
+        table: of the items.
+        places: int64 [6, n], where the items were when they were drawn.
+        lengths: int32 [n], steps of the items.
+        reach: steps that fields reach beyond an item's first one.
+
+    Raises:
+        WindowError: one reaches beyond its item and beyond what its episode, which is still recorded, has.
+    """
+    beyond = np.flatnonzero((places[PLACE_ROW] + reach >= places[PLACE_HI_STEP]) & (lengths <= reach))
+    if not len(beyond):
+        return
+    with table.lock:
+        history = table.history
+        beyond = beyond[places[PLACE_EPISODE, beyond] >= history.base]
+        records = history.records[places[PLACE_EPISODE, beyond] - history.base]
+        # also one that has gone on, and perhaps ended, since it was drawn
+        was_open = (records[:, FLAGS] & IS_OPEN != 0) | (records[:, HI_STEP] > places[PLACE_HI_STEP, beyond])
+    if was_open.any():
+        length = int(lengths[beyond[was_open]][0])
+        raise WindowError(
+            f"fields reach {reach} steps beyond an item's first one, and table {table.name!r} has an item of {length} "
+            "near the end of an episode that is still recorded: what is not there yet would be padded. Create items "
+            f"once the {reach} steps after their first one are there, or the episode has ended; or items of "
+            f'{reach + 1} steps; or read no further than they go: ReplayLoader(..., clip="item").'
+        )

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from stepwell.windows.placed import Drawing
     from stepwell.windows.resolved import ResolvedField
 
-__all__ = ["BatchBuilder", "Reader"]
+# what was read of a batch: values, what its random numbers depend on, and the memory it is in where that is page-locked
+Fetched = tuple[dict[str, Any], BatchKey, PinnedBlock | None]
+
+__all__ = ["BatchBuilder", "Fetched", "Reader"]
 
 
 class Reader(Protocol):
@@ -66,6 +69,7 @@ class BatchBuilder:
     __slots__ = (
         "_batch_size",
         "_chain",
+        "_group_pool",
         "_is_nested",
         "_is_pinned",
         "_num_bytes",
@@ -94,7 +98,11 @@ class BatchBuilder:
             samples_of(reader.fields),
             arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
         )
-        self._pool = ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
+        # who keeps a batch that was read alone keeps no more than that
+        self._pool = ArenaPool(self._num_bytes, max_free)
+        self._group_pool = (
+            self._pool if group == 1 else ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
+        )
         self._torch = import_torch() if settings.to == "torch" else None
         pins = settings.pin_memory
         self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
@@ -131,7 +139,7 @@ class BatchBuilder:
             LoaderError: it could not be read or transformed.
         """
         values, pinned = self._read(positions, key, held)
-        return self._finish(values, key, pinned)
+        return self.finish(values, key, pinned)
 
     def read_several(self, positions: Any, key: BatchKey, number: int) -> list[dict[str, Any]]:
         """Return what batches of equal size hold that are read at once: each what `read` would return of it.
@@ -146,11 +154,19 @@ class BatchBuilder:
         """
         if number == 1:
             return [self.read(positions, key)]
+        return [self.finish(*piece) for piece in self.fetch(positions, key, number)]
+
+    def fetch(self, positions: Any, key: BatchKey, number: int) -> list[Fetched]:
+        """Read batches as `read_several`, but leave what comes after reading to `finish`.
+
+        Raises:
+            LoaderError: they could not be read.
+        """
         values, pinned = self._read(positions, key, None)
         size = key.num_rows // number
         starts = range(0, key.num_rows, size)
         return [
-            self._finish({name: array[start : start + size] for name, array in values.items()}, each, pinned)
+            ({name: array[start : start + size] for name, array in values.items()}, each, pinned)
             for start, each in zip(starts, key.pieces(number), strict=True)
         ]
 
@@ -158,10 +174,16 @@ class BatchBuilder:
         size = len(positions)
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         pinned = PinnedBlock(num_bytes, self._torch) if self._is_pinned else None
-        memory = self._pool.lease(num_bytes) if pinned is None else pinned.memory
+        pool = self._pool if size <= self._batch_size else self._group_pool
+        memory = pool.lease(num_bytes) if pinned is None else pinned.memory
         return self._reader.read(positions, memory, held=held, draws=key.draws), pinned
 
-    def _finish(self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None) -> dict[str, Any]:
+    def finish(self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None) -> dict[str, Any]:
+        """Transform and wrap one of the batches that were fetched; its dict may have got more keys.
+
+        Raises:
+            LoaderError: it could not be transformed.
+        """
         if self._chain:
             values = self._chain.apply(values, key)
         if self._torch is not None:

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, RateLimitError
+from stepwell.replay.rows import Rows
 from stepwell.replay.shares import deal_rows
-from stepwell.replay.sources import Rows, RowSource
+from stepwell.replay.sources import RowSource
 from stepwell.replay.waiting import LongWait
 from stepwell.replay.weights import BetaSchedule
 
@@ -112,6 +113,7 @@ class Drawer:
         self._is_polling = is_polling
         self._is_stopped = threading.Event()
         self.progress = Progress(0, (0.0,) * len(self._sources), (0,) * len(self._sources))
+        self._one_beta = np.empty(1)
         self._begun: tuple[list[Plan], list[Rows]] | None = None
 
     def move_to(self, progress: Progress) -> None:
@@ -153,6 +155,14 @@ class Drawer:
             self._drawn(after.number - 1, parts, counts, (after,))
             for (counts, after), parts in zip(plans, parts_of, strict=True)
         ]
+
+    def take(self, rows: Rows) -> Drawn:
+        """Take rows of the only source as those of the next batch."""
+        number, owed, (taken,) = self.progress
+        self.progress, self._begun = Progress(number + 1, owed, (taken + self._batch_size,)), None
+        self._one_beta[0] = self._beta(taken)
+        parts = [rows]
+        return Drawn(number, parts, self._whole, self._weights_of(parts, self._one_beta), (self.progress,))
 
     def draw_again(self, drawn: Drawn) -> Drawn:
         """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ from stepwell.replay.batches import DrawnReader, look_up, to_numpy
 from stepwell.replay.drawing import Drawer, Drawn, Progress, TurnTaker
 from stepwell.replay.openings import open_sources
 from stepwell.replay.shares import checked_shares
+from stepwell.replay.sources import TableRows
+from stepwell.replay.speculation import MOST_AHEAD, Speculation
 from stepwell.replay.waiting import checked_timeout
 from stepwell.replay.weights import BetaSchedule
 
@@ -35,11 +38,12 @@ if TYPE_CHECKING:
     from stepwell.replay.weights import Beta
     from stepwell.store import Store
     from stepwell.windows import View
+    from stepwell.windows.live import LiveReader
 
 __all__ = ["ReplayLoader"]
 
 Built = tuple[Progress, Batch]
-Source = Inline[Any, Any, Built] | Pipeline[Any, Any, Built] | DeviceSource
+Source = Inline[Any, Any, Built] | Pipeline[Any, Any, Built] | Speculation | DeviceSource
 FORMAT = 1
 # about a state that does not fit, by what differs
 WHAT_TO_DO = {
@@ -165,14 +169,31 @@ class ReplayLoader:
         )
         # rows of several sources come source by source, and those of several batches would be mixed
         group = 1 if self._num_threads or len(self._rows) > 1 else self.settings.prefetch
+        foreseen = self._foreseeable(reader) if group == 1 else None
+        group = group if foreseen is None else MOST_AHEAD
         max_free = HELD_BATCHES + (self.settings.prefetch + self._num_threads if group == 1 else 1)
-        builder = BatchBuilder(DrawnReader(reader), self.settings, transform, max_free, group)
+        drawn_reader = DrawnReader(reader)
+        builder = BatchBuilder(drawn_reader, self.settings, transform, max_free, group)
         self._build = _Build(builder, self.settings, self._drawer)
+        self._speculate = None
+        if foreseen is not None:
+            numbers = self.settings.seed, self.settings.batch_size
+            self._speculate = partial(
+                Speculation, foreseen, self._drawer, drawn_reader, builder, self._build.one, numbers
+            )
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
         self._source: Source | None = None
         self._is_closed = False
         self._pid = os.getpid()
+
+    def _foreseeable(self, reader: LiveReader) -> TableRows | None:
+        """Return the only source where batches may be read before they are drawn, and a call costs as much as one."""
+        source = self._rows[0]
+        is_cheap = reader.is_raw and reader.num_bytes(self.settings.batch_size) <= SMALL_BYTES
+        if self._num_threads or len(self._rows) > 1 or not is_cheap or not isinstance(source, TableRows):
+            return None
+        return source if source.is_foreseeable else None
 
     @property
     def max_staleness(self) -> int:
@@ -325,6 +346,8 @@ class ReplayLoader:
             source = Pipeline(draw, self._build.one, count(), num_threads=threads, num_ahead=ahead)
             # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
             weakref.finalize(self, self._drawer.stop)
+        elif self._speculate is not None:
+            source = self._speculate()
         else:
             source = Inline(_DrawAndBuild(self._drawer, self._build), _as_it_is, repeat(None), group=prefetch)
         self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())

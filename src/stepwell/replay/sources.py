@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import OrderError, WindowError
 from stepwell.order.stream import stream_spans
+from stepwell.replay.foreseen import Foreseen
 from stepwell.replay.reaching import check_reach
+from stepwell.replay.rows import Rows, clip_places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,46 +27,6 @@ __all__ = ["NO_KEY", "RowSource", "Rows", "TableRows", "ViewRows", "joined"]
 Int64s = npt.NDArray[np.int64]
 # the key of a row that comes from no table
 NO_KEY = np.uint64(2**64 - 1)
-LO, HI_STEP, HI_FINAL, ROW = 3, 4, 5, 2
-
-
-class Rows(NamedTuple):
-    """Rows drawn from a source.
-
-    Args:
-        places: int64 [6, n].
-        keys: uint64 [n], `NO_KEY` where there is no item.
-        probabilities: float64 [n], of being drawn.
-        priorities: float64 [n].
-        times_sampled: int32 [n].
-        table_size: int64 [n], items or anchors there were to draw from.
-    """
-
-    places: Int64s
-    keys: npt.NDArray[np.uint64]
-    probabilities: npt.NDArray[np.float64]
-    priorities: npt.NDArray[np.float64]
-    times_sampled: npt.NDArray[np.int32]
-    table_size: Int64s
-
-    def pieces(self, number: int) -> list[Rows]:
-        """Return the rows in equal pieces, one after the other."""
-        size = len(self.keys) // number
-        # kernels are compiled for places that are contiguous
-        places = np.ascontiguousarray(self.places.reshape(6, number, size).transpose(1, 0, 2))
-        columns = [column.reshape(number, size) for column in self[1:]]
-        return [Rows(*each) for each in zip(places, *columns, strict=True)]
-
-    def part(self, start: int, stop: int) -> Rows:
-        """Return some of the rows."""
-        return Rows(
-            np.ascontiguousarray(self.places[:, start:stop]),
-            self.keys[start:stop],
-            self.probabilities[start:stop],
-            self.priorities[start:stop],
-            self.times_sampled[start:stop],
-            self.table_size[start:stop],
-        )
 
 
 class RowSource(ABC):
@@ -134,10 +96,7 @@ class TableRows(RowSource):
         if self._reach:
             check_reach(self._table, places, sample.lengths, self._reach)
         if self._is_clipped:
-            stop = places[ROW] + sample.lengths
-            places[LO] = places[ROW]
-            np.minimum(places[HI_STEP], stop, out=places[HI_STEP])
-            np.minimum(places[HI_FINAL], stop, out=places[HI_FINAL])
+            clip_places(places, sample.lengths)
         return Rows(
             places,
             sample.keys,
@@ -146,6 +105,19 @@ class TableRows(RowSource):
             sample.times_sampled,
             sample.table_size,
         )
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether what is drawn next depends on nothing but which items are there."""
+        return self._table.is_foreseeable
+
+    def draw_foreseen(self, foreseen: Foreseen) -> Rows | None:
+        """Draw items as `draw`, selected before where nothing changed; None: none, as somebody would have to wait."""
+        return self._table.draw_foreseen(foreseen)
+
+    def foresee(self, count: int, most: int) -> Foreseen:
+        """Return what selects batches of ``count`` rows, up to ``most`` together, for `draw_foreseen`."""
+        return Foreseen(count, most, is_clipped=self._is_clipped)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,60 @@
+"""Rows that were drawn from a source: where they lie, and what is told of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Rows", "clip_places"]
+
+Int64s = npt.NDArray[np.int64]
+LO, HI_STEP, HI_FINAL, ROW = 3, 4, 5, 2
+
+
+class Rows(NamedTuple):
+    """Rows drawn from a source.
+
+    Args:
+        places: int64 [6, n].
+        keys: uint64 [n], `NO_KEY` where there is no item.
+        probabilities: float64 [n], of being drawn.
+        priorities: float64 [n].
+        times_sampled: int32 [n].
+        table_size: int64 [n], items or anchors there were to draw from.
+    """
+
+    places: Int64s
+    keys: npt.NDArray[np.uint64]
+    probabilities: npt.NDArray[np.float64]
+    priorities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    table_size: Int64s
+
+    def pieces(self, number: int) -> list[Rows]:
+        """Return the rows in equal pieces, one after the other."""
+        size = len(self.keys) // number
+        # kernels are compiled for places that are contiguous
+        places = np.ascontiguousarray(self.places.reshape(6, number, size).transpose(1, 0, 2))
+        columns = [column.reshape(number, size) for column in self[1:]]
+        return [Rows(*each) for each in zip(places, *columns, strict=True)]
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return some of the rows."""
+        return Rows(
+            np.ascontiguousarray(self.places[:, start:stop]),
+            self.keys[start:stop],
+            self.probabilities[start:stop],
+            self.priorities[start:stop],
+            self.times_sampled[start:stop],
+            self.table_size[start:stop],
+        )
+
+
+def clip_places(places: Int64s, lengths: npt.NDArray[np.int32]) -> None:
+    """Let places end with the steps of their items."""
+    stop = places[ROW] + lengths
+    places[LO] = places[ROW]
+    np.minimum(places[HI_STEP], stop, out=places[HI_STEP])
+    np.minimum(places[HI_FINAL], stop, out=places[HI_FINAL])

@@ -113,7 +113,8 @@ class ReplayLoader:
         An iterator that never ends: ``for`` may be left and entered again, and goes on. One consumer thread, of the
         process that made it. With a table's seed, the same steps and the same updates between the same batches give the
         same batches, if ``threads=0``. A batch that could not be drawn in time raises RateLimitError, and the next call
-        tries again. Memory of batches is recycled once nobody holds an array of it.
+        tries again. Memory of batches is recycled once nobody holds an array of it;
+        up to 8 small ones may share it.
     """
 
     def __init__(

@@ -395,6 +395,23 @@ def test_items_without_a_pattern_are_not_padded_with_what_comes_later(store: ste
     writer.close()
 
 
+def test_a_uniform_table_without_a_pattern_is_not_padded_with_what_comes_later(store: stepwell.Store) -> None:
+    table = Table(store, pattern=None)
+    with store.writer() as writer:
+        ids = [writer.append(observation=[9, t], reward=0) for t in range(4)]
+        keys = table.create_item(ids[:3])
+        loader = ReplayLoader(table, {"window": Field("observation", range(3))}, batch_size=2)
+        for _ in range(3):
+            next(loader)
+        table.delete(keys)
+        table.create_item(ids[3], length=1)
+        with pytest.raises(WindowError, match="still recorded"):
+            next(loader)
+        writer.append(observation=[9, 4], reward=0)
+        writer.append(observation=[9, 5], reward=0)
+        assert next(loader)["window"][0, :, 1].tolist() == [3, 4, 5]
+
+
 def test_a_view_that_grew_is_told_from_the_one_of_a_state_and_what_to_do(offline: stepwell.Store) -> None:
     loader = ReplayLoader(View(offline), batch_size=2)
     next(loader)

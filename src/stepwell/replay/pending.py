@@ -11,9 +11,12 @@ import numpy.typing as npt
 from stepwell.replay.records import LO
 
 if TYPE_CHECKING:
-    from stepwell.replay.matching import Past
+    from collections.abc import Sequence
 
-__all__ = ["Pending", "still_there"]
+    from stepwell.replay.matching import Past
+    from stepwell.replay.samples import Sample
+
+__all__ = ["Pending", "still_there", "still_there_samples"]
 
 Ints = npt.NDArray[np.int64]
 LEAST_TRIMMED = 1024
@@ -95,3 +98,9 @@ def still_there(history: Past, episodes: Ints, rows: Ints) -> npt.NDArray[np.boo
     is_there = lines >= 0
     is_there[is_there] = rows[is_there] >= history.records[lines[is_there], LO]
     return is_there
+
+
+def still_there_samples(history: Past, samples: Sequence[Sample]) -> list[Sample]:
+    """Return the rows of samples whose steps were not evicted, without samples that have none left."""
+    parts = (each.part(still_there(history, each.episodes, each.rows)) for each in samples)
+    return [part for part in parts if len(part.keys)]

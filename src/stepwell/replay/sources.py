@@ -109,7 +109,7 @@ class TableRows(RowSource):
     @property
     def is_foreseeable(self) -> bool:
         """Whether what is drawn next depends on nothing but which items are there."""
-        return self._table.is_foreseeable
+        return not self._reach and self._table.is_foreseeable
 
     def draw_foreseen(self, foreseen: Foreseen) -> Rows | None:
         """Draw items as `draw`, selected before where nothing changed; None: none, as somebody would have to wait."""

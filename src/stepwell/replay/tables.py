@@ -29,7 +29,7 @@ from stepwell.replay.history import History
 from stepwell.replay.intake import Intake
 from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
 from stepwell.replay.patterns import EVERY_STEP, Pattern
-from stepwell.replay.pending import still_there
+from stepwell.replay.pending import still_there_samples
 from stepwell.replay.priorities import checked_keys, checked_priorities, checked_updates
 from stepwell.replay.samples import Sample, checked_count, joined_samples
 from stepwell.replay.selectors import Selector
@@ -213,12 +213,8 @@ class Table:
         if num:
             self._changes.announce()
         if self._drawn:
-            self._drawn = [part for sample in self._drawn if len((part := self._kept(sample)).keys)]
+            self._drawn = still_there_samples(self.history, self._drawn)
         return num
-
-    def _kept(self, sample: Sample) -> Sample:
-        """Return the rows of a sample whose steps are still there."""
-        return sample.part(still_there(self.history, sample.episodes, sample.rows))
 
     def create_item(
         self, steps: Any, length: Any = None, priority: Any = None, *, timeout: float | None = None

@@ -9,7 +9,7 @@ import pytest
 
 import stepwell
 from stepwell import Array
-from stepwell.errors import RateLimitError
+from stepwell.errors import RateLimitError, TableError
 from stepwell.replay.limiters import SampleToInsertRatio
 from stepwell.replay.tables import Table
 from stepwell.replay.writing import TableTarget, TableWriter
@@ -52,6 +52,11 @@ def test_a_step_that_no_limiter_lets_in_is_refused_and_not_written(store: stepwe
     table.sample(2)
     writer.append(x=0.0)
     writer.close()
+
+
+def test_a_time_out_that_is_no_number_of_seconds_is_refused(store: stepwell.Store) -> None:
+    with store.writer() as writer, pytest.raises(TableError, match="timeout=nan"):
+        TableWriter(writer, Table(store), timeout=float("nan"))
 
 
 def test_a_writer_waits_until_a_learner_in_another_thread_has_drawn(store: stepwell.Store) -> None:

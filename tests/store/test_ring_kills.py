@@ -21,6 +21,8 @@ from stepwell.store import Store
 
 KILLS = int(os.environ.get("STEPWELL_RING_KILLS", "30"))
 CAPACITY = 60
+# between the steps of one writer and those of another
+FAR = 1_000_000
 SCHEMA = Schema({"count": Array((), "int64"), "values": Array(3, "int64", final=True), "note": Bytes()})
 # steps in the store, written by one store of the processor: a kill leaves the old number or the new one
 Count: TypeAlias = "memoryview[int]"
@@ -114,6 +116,36 @@ def test_kills_at_any_moment_lose_nothing_and_a_table_goes_on(tmp_path: Path) ->
         assert batch["count"].min() >= recorded[0] - CAPACITY
     assert stepwell.open(store.path).verify(deep=True).is_ok
     assert recorded[0] > 10 * CAPACITY, "the ring did not go round"
+
+
+def test_a_kill_of_several_writers_leaves_the_newest_steps_of_each(tmp_path: Path) -> None:
+    store, moments = make(tmp_path), random.Random(1)
+    recorded = [shared_count() for _ in range(3)]
+    for number, count in enumerate(recorded):
+        count[0] = number * FAR
+    for kill in range(6):
+        before = [count[0] for count in recorded]
+        children = [fork_writer(store.path, count, 10 * kill + number) for number, count in enumerate(recorded)]
+        deadline = time.monotonic() + 60
+        while any(count[0] < start + 1 for count, start in zip(recorded, before, strict=True)):
+            assert time.monotonic() < deadline
+        time.sleep(moments.random() * 0.05)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        shown = stepwell.open(store.path)
+        seen = np.concatenate([episode["count"] for episode in shown])
+        total = sum(count[0] % FAR for count in recorded)
+        assert min(CAPACITY, total) <= len(seen) <= min(CAPACITY, total + 3)
+        for number, count in enumerate(recorded):
+            mine = seen[seen // FAR == number]
+            last = int(mine[-1]) + 1 if len(mine) else count[0]
+            assert last - count[0] in (0, 1)
+            assert mine.tolist() == list(range(last - len(mine), last))
+            count[0] = last
+    assert all(count[0] % FAR > CAPACITY for count in recorded)
+    assert shown.verify(deep=True).is_ok
 
 
 def goes_round(path: Path, recorded: Count) -> None:

@@ -2,7 +2,7 @@
 
 A sealed segment keeps its own: moments and quantiles in ``segment.json`` for people, everything with the sketches in
 ``statistics.npz`` for merging. A selection merges those of segments that it holds whole, and reads the rows of the
-others.
+others. Segments of a ring have none: most would go before anybody asks for them.
 """
 
 from __future__ import annotations

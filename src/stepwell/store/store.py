@@ -395,7 +395,7 @@ class Store:
 
         Args:
             episodes: indices, a slice or a bool mask of episodes; default all. Whole segments are merged from what was
-                computed when they were sealed, the rest is computed from the data.
+                computed when they were sealed, the rest is computed from the data; of a ring all is.
             names: of the features; default all that have statistics.
         """
         from stepwell.store.statistics import aggregate

@@ -151,7 +151,7 @@ def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:
     with open(path, "rb", buffering=0) as file:
         if sync:
             os.fsync(file.fileno())
-        buffer = bytearray(CHUNK_BYTES)
+        buffer = bytearray(max(1, min(CHUNK_BYTES, os.fstat(file.fileno()).st_size)))
         view = memoryview(buffer)
         while got := file.readinto(buffer):
             checksum = zlib.crc32(view[:got], checksum)

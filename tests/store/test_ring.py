@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,7 @@ from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import EPISODE_DTYPE, Store, Writer
 from stepwell.store.capacity import Capacity, fixed_row_bytes
 from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
+from stepwell.store.store import TICK_SECONDS
 from stepwell.windows import Field, View, WindowReader
 
 SCHEMA = Schema({"obs": Array((), "int64", final=True), "act": Array((), "int64")})
@@ -207,6 +211,31 @@ def test_a_length_is_stable_until_a_refresh_however_late_the_table_is_asked_for(
         for one in (reader, late):
             assert (len(one), one.num_steps) == (1, 12)
         assert steps(reader) == steps(late) == list(range(45, 60))
+
+
+def test_a_refresh_that_finds_nothing_or_one_step_opens_no_file_and_lists_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path, 25)
+    with store.writer() as writer:
+        record(writer, range(58), truncated=True)
+        record(writer, range(58, 60))
+        for thread in threading.enumerate():
+            if thread.name == "stepwell-seal":
+                thread.join()
+        # until the directory's time stamp can be trusted
+        time.sleep(2 * TICK_SECONDS)
+        reader = stepwell.open(store.path, mode="r")
+        with monkeypatch.context() as patch:
+            for name in ("open", "listdir", "scandir"):
+                patch.setattr(os, name, lambda *_, **__: pytest.fail("a file was looked at"))
+            assert not reader.refresh()
+            assert reader.num_steps == 25
+            writer.append(obs=60, act=60)
+            assert reader.refresh()
+            assert reader.num_steps == 25
+            assert reader.episodes.length[-1] == 3
+            assert not reader.refresh()
 
 
 def test_a_long_episode_is_cut_into_pieces_and_loses_no_transition(tmp_path: Path) -> None:

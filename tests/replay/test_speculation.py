@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell.errors import RateLimitError
+from stepwell.errors import LoaderError, RateLimitError
 from stepwell.replay import Pattern, ReplayLoader, SampleToInsertRatio, Table, transition_fields
 from stepwell.replay.speculation import MOST_AHEAD
 
@@ -198,3 +198,16 @@ def test_nothing_is_read_ahead_of_tables_whose_draws_depend_on_more(table, optio
     loader = ReplayLoader(Table(table.store, **options), batch_size=BATCH)
     assert loader._speculate is None
     next(loader)
+
+
+def test_a_batch_that_can_be_read_comes_although_a_later_one_cannot(table, monkeypatch):
+    loader, plain = (ReplayLoader(Table(table.store), batch_size=BATCH) for _ in range(2))
+    plain._speculate = None
+    for number in range(12):
+        if number == 3:
+
+            def fail(*_):
+                raise LoaderError("a row of a later batch is gone.")
+
+            monkeypatch.setattr(type(loader._source._builder), "fetch", fail)
+        np.testing.assert_array_equal(next(loader)["action"], next(plain)["action"])

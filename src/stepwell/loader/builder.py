@@ -163,6 +163,8 @@ class BatchBuilder:
             LoaderError: they could not be read.
         """
         values, pinned = self._read(positions, key, None)
+        if number == 1:
+            return [(values, key, pinned)]
         size = key.num_rows // number
         starts = range(0, key.num_rows, size)
         return [

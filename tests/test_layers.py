@@ -20,6 +20,8 @@ LAYERS = (
     ("loader",),
     ("replay",),
     ("recorders",),
+    ("formats",),
+    ("lerobot",),
     ("cli",),
 )
 FLOOR = {part: floor for floor, row in enumerate(LAYERS) for part in row}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RateLimitError,
         ReadOnlyError,
         SchemaError,
+        SegmentGoneError,
         StateError,
         StepError,
         StepwellError,
@@ -56,8 +57,8 @@ _HOMES = {
     "stepwell.codecs.video_files": "VideoFile",
     "stepwell.errors": (
         "CorruptSegmentError DecodeError DiskFullError EncodeError EpisodeNotFoundError FeatureNotFoundError "
-        "LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError StateError StepError "
-        "StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
+        "LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError SegmentGoneError "
+        "StateError StepError StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
     ),
     "stepwell.loader": "Batch Loader WindowDataset",
@@ -72,7 +73,7 @@ _HOMES = {
     "stepwell.windows": "Field View",
 }
 # without an import statement of their own: stepwell.transforms.RandomCrop
-_PACKAGES = ("codecs", "order", "replay", "transforms")
+_PACKAGES = ("codecs", "formats", "lerobot", "order", "replay", "transforms")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 # what stands on an optional package is not among them: a star import must not fail for want of it
@@ -107,6 +108,7 @@ __all__ = [
     "ReplayLoader",
     "Schema",
     "SchemaError",
+    "SegmentGoneError",
     "SequentialCodec",
     "StateError",
     "StepError",

@@ -1,0 +1,23 @@
+"""Formats: data sets of other systems, read in place or taken into a store; each reader is found by looking."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# the modules of names, loaded on first use
+_HOMES: dict[str, str] = {}
+
+__all__: list[str] = []
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -58,7 +58,8 @@ _HOMES = {
     "stepwell.errors": (
         "CorruptSegmentError DecodeError DiskFullError EncodeError EpisodeNotFoundError FeatureNotFoundError "
         "LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError SegmentGoneError "
-        "StateError StepError StepwellError StoreBusyError StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
+        "StateError StepError StepwellError StoreBusyError "
+        "StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
     ),
     "stepwell.loader": "Batch Loader WindowDataset",

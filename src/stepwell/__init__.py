@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from stepwell.codecs.video_files import VideoFile
     from stepwell.errors import (
         CorruptSegmentError,
+        DatasetNotFoundError,
         DecodeError,
         DiskFullError,
         EncodeError,
         EpisodeNotFoundError,
         FeatureNotFoundError,
+        FormatError,
         LoaderError,
         MissingDependencyError,
         OrderError,
@@ -56,8 +58,8 @@ _HOMES = {
     "stepwell.codecs": "Codec Decoder SequentialCodec register_codec",
     "stepwell.codecs.video_files": "VideoFile",
     "stepwell.errors": (
-        "CorruptSegmentError DecodeError DiskFullError EncodeError EpisodeNotFoundError FeatureNotFoundError "
-        "LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError SegmentGoneError "
+        "CorruptSegmentError DatasetNotFoundError DecodeError DiskFullError EncodeError EpisodeNotFoundError "
+        "FeatureNotFoundError FormatError LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError SegmentGoneError "
         "StateError StepError StepwellError StoreBusyError "
         "StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
@@ -87,6 +89,7 @@ __all__ = [
     "Codec",
     "ConvertReport",
     "CorruptSegmentError",
+    "DatasetNotFoundError",
     "DecodeError",
     "Decoder",
     "DiskFullError",
@@ -97,6 +100,7 @@ __all__ = [
     "EpisodeNotFoundError",
     "Feature",
     "FeatureNotFoundError",
+    "FormatError",
     "Field",
     "Image",
     "Loader",

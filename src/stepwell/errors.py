@@ -8,6 +8,8 @@
     ├── StepError                (ValueError)         a step that does not fit the schema, refused before it is written
     ├── EpisodeNotFoundError     (KeyError)           no such episode
     ├── StoreNotFoundError       (FileNotFoundError)  no store at this path
+    ├── DatasetNotFoundError     (FileNotFoundError)  no data set of another system at this path or address
+    ├── FormatError              (ValueError)         a data set of another system that is not as its format says
     ├── SegmentGoneError         (FileNotFoundError)  a segment that was evicted or compacted since the last refresh
     ├── StoreExistsError         (FileExistsError)    a store is there already
     ├── StoreVersionError        (ValueError)         written by a newer stepwell
@@ -30,11 +32,13 @@
 
 __all__ = [
     "CorruptSegmentError",
+    "DatasetNotFoundError",
     "DecodeError",
     "DiskFullError",
     "EncodeError",
     "EpisodeNotFoundError",
     "FeatureNotFoundError",
+    "FormatError",
     "LoaderError",
     "MissingDependencyError",
     "OrderError",
@@ -82,6 +86,14 @@ class EpisodeNotFoundError(StepwellError, KeyError):
 
 class StoreNotFoundError(StepwellError, FileNotFoundError):
     """No store at this path."""
+
+
+class DatasetNotFoundError(StepwellError, FileNotFoundError):
+    """No data set of another system at this path or address; the message says where it was looked for."""
+
+
+class FormatError(StepwellError, ValueError):
+    """A data set of another system is not as its format says; the message names the file."""
 
 
 class SegmentGoneError(StepwellError, FileNotFoundError):

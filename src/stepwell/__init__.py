@@ -59,8 +59,8 @@ _HOMES = {
     "stepwell.codecs.video_files": "VideoFile",
     "stepwell.errors": (
         "CorruptSegmentError DatasetNotFoundError DecodeError DiskFullError EncodeError EpisodeNotFoundError "
-        "FeatureNotFoundError FormatError LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError SchemaError SegmentGoneError "
-        "StateError StepError StepwellError StoreBusyError "
+        "FeatureNotFoundError FormatError LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError "
+        "SchemaError SegmentGoneError StateError StepError StepwellError StoreBusyError "
         "StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
     ),
@@ -100,8 +100,8 @@ __all__ = [
     "EpisodeNotFoundError",
     "Feature",
     "FeatureNotFoundError",
-    "FormatError",
     "Field",
+    "FormatError",
     "Image",
     "Loader",
     "LoaderError",

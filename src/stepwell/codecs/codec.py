@@ -31,6 +31,8 @@ _BUILT_IN = {
     "video": "video",
     "delta": "delta",
     "lz4": "lz4",
+    "video-file": "video_in_files",
+    "parquet-image": "parquet_images",
 }
 
 

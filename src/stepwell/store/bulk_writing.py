@@ -1,0 +1,247 @@
+"""A new store of rows that come many episodes at a time: columns go into the files of sealed segments as they are.
+
+A `Writer` commits step by step, so that a kill loses nothing; here nothing is there until all of it is, and an episode
+costs its record and its line of metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StepError
+from stepwell.schema import Schema
+from stepwell.store.building import built_store
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.ids import step_id
+from stepwell.store.layout import EPISODES, METADATA, SEGMENTS, STORE_JSON, new_tag, replace_file
+from stepwell.store.manifests import seal_json
+from stepwell.store.npy import header_bytes
+from stepwell.store.records import SEGMENT_BYTES, StoreRecord
+from stepwell.store.sealing import write_manifest
+from stepwell.store.segment_writer import encode_metadata
+
+__all__ = ["Blobs", "EpisodeBlock", "write_store"]
+
+OFFSET = np.dtype("<u8")
+BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blobs:
+    """Encoded rows back to back.
+
+    Args:
+        data: uint8 [n], C-contiguous.
+        sizes: int64 [rows], bytes of each; their sum is n.
+    """
+
+    data: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeBlock:
+    """Whole episodes that follow each other.
+
+    Args:
+        lengths: int64 [episodes], steps of each.
+        columns: every feature's rows: an array [rows, *shape] of its dtype where it is raw, `Blobs` where it is not.
+        metadata: what is said of each episode.
+    """
+
+    lengths: npt.NDArray[np.int64]
+    columns: Mapping[str, npt.NDArray[Any] | Blobs]
+    metadata: Sequence[Mapping[str, Any]]
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    blocks: Iterable[EpisodeBlock],
+    *,
+    fps: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> None:
+    """Write a new store; it appears whole, at the end, or not at all.
+
+    Its segments have no statistics of their own: they are computed when they are asked for. Encoded rows are taken on
+    trust. Nothing waits for the disk: a loss of power may damage it, a kill cannot.
+
+    Args:
+        path: of its directory.
+        schema: its features, none of them with a final row's value.
+        blocks: whole episodes, in order; one block is in memory at a time.
+        fps: steps a second, or None.
+        metadata: of the store, JSON types.
+        segment_bytes: a new segment is begun after the first block beyond this size.
+
+    Raises:
+        StoreExistsError: something is at the path already.
+        StepError: columns that do not fit the schema or the lengths.
+        DiskFullError: no space.
+
+    Example:
+        >>> import tempfile, stepwell
+        >>> path = f"{tempfile.mkdtemp()}/a.well"
+        >>> block = EpisodeBlock(np.array([2, 1]), {"action": np.arange(3, dtype="f4")}, [{}, {"task": "lift"}])
+        >>> write_store(path, stepwell.Schema({"action": stepwell.Array()}), [block])
+        >>> [episode["action"].tolist() for episode in stepwell.open(path, mode="r")]
+        [[0.0, 1.0], [2.0]]
+    """
+    record = StoreRecord(schema=schema, fps=fps, metadata=dict(metadata or {}), segment_bytes=segment_bytes)
+    with built_store(path) as target:
+        segment: _Segment | None = None
+        ordinal = 0
+        try:
+            for block in blocks:
+                if segment is None:
+                    segment = _Segment(f"{target}/{SEGMENTS}/{ordinal:08d}-{new_tag()}", schema, ordinal)
+                    ordinal += 1
+                segment.add(block)
+                if segment.num_bytes > segment_bytes:
+                    segment.seal()
+                    segment = None
+            if segment is not None:
+                segment.seal()
+        finally:
+            if segment is not None:
+                segment.close()
+        replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()), sync=False)
+
+
+class _Segment:
+    """The files of one segment, written from front to back."""
+
+    def __init__(self, directory: str, schema: Schema, ordinal: int) -> None:
+        os.mkdir(directory)
+        self._directory, self._schema, self._ordinal = directory, schema, ordinal
+        self._columns: dict[str, _RawFile | _BlobFiles] = {
+            name: (
+                _RawFile(f"{directory}/{name}.npy", feature.np_dtype, feature.fixed_shape)
+                if feature.is_raw
+                else _BlobFiles(f"{directory}/{name}")
+            )
+            for name, feature in schema.items()
+        }
+        self._records = _RawFile(f"{directory}/{EPISODES}", EPISODE_DTYPE, ())
+        self._metadata = open(f"{directory}/{METADATA}", "xb")  # noqa: SIM115  closed by close()
+        self._num_rows = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows so far."""
+        return sum(column.num_bytes for column in self._columns.values())
+
+    def add(self, block: EpisodeBlock) -> None:
+        """Append whole episodes."""
+        num_rows = int(block.lengths.sum())
+        self._check(block, num_rows)
+        for name, column in self._columns.items():
+            column.write(block.columns[name])  # type: ignore[arg-type]  # checked above
+        self._records.write(self._records_of(block))
+        self._metadata.write(b"".join(map(encode_metadata, block.metadata)))
+        self._num_rows += num_rows
+
+    def seal(self) -> None:
+        """Finish the files and write the manifest."""
+        self.close()
+        write_manifest(self._directory, self._schema, sync=False, has_statistics=False)
+
+    def close(self) -> None:
+        """Close the files."""
+        for column in (*self._columns.values(), self._records):
+            column.close()
+        self._metadata.close()
+
+    def _check(self, block: EpisodeBlock, num_rows: int) -> None:
+        if len(block.metadata) != len(block.lengths):
+            raise StepError(f"{len(block.metadata)} metadata for {len(block.lengths)} episodes. Give one each.")
+        for name, feature in self._schema.items():
+            values = block.columns.get(name)
+            is_right = (
+                isinstance(values, np.ndarray)
+                and values.dtype == feature.np_dtype
+                and values.shape == (num_rows, *feature.fixed_shape)
+                if feature.is_raw
+                else isinstance(values, Blobs) and len(values) == num_rows and values.sizes.sum() == len(values.data)
+            )
+            if not is_right:
+                raise StepError(
+                    f"feature {name!r}: got {_described(values)} for {num_rows} rows of {feature!r}. "
+                    "Give an array of its dtype and shape, or Blobs where it is encoded."
+                )
+
+    def _records_of(self, block: EpisodeBlock) -> npt.NDArray[Any]:
+        records = np.zeros(len(block.lengths), EPISODE_DTYPE)
+        records["length"] = records["rows"] = block.lengths
+        records["start"] = self._num_rows + np.cumsum(block.lengths) - block.lengths
+        records["origin"] = records["start"] + step_id(self._ordinal, 0)
+        records["time_ns"] = time.time_ns()
+        return records
+
+
+def _described(values: Any) -> str:
+    if isinstance(values, np.ndarray):
+        return f"an array of {values.dtype} and shape {values.shape}"
+    return "nothing" if values is None else f"{type(values).__name__} of {len(values)} rows"
+
+
+class _RawFile:
+    """A ``.npy`` file whose rows come in order; the header is written again when their number is known."""
+
+    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._dtype, self._shape = dtype, shape
+        self._file = open(path, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115  closed by close()
+        self._file.write(header_bytes(dtype, shape, 0))
+        self._num_rows = 0
+        self.num_bytes = 0
+
+    def write(self, values: npt.NDArray[Any]) -> None:
+        """Append rows [n, *shape]."""
+        self._file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        self._num_rows += len(values)
+        self.num_bytes += values.nbytes
+
+    def close(self) -> None:
+        """Write the header and close."""
+        if not self._file.closed:
+            self._file.seek(0)
+            self._file.write(header_bytes(self._dtype, self._shape, self._num_rows))
+            self._file.close()
+
+
+class _BlobFiles:
+    """The offsets and the bytes of an encoded column."""
+
+    def __init__(self, stem: str) -> None:
+        self._offsets = _RawFile(f"{stem}.npy", OFFSET, ())
+        self._offsets.write(np.zeros(1, OFFSET))
+        self._blobs = open(f"{stem}.bin", "xb", buffering=BUFFER_BYTES)  # noqa: SIM115  closed by close()
+        self._end = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of rows and offsets so far."""
+        return self._end + self._offsets.num_bytes
+
+    def write(self, blobs: Blobs) -> None:
+        """Append encoded rows."""
+        self._offsets.write(self._end + np.cumsum(blobs.sizes, dtype=OFFSET))
+        self._blobs.write(blobs.data.data)
+        self._end += len(blobs.data)
+
+    def close(self) -> None:
+        """Close both files."""
+        self._offsets.close()
+        self._blobs.close()

@@ -1,0 +1,117 @@
+"""Reading the small files of ``meta/``: JSON, JSON lines, columns of parquet; what is wrong in them is a FormatError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError, MissingDependencyError
+
+__all__ = ["WHAT_TO_DO", "number_column", "open_parquet", "read_columns", "read_json", "read_json_lines"]
+
+WHAT_TO_DO = 'Download or write the dataset again; "stepwell verify" says what else is wrong.'
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        FormatError: it is missing, cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is not JSON: {error}. {WHAT_TO_DO}") from error
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON object a line; empty lines are left out.
+
+    Raises:
+        FormatError: it is missing, cannot be read, or a line is no JSON object.
+    """
+    records = []
+    # not splitlines(), which also cuts at separators that may stand in a task's text
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{path}, line {number} is not JSON: {error}. {WHAT_TO_DO}") from error
+        if not isinstance(record, dict):
+            raise FormatError(f"{path}, line {number} is a JSON {type(record).__name__}. Allowed: an object.")
+        records.append(record)
+    return records
+
+
+def open_parquet(path: Path) -> Any:
+    """Return the ``pyarrow.parquet.ParquetFile`` of a file, its footer read.
+
+    Raises:
+        FormatError: it is missing or no parquet file.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingDependencyError.of("pyarrow", "lerobot") from error
+    try:
+        return ParquetFile(path, pre_buffer=False)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
+    except _parquet_errors() as error:
+        raise FormatError(f"{path} is not a parquet file, or an unfinished one: {error}. {WHAT_TO_DO}") from error
+
+
+def read_columns(file: Any, path: Path, names: Sequence[str]) -> Any:
+    """Return columns of an open parquet file as a ``pyarrow.Table``, read by one thread.
+
+    Raises:
+        FormatError: a column is missing or cannot be read.
+    """
+    for name in names:
+        if name not in file.schema_arrow.names:
+            raise FormatError(f"{path} has no column {name!r}. {WHAT_TO_DO}")
+    try:
+        return file.read(columns=list(names), use_threads=False)
+    except _parquet_errors() as error:
+        raise FormatError(f"{path} cannot be read: {error}. {WHAT_TO_DO}") from error
+
+
+def number_column(table: Any, name: str, dtype: npt.DTypeLike, path: Path) -> npt.NDArray[Any]:
+    """Return a column of numbers of a ``pyarrow.Table`` as an array of a dtype that holds each value exactly.
+
+    Raises:
+        FormatError: it has a value that is missing, not a number or not exact in this dtype.
+    """
+    import pyarrow as pa
+
+    column = table.column(name)
+    try:
+        if column.null_count:
+            raise ValueError(f"{column.null_count} of {len(column)} values are missing")
+        return np.asarray(column.cast(pa.from_numpy_dtype(np.dtype(dtype))).to_numpy())
+    except _parquet_errors() as error:
+        raise FormatError(f"{path}: column {name!r} is not {np.dtype(dtype)}: {error}. {WHAT_TO_DO}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}. {WHAT_TO_DO}") from error
+
+
+def _parquet_errors() -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises on files that are no parquet, damaged or of other types."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)

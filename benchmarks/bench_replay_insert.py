@@ -43,6 +43,9 @@ RING, BATCH = 100_000, 256
 SLOW = 1000
 IDLE, BESIDE, ELSEWHERE = "nobody records", "another process records", "a writer of another store"
 PACED = f"{BESIDE} {SLOW:,} steps/s"
+# the same, by a table that looks at the store at most once in so many seconds
+SELDOM = 0.01
+RARELY, PACED_RARELY = f"{BESIDE}, followed each 10 ms", f"{PACED}, followed each 10 ms"
 # records into the store argv[1], argv[2] steps a second (0: as many as it can), while the byte of the file argv[3] is 1
 WRITER = """
 import sys, time
@@ -144,16 +147,26 @@ def _drawing(settings: Settings, transitions: Transitions) -> Iterator[Row]:
         }
         draw, awake = _drawn(here, transitions), Awake()
         contenders = {name: awake.during(draw, writers.get(name)) for name in (IDLE, *writers)}
+        rare = _drawn(here, transitions, follow_seconds=SELDOM)
+        contenders |= {RARELY: awake.during(rare, writers[BESIDE]), PACED_RARELY: awake.during(rare, writers[PACED])}
         rates = time_rounds(contenders, settings)
-    asked = ((PACED, IDLE, 0.9), (BESIDE, IDLE, 0.9), (ELSEWHERE, IDLE, None), (BESIDE, ELSEWHERE, 0.9))
+    asked = (
+        (PACED, IDLE, 0.9),
+        (PACED_RARELY, IDLE, 0.9),
+        (BESIDE, IDLE, 0.9),
+        (RARELY, IDLE, 0.9),
+        (ELSEWHERE, IDLE, None),
+        (BESIDE, ELSEWHERE, 0.9),
+        (RARELY, ELSEWHERE, 0.9),
+    )
     for name, theirs, target in asked:
         case = f"drawing while {name}, beside {theirs}"
         yield compare(NAME, case, rates, ours=name, theirs=theirs, unit="transitions/s", target=target)
 
 
-def _drawn(store: stepwell.Store, transitions: Transitions) -> Work:
+def _drawn(store: stepwell.Store, transitions: Transitions, *, follow_seconds: float = 0.0) -> Work:
     targets = transition_fields()
-    table = Table(store, max_size=len(transitions.reward))
+    table = Table(store, max_size=len(transitions.reward), follow_seconds=follow_seconds)
     batches = iter(ReplayLoader(table, targets.fields, batch_size=BATCH, transform=targets.transform))
 
     def draw() -> float:

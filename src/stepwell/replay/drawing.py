@@ -170,6 +170,9 @@ class Drawer:
         Raises:
             RateLimitError: the rows did not come in time.
         """
+        for source in self._sources:
+            if source.table is not None:
+                source.table.follow()
         starts = [taken - count for taken, count in zip(drawn.afters[-1].taken, drawn.counts, strict=True)]
         parts = [self._wait_for(*each) for each in zip(self._sources, starts, drawn.counts, strict=True)]
         return self._drawn(drawn.number, parts, drawn.counts, drawn.afters)

@@ -45,6 +45,7 @@ class TableSettings:
     limiter: Limiter
     pattern: Pattern | None
     seed: int
+    follow_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not _is_file_name(self.name):
@@ -56,6 +57,9 @@ class TableSettings:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise TableError(f"{key}={value!r} of table {self.name!r} must be a whole number, at least {least}.")
+        seconds = self.follow_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+            raise TableError(f"follow_seconds={seconds!r} of table {self.name!r}: allowed are seconds, 0 or more.")
         if not isinstance(self.limiter, Limiter):
             raise TableError(
                 f"limiter={self.limiter!r} is no Limiter. Use MinSize, SampleToInsertRatio, Queue or Stack."

@@ -66,6 +66,7 @@ class Table:
         limiter: how inserting and sampling wait for each other; default ``MinSize(1)``.
         pattern: which items follow from new steps; None for none but those of `create_item`.
         seed: of what is drawn.
+        follow_seconds: how long a draw may take the table as it was instead of following the store first; 0: never.
         extensions: called after each change, the first time while the table is made.
         state: of `state_arrays`: what to go on from; `from_state` gives it.
 
@@ -103,6 +104,7 @@ class Table:
         limiter: Limiter | None = None,
         pattern: Pattern | None = EVERY_STEP,
         seed: int = 0,
+        follow_seconds: float = 0.0,
         extensions: Sequence[Extension] = (),
         state: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
@@ -111,8 +113,17 @@ class Table:
         chosen, sampler_text = make_selector(sampler, "sampler")
         removing, remover_text = make_selector(remover, "remover")
         self.settings = TableSettings(
-            name, max_size, sampler_text, remover_text, max_times_sampled, limiter or MinSize(1), pattern, seed
+            name,
+            max_size,
+            sampler_text,
+            remover_text,
+            max_times_sampled,
+            limiter or MinSize(1),
+            pattern,
+            seed,
+            follow_seconds,
         )
+        self._followed = -float("inf")
         self.store = store
         self.history = History(store)
         self._limiter, self._notices = self.settings.limiter, Notices(extensions)
@@ -208,7 +219,16 @@ class Table:
         self._deliver()
         return num
 
+    def _follow_for_draw(self) -> bool:
+        """Follow, unless that was done a moment ago; return whether it was done now."""
+        if time.monotonic() - self._followed < self.settings.follow_seconds:
+            return False
+        self._follow()
+        return True
+
     def _follow(self) -> int:
+        if self.settings.follow_seconds:
+            self._followed = time.monotonic()
         num = self._intake.follow()
         if num:
             self._changes.announce()
@@ -297,7 +317,7 @@ class Table:
         """Draw items as `sample`, selected before where nothing changed; None: none, as somebody would have to wait."""
         contents = self._contents
         with self._lock:
-            self._follow()
+            self._follow_for_draw()
             if self._drawn or self._limiter.num_samples(contents.counts, foreseen.count) < foreseen.count:
                 return None
             rows = foreseen.draw(contents, self.history, self._intake.num_news)
@@ -310,8 +330,11 @@ class Table:
         waiting: Waiting | None = None
         while True:
             with self._lock:
-                self._follow()
+                is_fresh = self._follow_for_draw()
                 sample = self._try_sample(count)
+                if sample is None and not is_fresh:
+                    self._follow()
+                    sample = self._try_sample(count)
                 if sample is not None:
                     places = self.history.places(sample.episodes, sample.rows) if is_placed else NO_PLACES
             self._deliver()

@@ -6,9 +6,12 @@ from importlib import import_module
 from typing import Any
 
 # the modules of names, loaded on first use
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "statistics_of": "stepwell.lerobot.statistics",
+    "write_dataset": "stepwell.lerobot.writing",
+}
 
-__all__: list[str] = []
+__all__: list[str] = ["statistics_of", "write_dataset"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,124 @@
+"""The episodes that are written out: of a store, of some of its episodes, of several stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import SchemaError, StoreBusyError
+from stepwell.schema import Feature, Schema
+from stepwell.store import Segment, Store, open
+from stepwell.windows import View
+
+__all__ = ["SourceEpisode", "as_view", "episodes_of", "schema_of"]
+
+BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEpisode:
+    """One ended episode of a snapshot.
+
+    Args:
+        store: it is of.
+        segment: that holds its rows.
+        index: of the episode in its store.
+        start: its first row in the segment.
+        length: steps; a final row is not read.
+        metadata: its free metadata.
+
+    Notes:
+        An immutable value over files: any number of threads may read.
+    """
+
+    store: Store
+    segment: Segment
+    index: int
+    start: int
+    length: int
+    metadata: Mapping[str, Any]
+
+    def read(self, name: str, first: int = 0, stop: int | None = None) -> Any:
+        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all."""
+        return self.segment.read_rows(name, self.start + first, self.start + (self.length if stop is None else stop))
+
+    def blobs(self, name: str) -> list[npt.NDArray[np.uint8]]:
+        """Return the encoded rows of a feature, views of the file's map."""
+        offsets, blobs = self.segment.offsets_map(name), self.segment.blob_map(name)
+        cuts = offsets[self.start : self.start + self.length + 1].astype(np.int64)
+        return [blobs[begin:end] for begin, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)]
+
+    def images(
+        self, name: str, feature: Feature, steps: Sequence[int] | npt.NDArray[np.int64] | None = None
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Yield decoded rows one by one, a batch of them in memory.
+
+        Args:
+            name: of the feature.
+            feature: of fixed shape.
+            steps: ascending; default all.
+        """
+        chosen = np.arange(self.length) if steps is None else np.asarray(steps, np.int64)
+        most = max(1, BATCH_BYTES // max(1, feature.row_bytes))
+        cuts = np.flatnonzero(np.diff(chosen) != 1) + 1
+        for run in np.split(chosen, cuts):
+            for begin in range(0, len(run), most):
+                few = run[begin : begin + most]
+                if len(few):
+                    yield from self.read(name, int(few[0]), int(few[-1]) + 1)
+
+
+def as_view(source: Store | View | str | os.PathLike[str]) -> View:
+    """Return the view of a store, of a store's path, or the view itself."""
+    if isinstance(source, View):
+        return source
+    return View(source if isinstance(source, Store) else open(source, mode="r"))
+
+
+def schema_of(source: View | Store) -> Schema:
+    """Return the features of all stores of a view.
+
+    Raises:
+        SchemaError: a store without features, or stores of different ones.
+    """
+    stores = as_view(source).stores
+    schemas = [store.schema for store in stores]
+    first = schemas[0]
+    if first is None:
+        raise SchemaError(f"{stores[0].path} has no features yet. Record a step first.")
+    for store, schema in zip(stores, schemas, strict=True):
+        if schema != first:
+            raise SchemaError(
+                f"{store.path} has other features than {stores[0].path}. Write them one after the other, the second "
+                "with append=True."
+            )
+    return first
+
+
+def episodes_of(source: View | Store) -> Iterator[SourceEpisode]:
+    """Yield the episodes of a view in its order; those without a step are left out.
+
+    Raises:
+        StoreBusyError: an episode is still being recorded.
+    """
+    for part in as_view(source).parts:
+        table = part.table
+        for index in part.indices.tolist():
+            if table.is_open[index]:
+                raise StoreBusyError(
+                    f"{part.store.path}: episode {index} is still being recorded. End it, or select the others."
+                )
+            if table.length[index]:
+                yield SourceEpisode(
+                    part.store,
+                    part.segments[table.segment[index]],
+                    index,
+                    int(table.start[index]),
+                    int(table.length[index]),
+                    table.metadata(index),
+                )

@@ -1,0 +1,269 @@
+"""Statistics as LeRobot has them: its keys and shapes, and the values that the data have.
+
+::
+
+    feature            shape of min, max, mean, std, q01 ... q99        count
+    float32 [1]        (1,)                                             rows
+    float32 [14]       (14,)                                            rows
+    int64 [2, 3]       (3,), over the rows and the first axis;          rows
+                       of v2.1 (2, 3): an entry for each element
+    camera             (3, 1, 1), of each channel, in [0, 1]            images that were looked at
+    string             none
+
+LeRobot up to 0.4.4 squares uint8 pixels as uint8, so that a camera's std is 0, and takes the mean of the episodes'
+quantiles for the dataset's. Here sums are float64 and quantiles are read from sketches that can be merged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FeatureNotFoundError
+from stepwell.lerobot.info import FeatureInfo
+from stepwell.lerobot.source_episodes import SourceEpisode, episodes_of, schema_of
+from stepwell.schema import Array, Feature
+from stepwell.store.column_statistics import column_statistics, has_statistics, stream_statistics
+from stepwell.store.feature_statistics import FeatureStatistics, merge_all
+
+if TYPE_CHECKING:
+    from stepwell.store import Store
+    from stepwell.windows import View
+
+__all__ = [
+    "MAX_IMAGES",
+    "Statistics",
+    "StatisticsSum",
+    "as_lerobot",
+    "episode_statistics",
+    "image_stride",
+    "image_summary",
+    "info_of",
+    "is_summed",
+    "numeric_summary",
+    "sampled_steps",
+    "statistics_of",
+]
+
+Statistics = dict[str, dict[str, npt.NDArray[Any]]]
+"""By feature, then by key: "min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"."""
+
+MAX_IMAGES = 16384
+MAX_WIDTH = 256
+WHITE = 255.0
+MERGED_PARTS = 64
+
+
+def statistics_of(
+    view: View | Store, names: Iterable[str] | None = None, *, per_element: bool = False, max_images: int = MAX_IMAGES
+) -> Statistics:
+    """Compute the statistics of a selection of episodes, as ``meta/stats.json`` of a LeRobot dataset has them.
+
+    Args:
+        view: a store, or some of its episodes; final rows do not count.
+        names: of features; default all that have statistics: arrays and uint8 images of fixed shape.
+        per_element: of arrays of several axes an entry for each element, as in v2.1; else one along the last axis.
+        max_images: of a camera, evenly spaced in each episode; where there are more, some are left out, and ``count``
+            says how many were looked at. At least one an episode is.
+
+    Returns:
+        By name, float64 arrays; ``count`` int64 [1].
+
+    Raises:
+        FeatureNotFoundError: a name that the store does not have.
+        SchemaError: stores of different features in one view.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.testing import tiny_store
+        >>> store = tiny_store(f"{tempfile.mkdtemp()}/tiny.well", lengths=(4,))
+        >>> found = statistics_of(store)
+        >>> found["action"]["mean"].tolist(), found["observation.image"]["max"].shape
+        ([1.5, 1.5], (3, 1, 1))
+    """
+    chosen = _chosen(schema_of(view), names)
+    episodes = list(episodes_of(view))
+    stride = image_stride(sum(episode.length for episode in episodes), max_images)
+    total = StatisticsSum()
+    for episode in episodes:
+        total.add(episode_statistics(episode, chosen, stride=stride, per_element=per_element))
+    found = total.result()
+    return {name: as_lerobot(found[name], info_of(name, chosen[name])) for name in chosen if name in found}
+
+
+def episode_statistics(
+    episode: SourceEpisode, features: Mapping[str, Feature], *, stride: int = 1, per_element: bool = False
+) -> dict[str, FeatureStatistics]:
+    """Summarise the columns of one episode; `as_lerobot` makes LeRobot's keys and shapes of a summary.
+
+    Args:
+        episode: of one step or more.
+        features: of the store, those that have statistics.
+        stride: about every how many-th image is looked at.
+        per_element: see `statistics_of`.
+
+    Returns:
+        By name.
+    """
+    found = {}
+    for name, feature in features.items():
+        if feature.kind == "image":
+            steps = sampled_steps(episode.length, stride)
+            found[name] = image_summary(episode.images(name, feature, steps), feature)
+        else:
+            found[name] = numeric_summary(episode.read(name), per_element=per_element)
+    return found
+
+
+def numeric_summary(values: npt.NDArray[Any], *, per_element: bool = False) -> FeatureStatistics:
+    """Summarise a numeric column, whatever its width.
+
+    Args:
+        values: [n, *shape] of bools, integers or floats.
+        per_element: see `statistics_of`.
+
+    Returns:
+        Of shape (1,) of a scalar, (last axis,) or, per element, of ``shape``.
+    """
+    shape = values.shape[1:] or (1,)
+    width = math.prod(shape) if per_element else shape[-1]
+    rows = values.reshape(-1, width)
+    parts = [
+        column_statistics(rows[:, begin : begin + MAX_WIDTH], Array(min(MAX_WIDTH, width - begin), rows.dtype))
+        for begin in range(0, width, MAX_WIDTH)
+    ]
+    return _side_by_side(parts, shape if per_element else (width,))
+
+
+def image_summary(images: Iterable[npt.NDArray[np.uint8]], feature: Feature) -> FeatureStatistics:
+    """Summarise images: of shape (3,), one entry a channel, 0 to 255; grey ones have three equal channels.
+
+    Args:
+        images: uint8 [height, width, 3], [height, width, 1] or [height, width].
+        feature: of the images.
+    """
+    found = stream_statistics(images, feature)
+    return found if found.shape == (3,) else _side_by_side([found] * 3, (3,))
+
+
+def image_stride(num_steps: int, max_images: int = MAX_IMAGES) -> int:
+    """Return about every how many-th image is looked at, so that they are not more than a number."""
+    return max(1, -(-num_steps // max_images))
+
+
+def sampled_steps(length: int, stride: int) -> npt.NDArray[np.int64]:
+    """Return the steps of an episode whose images are looked at: each the middle of as many equal parts.
+
+    Example:
+        >>> sampled_steps(10, 4).tolist(), sampled_steps(3, 1).tolist()
+        ([1, 5, 8], [0, 1, 2])
+    """
+    count = -(-length // stride)
+    return (2 * np.arange(count, dtype=np.int64) + 1) * length // (2 * count)
+
+
+def as_lerobot(found: FeatureStatistics, info: FeatureInfo) -> dict[str, npt.NDArray[Any]]:
+    """Return a summary with LeRobot's keys, in its shapes and units.
+
+    Args:
+        found: of `numeric_summary` or `image_summary`, or merged of such.
+        info: of the feature, as LeRobot calls it.
+
+    Returns:
+        float64 arrays: NaN where there was no finite value; ``count`` int64 [1], NaN and infinities counted.
+    """
+    values = {"min": found.min, "max": found.max, "mean": found.mean, "std": found.std}
+    values |= found.quantiles
+    arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(value, np.float64) for key, value in values.items()}
+    if info.is_camera:
+        arrays = {key: (value / WHITE).reshape(3, 1, 1) for key, value in arrays.items()}
+    counted = int((found.count + found.num_nan + found.num_inf).max(initial=0))
+    count = np.array([counted // _values_a_row(found, info)], np.int64)
+    first = ("min", "max", "mean", "std")
+    rest = {key: value for key, value in arrays.items() if key not in first}
+    return {key: arrays[key] for key in first} | {"count": count} | rest
+
+
+def info_of(name: str, feature: Feature) -> FeatureInfo:
+    """Return what LeRobot calls a feature that has statistics."""
+    shape = feature.fixed_shape or (1,)
+    is_camera = feature.kind == "image"
+    dtype = "image" if is_camera else feature.np_dtype.name
+    return FeatureInfo(name, dtype, (*shape[:2], 3) if is_camera else shape, None, {})
+
+
+class StatisticsSum:
+    """Summaries of episodes, added up one by one; equal to the summary of all their rows together.
+
+    Notes:
+        For one thread. Holds a few dozen summaries a feature. Sketches are compressed once for a few dozen episodes,
+        see `stepwell.store.sketch.Sketch` for what that costs: nothing with at most 256 distinct values.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[str, list[list[FeatureStatistics]]] = {}
+
+    def add(self, parts: Mapping[str, FeatureStatistics]) -> None:
+        """Add the summaries of one part, by feature."""
+        for name, part in parts.items():
+            levels = self._levels.setdefault(name, [[]])
+            levels[0].append(part)
+            for place, level in enumerate(levels):
+                if len(level) < MERGED_PARTS:
+                    break
+                if place + 1 == len(levels):
+                    levels.append([])
+                levels[place + 1].append(merge_all(level))
+                level.clear()
+
+    def result(self) -> dict[str, FeatureStatistics]:
+        """Return the summaries of all that was added."""
+        return {
+            name: merge_all(part for level in reversed(levels) for part in level)
+            for name, levels in self._levels.items()
+        }
+
+
+def _chosen(schema: Mapping[str, Feature], names: Iterable[str] | None) -> dict[str, Feature]:
+    wanted = list(schema) if names is None else list(names)
+    unknown = [name for name in wanted if name not in schema]
+    if unknown:
+        raise FeatureNotFoundError(f"no feature {', '.join(map(repr, unknown))}. There are: {', '.join(schema)}.")
+    return {name: schema[name] for name in wanted if is_summed(schema[name])}
+
+
+def is_summed(feature: Feature) -> bool:
+    """Whether a feature has statistics here: numbers of fixed shape, and uint8 images of 1 or 3 channels."""
+    if feature.kind == "image":
+        return feature.np_dtype == np.uint8 and feature.shape[2:] in ((), (1,), (3,))
+    return has_statistics(feature) and not feature.is_ragged
+
+
+def _values_a_row(found: FeatureStatistics, info: FeatureInfo) -> int:
+    """Return how many values of a row are counted in one entry."""
+    if info.is_camera:
+        return math.prod(info.shape[:2])
+    return max(1, math.prod(info.shape) // math.prod(found.shape))
+
+
+def _side_by_side(parts: Sequence[FeatureStatistics], shape: tuple[int, ...]) -> FeatureStatistics:
+    """Return the summaries of neighbouring columns as one."""
+
+    def joined(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([np.ravel(getattr(part, name)) for part in parts]).reshape(shape)
+
+    return FeatureStatistics(
+        count=joined("count"),
+        num_nan=joined("num_nan"),
+        num_inf=joined("num_inf"),
+        min=joined("min"),
+        max=joined("max"),
+        mean=joined("mean"),
+        std=joined("std"),
+        sketches=tuple(sketch for part in parts for sketch in part.sketches),
+        is_sampled=any(part.is_sampled for part in parts),
+    )

@@ -137,7 +137,7 @@ def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]
     for blob in blobs:
         if blob.size != REFERENCE_DTYPE.itemsize:
             raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE_DTYPE.itemsize}.")
-    return np.frombuffer(b"".join(map(memoryview, blobs)), REFERENCE_DTYPE)
+    return np.frombuffer(b"".join(blob.data for blob in blobs), REFERENCE_DTYPE)
 
 
 def _checked_template(feature: Feature) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.errors import WorkerError
-from stepwell.recorders.sources import Chunk, Items
+from stepwell.recorders.sources import Chunk, HasSpans, Items
 from stepwell.store import Store
 
 __all__ = ["ITEM", "NUM_BYTES", "NUM_COUNTERS", "NUM_ITEMS", "NUM_STEPS", "Failure", "Job", "read_item"]
@@ -59,7 +59,7 @@ class Job:
             chunk: the items and the segment's ordinal.
             counters: int64 [NUM_COUNTERS], kept up to date while it works.
         """
-        with self.store.writer(ordinal=chunk.ordinal) as writer:
+        with self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer:
             for index in range(chunk.start, chunk.stop):
                 counters[ITEM] = index
                 try:
@@ -72,6 +72,8 @@ class Job:
                 counters[NUM_ITEMS] += 1
                 counters[NUM_STEPS] += num_steps
                 counters[NUM_BYTES] += num_bytes
+        if isinstance(self.source, HasSpans):
+            self.source.forget(chunk.start, chunk.stop)
         return None
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, cast
 
 from stepwell.errors import SchemaError, StepError, StepwellError
 from stepwell.recorders.jobs import NUM_COUNTERS, Failure, Job, read_item
 from stepwell.recorders.pool import StartMethod, WorkerPool
 from stepwell.recorders.progress import ProgressBar
-from stepwell.recorders.sources import Chunk, Items, chunk_length, take_chunks
+from stepwell.recorders.resuming import Plan, Unfinished, remove_segments
+from stepwell.recorders.sources import Chunk, HasSpans, Items, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
-from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, list_segments, locked_store
+from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["write_episodes", "write_samples"]
 
@@ -29,8 +30,10 @@ def write_episodes(
     *,
     schema: Schema | Mapping[str, Feature] | None = None,
     fps: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
     workers: int | None = None,
     chunk_episodes: int | None = None,
+    resume: bool = False,
     progress: bool | None = None,
     start_method: StartMethod = "spawn",
 ) -> Store:
@@ -39,18 +42,23 @@ def write_episodes(
     The store is the same for every number of workers: the source is cut into chunks of consecutive episodes, each
     chunk is a segment, and its place in the store does not depend on who writes it. A failure undoes the whole call:
     the segments it made are removed, and the store, if this call created it. (The schema that it inferred for a store
-    without one stays.)
+    without one stays.) With ``resume`` what is finished is left, and the same call again makes the rest.
 
     Args:
         target: a path where nothing is yet, or a store to append to.
         source: what has ``len()`` and ``source[i]`` is read by the workers themselves; any other iterable is read here
             and its episodes are sent to them. An episode is a mapping of name to array [T, ...] or list of T values,
             or an `EpisodeData` with its ends and metadata. Item 0 of a source with a length is read once more, for
-            the schema and the chunk size.
+            the schema and the chunk size, unless both are given. More of what such a source may have, `HasSpans` says.
         schema: of a store that has none; default: inferred from the first episode.
         fps: steps a second of a new store, if they are evenly spaced.
+        metadata: of a new store, anything that JSON holds.
         workers: number of processes; default one a processor, 0 or 1 writes in this process.
         chunk_episodes: episodes a segment; default: from the number of episodes and the bytes of the first.
+        resume: keep what is finished when it fails, or is interrupted or killed, for the next call with the same
+            arguments (``workers`` may differ): what the store holds in the end is the same, but for the time at which
+            each episode was stored. Until then it is a store that opens and shows what was written so far. Needs a
+            path, and a source with ``len()``.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
         start_method: "spawn" (default) and "forkserver" need a picklable source and, in a script, a
             ``if __name__ == "__main__":`` guard; "fork" needs neither and is unsafe in a process with threads.
@@ -62,7 +70,8 @@ def write_episodes(
         WorkerError: an episode that could not be read or written (the message names it and carries the traceback), a
             worker that was killed, or a source that cannot be sent to a worker.
         StepError: the source is empty.
-        StoreExistsError: something is at the path already.
+        StoreExistsError: something is at the path already; with ``resume``: other than what such a call left.
+        StoreBusyError: with ``resume``: another process is at it.
 
     Example:
         >>> import numpy as np, tempfile
@@ -72,11 +81,11 @@ def write_episodes(
         [3, 5, 2]
 
     Notes:
-        Ctrl-C ends the workers and undoes the call. If this process itself is killed, finished segments remain.
+        Ctrl-C ends the workers and undoes the call. If this process itself is killed, finished segments remain, and its
+        workers end within a second.
     """
-    return _Recording(target, source, Items(are_samples=False), schema=schema, fps=fps, chunk_items=chunk_episodes).run(
-        workers, progress, start_method
-    )
+    settings = _Settings(_as_schema(schema), fps, metadata, chunk_episodes, resume)
+    return _Recording(target, source, Items(are_samples=False), settings).run(workers, progress, start_method)
 
 
 def write_samples(
@@ -120,118 +129,179 @@ def write_samples(
         (5, [1])
     """
     items = Items(are_samples=True, names=None if names is None else tuple(names))
-    return _Recording(target, source, items, schema=schema, fps=fps, chunk_items=chunk_samples).run(
-        workers, progress, start_method
-    )
+    settings = _Settings(_as_schema(schema), fps, None, chunk_samples)
+    return _Recording(target, source, items, settings).run(workers, progress, start_method)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a call asks for, see `write_episodes`."""
+
+    schema: Schema | None
+    fps: float | None
+    metadata: Mapping[str, Any] | None
+    chunk_items: int | None
+    resume: bool = False
+
+    def check(self, target: Target) -> None:
+        if isinstance(target, Store) and self.fps not in (None, target.fps):
+            raise StepwellError(f"fps={self.fps}, and the store has {target.fps}: it is fixed when a store is created.")
+        if isinstance(target, Store) and (self.metadata is not None or self.resume):
+            name = "resume" if self.resume else "metadata"
+            raise StepwellError(f"{name}= is for new stores. Give a path where nothing is yet, not a store.")
+        if self.chunk_items is not None and self.chunk_items < 1:
+            raise StepwellError(f"a chunk of {self.chunk_items} items is none. Give at least 1, or None.")
 
 
 class _Recording:
     """One call: the source, the store, and what of the store it has to take back when it fails."""
 
-    def __init__(
-        self,
-        target: Target,
-        source: Iterable[Any],
-        items: Items,
-        *,
-        schema: Schema | Mapping[str, Feature] | None,
-        fps: float | None,
-        chunk_items: int | None,
-    ) -> None:
-        if isinstance(target, Store) and fps not in (None, target.fps):
-            raise StepwellError(f"fps={fps}, and the store has {target.fps}: it is fixed when a store is created.")
-        if chunk_items is not None and chunk_items < 1:
-            raise StepwellError(f"a chunk of {chunk_items} items is none. Give at least 1, or None.")
+    def __init__(self, target: Target, source: Iterable[Any], items: Items, settings: _Settings) -> None:
+        settings.check(target)
         if isinstance(source, str | bytes | Mapping):
             raise StepError(f"the source is a {type(source).__name__}. Give a data set or an iterable of episodes.")
-        self._items = items
+        self._items, self._settings = items, settings
         self._source: Any = source
         self._is_indexable = hasattr(source, "__len__") and hasattr(source, "__getitem__")
         self._num_items: int | None = len(cast("Sized", source)) if self._is_indexable else None
         self._reserved: list[int] = []
-        first = self._read_first()
+        self._unfinished: Unfinished | None = None
+        self._first: Any = None
+        self._read_first()
         self._creates = not isinstance(target, Store)
-        self._store = target if isinstance(target, Store) else create(target, _as_schema(schema), fps=fps)
+        if settings.resume and not isinstance(target, Store):
+            self._take_up(target)
+            return
+        self._store = (
+            target
+            if isinstance(target, Store)
+            else create(target, settings.schema, fps=settings.fps, metadata=settings.metadata)
+        )
         try:
-            self._prepare(first, schema, chunk_items)
+            self._prepare()
         except BaseException:
             self._undo()
             raise
 
     def run(self, workers: int | None, progress: bool | None, start_method: StartMethod) -> Store:
-        """Write all of the source; on failure take everything back."""
+        """Write all of the source; on failure take everything back, or leave what is finished."""
         bar: ProgressBar | None = None
         try:
+            spans = self._spans()
+            num_workers = self._num_workers(workers, len(spans))
             bar = ProgressBar(self._num_items, "samples" if self._items.are_samples else "episodes", progress)
+            if self._num_items is not None:
+                bar.skip(self._num_items - sum(stop - start for _, start, stop in spans))
+            if isinstance(self._source, HasSpans):
+                self._source.prepare([(start, stop) for _, start, stop in spans])
             job = Job(self._store, self._source if self._is_indexable else None, self._items)
-            num_workers = self._num_workers(workers)
             if num_workers > 1:
-                _run_pool(job, self._chunks(), num_workers, start_method, bar)
+                _run_pool(job, self._chunks(spans), num_workers, start_method, bar)
             else:
-                _run_here(job, self._chunks(), bar)
+                _run_here(job, self._chunks(spans), bar)
         except BaseException:
             self._undo()
             raise
         finally:
             if bar is not None:
                 bar.close()
+        if self._unfinished is not None:
+            self._unfinished.end()
         self._store.refresh()
         return self._store
 
-    def _read_first(self) -> Any:
-        """Return item 0 without losing it."""
+    def _read_first(self) -> None:
+        """Read item 0 without losing it, where it is needed."""
         if self._num_items == 0:
             raise StepError("the source is empty: its len() is 0.")
+        if self._is_indexable and None not in (self._settings.schema, self._settings.chunk_items):
+            return
         try:
             if self._is_indexable:
-                return read_item(self._source, 0)
+                self._first = read_item(self._source, 0)
+                return
             iterator = iter(self._source)
-            first = next(iterator)
+            self._first = next(iterator)
         except StopIteration:
             raise StepError("the source is empty: its iterator ended before the first item.") from None
         except Exception as error:
             raise Failure.of(0, error).to_error() from error
-        self._source = chain([first], iterator)
-        return first
+        self._source = chain([self._first], iterator)
 
-    def _prepare(self, first: Any, schema: Schema | Mapping[str, Feature] | None, chunk_items: int | None) -> None:
+    def _prepare(self) -> None:
         """Fix the schema and the chunks before any worker begins, so that neither depends on who is first."""
-        given = _as_schema(schema)
+        given = self._settings.schema
         try:
-            found = self._store.ensure_schema(lambda: given or self._items.infer_schema(first))
-            length = chunk_length(self._num_items, self._items.num_bytes(first), self._store.record.segment_bytes)
+            found = self._store.ensure_schema(lambda: given or self._items.infer_schema(self._first))
         except StepwellError as error:
             raise Failure.of(0, error).to_error() from error
         if given is not None and found != given:
             raise SchemaError(f"the store has another schema: {found}, not {given}. Leave schema= out.")
-        self._chunk_items = length if chunk_items is None else chunk_items
+        self._chunk_items = self._chunk_length(self._store.record.segment_bytes)
 
-    def _num_workers(self, workers: int | None) -> int:
+    def _take_up(self, target: str | os.PathLike[str]) -> None:
+        """Create the store, or find what an earlier call left of it."""
+        if self._num_items is None:
+            raise StepError(
+                "an iterator cannot be gone on with. Give a source with len() and source[i], or resume=False."
+            )
+        settings = self._settings
+        try:
+            schema = settings.schema or self._items.infer_schema(self._first)
+        except StepwellError as error:
+            raise Failure.of(0, error).to_error() from error
+        self._chunk_items = self._chunk_length(SEGMENT_BYTES)
+        identity = getattr(self._source, "identity", type(self._source).__qualname__)
+        plan = Plan(
+            str(identity), self._num_items, self._chunk_items, schema, settings.fps, dict(settings.metadata or {})
+        )
+        self._unfinished = Unfinished(target, plan)
+        self._store = self._unfinished.store
+
+    def _chunk_length(self, segment_bytes: int) -> int:
+        if self._settings.chunk_items is not None:
+            return self._settings.chunk_items
+        try:
+            return chunk_length(self._num_items, self._items.num_bytes(self._first), segment_bytes)
+        except StepwellError as error:
+            raise Failure.of(0, error).to_error() from error
+
+    def _num_workers(self, workers: int | None, num_chunks: int) -> int:
         if workers is not None and workers < 0:
             raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
         wanted = len(os.sched_getaffinity(0)) if workers is None else workers
-        if self._num_items is None:
-            return wanted
-        return min(wanted, -(-self._num_items // self._chunk_items))
+        return wanted if self._num_items is None else min(wanted, num_chunks)
 
-    def _chunks(self) -> Iterator[Chunk]:
-        if self._num_items is not None:
-            for start in range(0, self._num_items, self._chunk_items):
-                yield Chunk(start, min(start + self._chunk_items, self._num_items), self._reserve())
-            return
-        for start, items in take_chunks(_named_errors(self._source), self._chunk_items):
-            yield Chunk(start, start + len(items), self._reserve(), items)
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """Return (chunk, start, stop) of what is to be written; nothing of an iterator, which tells as it goes."""
+        if self._num_items is None:
+            return []
+        done: Collection[int] = () if self._unfinished is None else self._unfinished.finished
+        spans = cut(self._num_items, self._chunk_items)
+        return [(chunk, start, stop) for chunk, (start, stop) in enumerate(spans) if chunk not in done]
+
+    def _chunks(self, spans: Sequence[tuple[int, int, int]]) -> Iterator[Chunk]:
+        for chunk, start, stop in spans:
+            if self._unfinished is not None:
+                yield Chunk(start, stop, chunk, tag=self._unfinished.tag(chunk))
+            else:
+                yield Chunk(start, stop, self._reserve())
+        if self._num_items is None:
+            for start, items in take_chunks(_named_errors(self._source), self._chunk_items):
+                yield Chunk(start, start + len(items), self._reserve(), items)
 
     def _reserve(self) -> int:
         self._reserved.append(self._store.reserve_ordinals(1))
         return self._reserved[-1]
 
     def _undo(self) -> None:
-        if self._creates:
+        if self._unfinished is not None:
+            self._unfinished.leave()
+        elif self._creates:
             self._store.close()
             shutil.rmtree(self._store.path)
         elif self._reserved:
-            _remove_segments(str(self._store.path), set(self._reserved))
+            remove_segments(str(self._store.path), set(self._reserved))
             self._store.refresh()
 
 
@@ -260,14 +330,6 @@ def _named_errors(source: Iterator[Any]) -> Iterator[Any]:
             raise Failure.of(index, error).to_error() from error
         yield item
         index += 1
-
-
-def _remove_segments(store: str, ordinals: set[int]) -> None:
-    with locked_store(store):
-        for name, (ordinal, _) in list_segments(store).items():
-            if ordinal in ordinals:
-                for suffix in ("", OPEN_SUFFIX):
-                    shutil.rmtree(Path(store) / SEGMENTS / (name + suffix), ignore_errors=True)
 
 
 def _as_schema(schema: Schema | Mapping[str, Feature] | None) -> Schema | None:

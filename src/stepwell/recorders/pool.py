@@ -13,6 +13,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, MutableSequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
@@ -26,6 +28,7 @@ StartMethod = Literal["spawn", "forkserver", "fork"]
 POLL_SECONDS = 0.2
 ORPHAN_POLL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
+ORPHANED = 1
 
 
 class Span(Protocol):
@@ -222,6 +225,8 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
     except Exception as error:
         connection.send(Failure.of(None, error))
         return
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     while (chunk := _next_chunk(connection, parent)) is not None:
         try:
             answer: Any = job.write(chunk, counters)
@@ -231,6 +236,13 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
             connection.send(answer)
         except BrokenPipeError:
             return
+
+
+def _end_with(parent: int) -> None:
+    """End this process in the middle of its work when the parent is gone: nobody would be told of it."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_POLL_SECONDS)
+    os._exit(ORPHANED)
 
 
 def _next_chunk(connection: Connection, parent: int | None) -> Span | None:

@@ -26,6 +26,12 @@ class ProgressBar:
     def __init__(self, total: int | None, unit: str, wanted: bool | None) -> None:
         self._bar = make_bar(total, unit, wanted=wanted)
         self._began = time.perf_counter()
+        self._skipped = 0
+
+    def skip(self, num_items: int) -> None:
+        """Take in items that were done before."""
+        self._skipped += num_items
+        self._bar.update(num_items)
 
     def update(self, counters: Sequence[Sequence[int]]) -> None:
         """Take in the sum of all workers' counters."""
@@ -33,7 +39,7 @@ class ProgressBar:
         num_steps, num_bytes = (sum(c[place] for c in counters) for place in (NUM_STEPS, NUM_BYTES))
         rates = f"{num_steps / seconds:,.0f} steps/s, {num_bytes / seconds / 1e6:,.1f} MB/s"
         self._bar.set_postfix_str(rates, refresh=False)
-        self._bar.update(sum(c[NUM_ITEMS] for c in counters) - self._bar.n)
+        self._bar.update(self._skipped + sum(c[NUM_ITEMS] for c in counters) - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from stepwell.errors import StepError
 from stepwell.schema import Array, Schema, flatten, infer_schema
 from stepwell.store.encoded_rows import HasRows
 
-__all__ = ["Chunk", "EpisodeData", "Items", "chunk_length", "num_column_bytes", "take_chunks"]
+__all__ = ["Chunk", "EpisodeData", "HasSpans", "Items", "chunk_length", "cut", "num_column_bytes", "take_chunks"]
 
 MAX_CARRIED_BYTES = 16 << 20
 MAX_CARRIED_ITEMS = 4096
@@ -55,12 +55,28 @@ class Chunk:
         stop: one past the last.
         ordinal: of the segment.
         carried: the items themselves when they come from an iterator, None when a worker reads them from the source.
+        tag: of the segment; None for a random one.
     """
 
     start: int
     stop: int
     ordinal: int
     carried: tuple[Any, ...] | None = None
+    tag: str | None = None
+
+
+@runtime_checkable
+class HasSpans(Protocol):
+    """A source with a length that wants to know what is read when: it may fetch files, and let go of them.
+
+    It may also have an ``identity``, a text by which a call that goes on with another one's store knows the source.
+    """
+
+    def prepare(self, spans: Sequence[tuple[int, int]], /) -> None:
+        """Take note of the half-open ranges of items that will be read; called once, before workers have it."""
+
+    def forget(self, start: int, stop: int, /) -> None:
+        """Take note that these items are stored for good; called where they were read, by any worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +163,11 @@ def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int) -> 
     if num_items is None:
         return max(1, min(MAX_CARRIED_ITEMS, min(MAX_CARRIED_BYTES, segment_bytes) // max(1, item_bytes)))
     return max(1, min(-(-num_items // NUM_CHUNKS), segment_bytes // max(1, item_bytes)))
+
+
+def cut(num_items: int, length: int) -> list[tuple[int, int]]:
+    """Return the half-open range of items of each chunk."""
+    return [(start, min(start + length, num_items)) for start in range(0, num_items, length)]
 
 
 def num_column_bytes(columns: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
+from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows
 
 __all__ = ["EncodedRows", "HasRows", "accept_encoded", "row_of"]
 
@@ -83,12 +84,14 @@ class EncodedRows(Sequence[bytes]):
         return f"<EncodedRows {counted(len(self), 'row')}, {counted(self.nbytes, 'byte')}>"
 
 
-def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
-    """Return the rows that somebody gives for a feature.
+def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows | PiecewiseRows:
+    """Return the rows that somebody gives for a feature; of a raw one what also gives decoded pieces.
 
     Raises:
         StepError: the feature is raw, the number of rows is not what was told, or the first is no row of the feature.
     """
+    if feature.is_raw and isinstance(given, HasPieces):
+        return PiecewiseRows(name, feature, given)
     if feature.is_raw:
         own = getattr(given, "feature", None)
         one = (

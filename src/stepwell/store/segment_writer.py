@@ -31,6 +31,7 @@ from stepwell.store.layout import (
     new_tag,
     reserve_ordinals,
 )
+from stepwell.store.piecewise_rows import PiecewiseRows
 from stepwell.store.progress import Progress
 from stepwell.store.sequential_columns import QUEUE_BYTES, SequentialColumns
 
@@ -202,7 +203,7 @@ class SegmentWriter:
             self._grow(row + count)
         for column, values in zip(self.columns.values(), columns, strict=True):
             if isinstance(column, RawColumn):
-                column.write_rows(row, values)
+                _write_raw(column, row, values)
         for place, column in self._encoded:
             encode, values = column.encode, columns[place]
             is_encoded = isinstance(values, EncodedRows)
@@ -357,6 +358,12 @@ class SegmentWriter:
         # an encoder that is freed here would wait for threads that only the parent has
         if self._sequential is not None:
             _LEFT.append(self._sequential)
+
+
+def _write_raw(column: RawColumn, row: int, values: Any) -> None:
+    for piece in values if isinstance(values, PiecewiseRows) else (values,):
+        column.write_rows(row, piece)
+        row += len(piece)
 
 
 def _encoded_final(column: EncodedColumn, value: Any) -> bytes:

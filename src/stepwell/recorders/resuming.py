@@ -1,0 +1,248 @@
+"""A recording that may be interrupted, and gone on with by the same call.
+
+::
+
+    made.well/                 there from the beginning, opens as any store: it shows what was written so far
+      importing.json           of what source, and how it is cut; gone when all of it is there
+      segments/
+        00000000-5c1d/         chunk 0: finished, kept
+        00000001-a0e2/         chunk 1: its writer was killed, and recovery sealed what it had; made anew
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
+from stepwell.recorders.sources import cut
+from stepwell.schema import Schema
+from stepwell.store import Store, create, open
+from stepwell.store.arrangement import ARRANGEMENT
+from stepwell.store.building import built_store
+from stepwell.store.layout import DELETED, OPEN_SUFFIX, SEGMENTS, list_segments, locked_store, replace_file
+from stepwell.store.manifests import open_json, seal_json
+
+__all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments"]
+
+IMPORTING = "importing.json"
+# workers whose parent was killed end within a second; until then they hold their segments
+ORPHAN_SECONDS = 5.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recording makes of what: the same for every call that goes on with it.
+
+    Args:
+        source: its identity.
+        num_items: it has.
+        chunk_items: items a segment, but for the last one.
+        schema: of the store.
+        fps: of the store.
+        metadata: of the store, what JSON holds.
+    """
+
+    source: str
+    num_items: int
+    chunk_items: int
+    schema: Schema
+    fps: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The half-open range of items of each chunk; chunk n is the segment of ordinal n."""
+        return cut(self.num_items, self.chunk_items)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        fps = None if self.fps is None else float(self.fps)
+        told: dict[str, Any] = {**asdict(self), "fps": fps, "schema": self.schema.to_json()}
+        return dict(json.loads(json.dumps(told)))
+
+
+def read_plan(store: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what is recorded into a store, as `Plan.to_json` told it; None where nothing is under way.
+
+    Raises:
+        CorruptSegmentError: the record is damaged.
+    """
+    file = Path(store, IMPORTING)
+    try:
+        return dict(open_json(file.read_bytes(), name=str(file)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+class Unfinished:
+    """The store of a recording that is under way.
+
+    Args:
+        path: of the store. Nothing may be there, or what an earlier call with the same plan left.
+        plan: what is recorded.
+
+    Attributes:
+        store: it.
+        finished: numbers of the chunks that are there already.
+
+    Raises:
+        StoreExistsError: what is there is no unfinished recording, or that of another plan, or was changed since.
+        StoreBusyError: another process is at it.
+
+    Notes:
+        Holds a lock until `end` or `leave`, which goes when the process dies.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], plan: Plan) -> None:
+        self._path, self._plan = Path(path).absolute(), plan
+        if not (self._path / IMPORTING).exists():
+            self._create()
+        self._lock = _lock(self._path)
+        try:
+            self.store = _recovered(self._path)
+            self._check_unchanged()
+            differences = self._differences()
+            if differences:
+                self._begin_anew(differences)
+            self.finished = self._drop_halves()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def tag(self, chunk: int) -> str:
+        """Return the tag of a chunk's segment: the same whenever it is made."""
+        return f"{zlib.crc32(repr(self._plan.spans[chunk]).encode()) & 0xFFFF:04x}"
+
+    def end(self) -> None:
+        """All of it is there: from now on it is a store like any other."""
+        (self._path / IMPORTING).unlink()
+        os.close(self._lock)
+
+    def leave(self) -> int:
+        """Keep what is finished for another call, and nothing else; returns how many chunks that are."""
+        self.store.refresh()
+        kept = self._drop_halves()
+        if not kept:
+            self.store.close()
+            shutil.rmtree(self._path)
+        os.close(self._lock)
+        return len(kept)
+
+    def _create(self) -> None:
+        plan = self._plan
+        # whole or not at all: without its record it would be refused by the next call
+        with built_store(self._path) as hidden:
+            create(hidden, plan.schema, fps=plan.fps, metadata=plan.metadata).close()
+            replace_file(f"{hidden}/{IMPORTING}", seal_json(plan.to_json()))
+
+    def _begin_anew(self, differences: list[str]) -> None:
+        """Replace an earlier call's store of which nothing is finished; refuse another one."""
+        if self._finished(self._spans_told()):
+            raise StoreExistsError(
+                f"{self._path} is there already, unfinished, and made of other things: {'; '.join(differences)}. "
+                "Give the same again to go on with it; else remove it, or choose another path."
+            )
+        self.store.close()
+        shutil.rmtree(self._path)
+        self._create()
+        lock, self._lock = self._lock, _lock(self._path)
+        os.close(lock)
+        self.store = open(self._path)
+
+    def _differences(self) -> list[str]:
+        """Return in what the plan is another than that of the call that began."""
+        before, after = read_plan(self._path) or {}, self._plan.to_json()
+        return [
+            f"{name} {_short(before.get(name))}, not {_short(after[name])}"
+            for name in after
+            if before.get(name) != after[name]
+        ]
+
+    def _spans_told(self) -> list[tuple[int, int]]:
+        told = read_plan(self._path) or {}
+        try:
+            return Plan("", int(told["num_items"]), int(told["chunk_items"]), self._plan.schema).spans
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptSegmentError(f"{self._path / IMPORTING} is no record of a recording: {error!r}.") from error
+
+    def _check_unchanged(self) -> None:
+        """Refuse a store in which what a chunk became can no longer be told."""
+        allowed = range(len(self._spans_told()))
+        is_other = any(segment.ordinal not in allowed for segment in self.store.segments)
+        if is_other or any((self._path / name).exists() for name in (ARRANGEMENT, DELETED)):
+            raise StoreExistsError(
+                f"{self._path} was changed before it was finished: episodes were added or deleted, or it was "
+                "compacted. It cannot be gone on with. Choose another path, or remove it."
+            )
+
+    def _finished(self, spans: list[tuple[int, int]]) -> frozenset[int]:
+        """Return the chunks of which every episode is there, and whole."""
+        return frozenset(
+            segment.ordinal
+            for segment in self.store.segments
+            if segment.is_sealed
+            and len(segment.records) == spans[segment.ordinal][1] - spans[segment.ordinal][0]
+            and not segment.records["interrupted"].any()
+        )
+
+    def _drop_halves(self) -> frozenset[int]:
+        """Remove what is not finished; returns the chunks that are."""
+        finished = self._finished(self._plan.spans)
+        remove_segments(str(self._path), {ordinal for ordinal, _ in _segments(self._path)} - finished)
+        self.store.refresh()
+        return finished
+
+
+def remove_segments(store: str, ordinals: Collection[int]) -> None:
+    """Remove segments, open ones too, from a store that nobody writes to."""
+    with locked_store(store):
+        for name, (ordinal, _) in list_segments(store).items():
+            if ordinal in ordinals:
+                for suffix in ("", OPEN_SUFFIX):
+                    shutil.rmtree(Path(store) / SEGMENTS / (name + suffix), ignore_errors=True)
+
+
+def _segments(path: Path) -> Iterator[tuple[int, bool]]:
+    """Yield (ordinal, sealed?) of the segments on the disk."""
+    yield from list_segments(str(path)).values()
+
+
+def _recovered(path: Path) -> Store:
+    """Open a store, in which nobody else writes."""
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while True:
+        store = open(path)
+        if all(is_sealed for _, is_sealed in _segments(path)):
+            return store
+        store.close()
+        if time.monotonic() > deadline:
+            raise StoreBusyError(f"{path} is being written by another process. Wait for it to end, and try again.")
+        time.sleep(POLL_SECONDS)
+
+
+def _lock(path: Path) -> int:
+    try:
+        descriptor = os.open(path / IMPORTING, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise StoreBusyError(f"{path} was finished by another process just now.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StoreBusyError(f"{path} is being recorded by another process. Wait for it to end.") from None
+    return descriptor
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

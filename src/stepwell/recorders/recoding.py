@@ -31,7 +31,7 @@ from stepwell.store.layout import STORE_JSON, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import StoreRecord
 
-__all__ = ["convert"]
+__all__ = ["convert", "converted_feature"]
 
 
 def convert(
@@ -126,13 +126,22 @@ def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> 
     changed = dict(schema)
     for name, given in features.items():
         try:
-            changed[name] = _converted_feature(schema[name], given)
+            changed[name] = converted_feature(schema[name], given)
         except SchemaError as error:
             raise SchemaError(f"feature {name!r}: {error}") from error
     return Schema(changed)
 
 
-def _converted_feature(old: Feature, given: Feature | str) -> Feature:
+def converted_feature(old: Feature, given: Feature | str) -> Feature:
+    """Return a feature with another codec.
+
+    Args:
+        old: the feature as it is.
+        given: name of a codec, or a feature of the same dtype and shape, of which codec and options count.
+
+    Raises:
+        SchemaError: the codec cannot store the feature, or it is another one.
+    """
     if isinstance(given, str):
         new = replace(old, codec=given, options=(), codec_module=None)
     elif isinstance(given, Feature):

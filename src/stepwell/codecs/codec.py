@@ -7,6 +7,7 @@ a row needs the rows before it (video), it is a `SequentialCodec`.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -145,12 +146,14 @@ class SequentialCodec(Codec):
     """A codec whose rows need rows before them: video, differences.
 
     The rows of a column fall into **runs**: a sync row, which needs no other, and the rows up to the next one. Every
-    episode begins with a sync row. To add one: subclass, set `sync_mark`, implement `encoder` and `decode_run`.
+    episode begins with a sync row. To add one: subclass, set `sync_mark`, implement `encoder` and `decode_run`. Where
+    rows do not say by themselves which of them belong together, set it to None and override `run_of`.
 
     Attributes:
         is_slow: whether a writer encodes in a thread of its own, so that who appends does not wait.
         resizes: whether `decode_run` resizes images; else it is never asked to, and who reads does it.
-        sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``.
+        sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``. None: decoding may begin at any
+            row, and `run_of` says which are best decoded together.
 
     Notes:
         As for `Codec`; what a decoder keeps open between calls is one a thread.
@@ -159,7 +162,7 @@ class SequentialCodec(Codec):
     is_sequential: ClassVar[bool] = True
     is_slow: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
-    sync_mark: tuple[int, int]
+    sync_mark: ClassVar[tuple[int, int] | None]
 
     @abstractmethod
     def encoder(self) -> RowEncoder:
@@ -186,6 +189,34 @@ class SequentialCodec(Codec):
             DecodeError: the bytes are not rows of this codec; outs that come later are not written.
         """
 
+    def is_sync(self, blob: bytes | npt.NDArray[np.uint8]) -> bool:
+        """Return whether decoding may begin at a row."""
+        if self.sync_mark is None:
+            return len(blob) > 0
+        position, mask = self.sync_mark
+        return len(blob) > position and blob[position] & mask != 0
+
+    def run_of(
+        self, offsets: npt.NDArray[Any], blob: npt.NDArray[np.uint8], row: int, lo: int, hi: int
+    ) -> tuple[int, int]:
+        """Return the first row of the run that a row is in, and the row after its last; by default by the marks.
+
+        Args:
+            offsets: uint64 [>= hi + 1], of the encoded rows, which lie within ``blob``.
+            blob: uint8 [n], the encoded rows.
+            row: ``lo <= row < hi``.
+            lo: where to stop looking back: the first row of the episode.
+            hi: and forward: the row after its last one.
+
+        Returns:
+            (first, stop) with ``lo <= first <= row < stop <= hi``; (-1, -1) where no sync row is before the row. Where
+            there is no `sync_mark` any such range will do: what it holds is decoded together.
+        """
+        if self.sync_mark is None:
+            return row, row + 1
+        first, stop = _run_kernel()(offsets, blob, row, lo, hi, *self.sync_mark)
+        return int(first), int(stop)
+
     def encode(self, value: Any) -> bytes:
         """Return one row as a run of its own; see `Codec.encode`."""
         encoder = self.encoder()
@@ -203,6 +234,14 @@ class SequentialCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode a row that is a run of its own; see `Codec.decode_into`."""
         self.decode_run([blob], [0], [out])
+
+
+@functools.cache
+def _run_kernel() -> Any:
+    """Return the kernel; looked up once, where an import for every run would take as long as it does."""
+    from stepwell.kernels.runs import run_of
+
+    return run_of
 
 
 def register_codec(codec: type[Codec]) -> type[Codec]:

@@ -132,9 +132,8 @@ class _RunSink(RowSink):
         self._encoder.close()
 
     def _store(self, blobs: Sequence[bytes]) -> None:
-        position, mask = self._codec.sync_mark
         for blob in blobs:
-            if blob[position] & mask:
+            if self._codec.is_sync(blob):
                 self._compare()
                 self._run, self._num_compared = [], 0
             self._column.write(self.row, blob)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, overload, runtime_checkable
 import numpy as np
 
 from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs.files import FileCodec, parse_references
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
@@ -122,10 +123,11 @@ def row_of(column: Any, number: int) -> Any:
 def _check_first(name: str, feature: Feature, blob: bytes) -> None:
     codec, row = make_codec(feature), np.frombuffer(blob, np.uint8)
     try:
-        if isinstance(codec, SequentialCodec):
-            position, mask = codec.sync_mark
-            if len(row) <= position or not row[position] & mask:
-                raise DecodeError("it needs rows before it; the first of an episode begins a run.")
+        if isinstance(codec, FileCodec):
+            parse_references([row])  # the file is looked at when somebody reads it
+            return
+        if isinstance(codec, SequentialCodec) and not codec.is_sync(row):
+            raise DecodeError("it needs rows before it; the first of an episode begins a run.")
         _decode(codec, feature, row)
     except DecodeError as error:
         raise StepError(f"feature {name!r}: the first of the encoded rows is no row of {feature}: {error}") from error

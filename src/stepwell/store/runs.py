@@ -56,9 +56,12 @@ class RunReader:
         self.num_rows = num_rows
 
     def is_sync(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Return which of the rows [start, stop) begin a run: bool [stop - start]."""
-        position, mask = self._codec.sync_mark
+        """Return at which of the rows [start, stop) decoding may begin: bool [stop - start]."""
         offsets = self._offsets[start : stop + 1].astype(np.int64)
+        if self._codec.sync_mark is None:
+            has_bytes: npt.NDArray[np.bool_] = np.diff(offsets) > 0
+            return has_bytes
+        position, mask = self._codec.sync_mark
         marks = offsets[:-1] + position
         is_there = (marks < offsets[1:]) & (marks >= 0) & (marks < len(self._blobs))
         found: npt.NDArray[np.bool_] = is_there.copy()
@@ -71,6 +74,8 @@ class RunReader:
         Raises:
             DecodeError: no row before it begins a run.
         """
+        if self._codec.sync_mark is None:
+            return self._codec.run_of(self._offsets, self._blobs, row, 0, self.num_rows)
         return self._first(row), self._stop(row)
 
     def decode(self, rows: Sequence[int] | Int64s, outs: Sequence[npt.NDArray[Any]]) -> None:

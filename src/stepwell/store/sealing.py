@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs import codec_class
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Schema
 from stepwell.store.columns import disk_error
@@ -136,12 +138,14 @@ def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics
     """Return the statistics of every feature that can be decoded.
 
     A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the
-    feature's statistics are computed when they are asked for, and raise then.
+    feature's statistics are computed when they are asked for, and raise then. So are those of rows that lie in files of
+    somebody else's, which nobody has asked to read yet.
     """
     found: dict[str, FeatureStatistics] = {}
-    for name in schema:
+    for name, feature in schema.items():
         with suppress(DecodeError, MissingDependencyError, SchemaError):
-            found |= segment_statistics(segment, schema, [name])
+            if not issubclass(codec_class(feature), FileCodec):
+                found |= segment_statistics(segment, schema, [name])
     return found
 
 

@@ -165,8 +165,7 @@ def _encode_rows(codec: SequentialCodec, episode: Sequence[Any]) -> list[bytes]:
 
 def _is_sync(codec: SequentialCodec, blob: bytes) -> bool:
     """Whether a blob begins a run."""
-    position, mask = codec.sync_mark
-    return len(blob) > position and bool(blob[position] & mask)
+    return codec.is_sync(blob)
 
 
 def _runs_of(codec: SequentialCodec, blobs: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:

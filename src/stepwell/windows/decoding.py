@@ -285,12 +285,10 @@ def decode_runs(  # noqa: PLR0917
     Raises:
         RowError: bytes that are no row; its index counts in ``wanted``.
     """
-    from stepwell.kernels.runs import run_of
-
     place = 0
     while place < len(wanted):
         row, lo, hi = wanted[place]
-        first, stop = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        first, stop = codec.run_of(offsets, blob, row, lo, hi)
         if first < 0:
             raise RowError(place, DecodeError(f"row {row} of its segment: no row before it can be decoded by itself."))
         end = place + 1

@@ -201,13 +201,11 @@ class RowLoader:
         self, name: str, codec: SequentialCodec, span: Span, segment: int, wanted: list[tuple[int, int, int]]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], list[tuple[int, int, int]]]:
         """Read the runs that hold rows past the page cache; return offsets and blobs that begin at the first run's."""
-        from stepwell.kernels.runs import run_of
-
         offsets, blob = span
         row, lo, hi = wanted[0]
-        begin, _ = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        begin, _ = codec.run_of(offsets, blob, row, lo, hi)
         row, lo, hi = wanted[-1]
-        _, end = run_of(offsets, blob, row, lo, hi, *codec.sync_mark)
+        _, end = codec.run_of(offsets, blob, row, lo, hi)
         if begin < 0 or end < 0:
             return offsets, blob, wanted
         edges = offsets[begin : end + 1].astype(np.int64)

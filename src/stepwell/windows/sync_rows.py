@@ -31,7 +31,7 @@ class SyncRows:
         self.name = name
         self._segments = [(segment, part) for part in parts for segment in part.segments]
         self._segment = -1
-        self._mark: tuple[int, int] | None = None
+        self._codec: SequentialCodec | None = None
         self._maps: tuple[npt.NDArray[Any], npt.NDArray[np.uint8]] | None = None
 
     def around(self, segment: int, row: int, lo: int, hi: int) -> tuple[int, int]:
@@ -46,22 +46,20 @@ class SyncRows:
         Raises:
             LoaderError: the segment is gone, or its files are too short; names store and segment.
         """
-        from stepwell.kernels.runs import run_of
-
         if segment != self._segment:
             self._open(segment)
-        if self._maps is None or self._mark is None:
+        if self._maps is None or self._codec is None:
             return row, row + 1
-        first, stop = run_of(*self._maps, row, lo, hi, *self._mark)
+        first, stop = self._codec.run_of(*self._maps, row, lo, hi)
         # damaged bytes have no marks: the read that decodes them will say so
-        return (lo, row + 1) if first < 0 else (int(first), int(stop))
+        return (lo, row + 1) if first < 0 else (first, stop)
 
     def _open(self, number: int) -> None:
         segment, part = self._segments[number]
         schema = part.store.schema
         feature = None if schema is None else schema[self.name]
         codec = None if feature is None or feature.is_raw else make_codec(feature)
-        self._segment, self._mark, self._maps = number, None, None
+        self._segment, self._codec, self._maps = number, None, None
         if isinstance(codec, SequentialCodec):
             try:
                 self._maps = segment.offsets_map(self.name), segment.blob_map(self.name)
@@ -71,7 +69,7 @@ class SyncRows:
                 ) from None
             except CorruptSegmentError as error:
                 raise LoaderError(f"{part.store.path}: {error}") from error
-            self._mark = codec.sync_mark
+            self._codec = codec
 
 
 def sync_rows_of(reaches: Sequence[Reach], parts: Sequence[Part]) -> SyncRows | None:

@@ -7,11 +7,12 @@ from typing import Any
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "LeRobotRecorder": "stepwell.lerobot.recording",
     "statistics_of": "stepwell.lerobot.statistics",
     "write_dataset": "stepwell.lerobot.writing",
 }
 
-__all__: list[str] = ["statistics_of", "write_dataset"]
+__all__: list[str] = ["LeRobotRecorder", "statistics_of", "write_dataset"]
 
 
 def __getattr__(name: str) -> Any:

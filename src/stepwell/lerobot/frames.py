@@ -1,0 +1,100 @@
+"""What a recorder takes as a frame: every feature by name, checked, and pictures made height x width x channels.
+
+Source: what ``add_frame`` of lerobot 0.4.4 takes: arrays of exactly a feature's dtype and shape, tensors, pictures
+channels first or last, uint8 or floats of 0 to 1, and PIL's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StepError
+from stepwell.lerobot.info import INDEX_FEATURES
+from stepwell.schema import Feature, Schema
+from stepwell.store.values import acceptor
+
+__all__ = ["FrameReader"]
+
+Accept = Callable[[Any], Any]
+Pixels = npt.NDArray[np.uint8]
+
+
+class FrameReader:
+    """Turn frames into the values of a step, or say by name what is wrong with them.
+
+    Args:
+        schema: of the store that is recorded into. What LeRobot computes (`INDEX_FEATURES`) is not read from a frame.
+
+    Notes:
+        Keeps nothing of a frame: safe to share between threads. Values may be those of the frame, not copies.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._accept = {
+            name: _accept_of(name, feature) for name, feature in schema.items() if name not in INDEX_FEATURES
+        }
+        self._names = frozenset((*self._accept, "task"))
+
+    def read(self, frame: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return the values of a step by name, and the text of its task.
+
+        Args:
+            frame: every feature of the dataset, and "task".
+
+        Raises:
+            StepError: a feature is missing, unknown, computed, or of another dtype, shape or range; names it.
+        """
+        if not isinstance(frame, Mapping):
+            raise StepError(f'got a {type(frame).__name__}. Give a dict of every feature, and "task".')
+        if frame.keys() != self._names:
+            raise self._names_error(frame)
+        task = frame["task"]
+        if not isinstance(task, str):
+            raise StepError(f"'task': got a {type(task).__name__}. Give the text of the task, a str.")
+        return {name: accept(frame[name]) for name, accept in self._accept.items()}, task
+
+    def _names_error(self, frame: Mapping[str, Any]) -> StepError:
+        known = (*self._accept, "task")
+        missing = [name for name in known if name not in frame]
+        computed = [name for name in frame if name in INDEX_FEATURES]
+        unknown = [name for name in frame if name not in (*known, *INDEX_FEATURES)]
+        found = ((missing, "missing"), (unknown, "no feature of the dataset"), (computed, "computed: leave it out"))
+        told = "; ".join(f"{', '.join(map(repr, names))} {what}" for names, what in found if names)
+        return StepError(f"the frame does not fit: {told}. It needs: {', '.join(known)}.")
+
+
+def _accept_of(name: str, feature: Feature) -> Accept:
+    accept = acceptor(name, feature)
+    if feature.kind == "image":
+        return lambda value: _pixels(name, feature.fixed_shape, accept, value)
+    if feature.shape == () and feature.kind == "array":
+        # what LeRobot calls shape (1,)
+        return lambda value: accept(value[0] if getattr(value, "shape", None) == (1,) else value)
+    return accept
+
+
+def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pixels:
+    """Return a picture as uint8 [height, width, channels]."""
+    found = np.asarray(value) if value is not None else value
+    if isinstance(found, np.ndarray) and found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
+        found = found.transpose(1, 2, 0)
+    if isinstance(found, np.ndarray) and found.shape == shape and found.dtype.kind == "f":
+        found = _bytes_of_units(name, found)
+    pixels: Pixels = accept(found)
+    return pixels
+
+
+def _bytes_of_units(name: str, pixels: npt.NDArray[np.floating[Any]]) -> Pixels:
+    """Return pixels of 0 to 1 as the nearest bytes; LeRobot takes the next lower ones."""
+    low, high = pixels.min(initial=1), pixels.max(initial=0)
+    # written so that NaN is refused, too
+    if not (low >= 0 and high <= 1):
+        raise StepError(
+            f"feature {name!r}: got floats of {low:g} to {high:g}. Give floats of 0 to 1, or uint8 of 0 to 255."
+        )
+    rounded: Pixels = np.rint(pixels * 255).astype(np.uint8)
+    return rounded

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
     from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
 
 __all__ = [
     "TINY_FEATURES",
+    "TINY_TASKS",
     "CodecConformance",
     "DelayedCodec",
     "EpisodeData",
@@ -31,12 +33,16 @@ __all__ = [
     "schemas",
     "smooth_image",
     "steps",
+    "tiny_lerobot",
+    "tiny_lerobot_picture",
+    "tiny_lerobot_rows",
     "tiny_store",
     "values",
 ]
 
 _MODULES = {
     "TINY_FEATURES": "stores",
+    "TINY_TASKS": "lerobot",
     "CodecConformance": "conformance",
     "DelayedCodec": "codecs",
     "EpisodeData": "strategies",
@@ -51,6 +57,9 @@ _MODULES = {
     "schemas": "strategies",
     "smooth_image": "arrays",
     "steps": "strategies",
+    "tiny_lerobot": "lerobot",
+    "tiny_lerobot_picture": "lerobot",
+    "tiny_lerobot_rows": "lerobot",
     "tiny_store": "stores",
     "values": "strategies",
 }

@@ -6,9 +6,25 @@ from importlib import import_module
 from typing import Any
 
 # the modules of names, loaded on first use
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "ImportReport": "stepwell.formats.import_reports",
+    "Reader": "stepwell.formats.reader",
+    "find_reader": "stepwell.formats.registry",
+    "import_dataset": "stepwell.formats.importing",
+    "open_reader": "stepwell.formats.importing",
+    "reader_names": "stepwell.formats.registry",
+    "register_reader": "stepwell.formats.registry",
+}
 
-__all__: list[str] = []
+__all__: list[str] = [
+    "ImportReport",
+    "Reader",
+    "find_reader",
+    "import_dataset",
+    "open_reader",
+    "reader_names",
+    "register_reader",
+]
 
 
 def __getattr__(name: str) -> Any:

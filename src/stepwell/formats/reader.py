@@ -1,0 +1,94 @@
+"""The interface of a reader: a data set of another system, as episodes.
+
+One class in one file for each format: subclass `Reader`, say by `accepts` what is one's own, set ``schema`` in
+``__init__``, implement ``__len__`` and ``__getitem__``, call `register_reader`. See docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Schema
+
+__all__ = ["Reader"]
+
+
+class Reader(ABC):
+    """A data set of another system: a sequence of its episodes.
+
+    Args:
+        source: where it is: a path, or whatever `accepts` takes.
+        options: a subclass names its own as keywords.
+
+    Attributes:
+        name: what ``--from`` says.
+        source: as given; part of what an interrupted import is known by.
+        schema: the features of the store to be, as the rows come: a camera of PNG files is ``Image(..., codec="png")``.
+        fps: steps a second, if they are evenly spaced.
+        metadata: of the store to be; what JSON holds.
+        scratch: a directory for files that are needed while episodes are read, not made yet; who imports removes it.
+
+    Notes:
+        Used by one thread, sent to each worker by pickle: leave open files out of the state (``__getstate__``), or
+        open them when they are needed. A worker asks for runs of consecutive episodes, in ascending order.
+    """
+
+    name: ClassVar[str]
+    schema: Schema
+    fps: float | None = None
+    metadata: Mapping[str, Any] = {}
+    scratch: Path | None = None
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    @classmethod
+    @abstractmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether a source looks like one of this format; cheap, and nothing is fetched."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> EpisodeData:
+        """Return an episode.
+
+        Args:
+            index: 0 to ``len(self) - 1``.
+
+        Returns:
+            Its columns: arrays, lists of values, or `EncodedRows` and the like, which are stored as they are.
+        """
+
+    def episodes(self) -> Iterator[EpisodeData]:
+        """Yield all episodes."""
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def identity(self) -> str:
+        """What tells this data set, as it is now, from others: an interrupted import of another is not gone on with."""
+        return f"{self.name} {self.source}, {len(self)} episodes"
+
+    @property
+    def episode_bytes(self) -> int | None:
+        """About how many bytes an episode takes in memory; None: as many as the first one, which is read for that."""
+        return None
+
+    def label(self, index: int) -> str:
+        """Return what messages call an episode: its name in the data set."""
+        return f"episode {index} of {self.source}"
+
+    def prepare(self, episodes: npt.NDArray[np.int64]) -> None:  # noqa: B027  most need nothing
+        """Take note of the episodes that will be read, int64 [n], ascending; called before workers have the reader."""
+
+    def forget(self, episodes: npt.NDArray[np.int64]) -> None:  # noqa: B027  most hold nothing
+        """Take note that episodes are stored for good, int64 [n]; called in the process that read them."""

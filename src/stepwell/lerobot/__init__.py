@@ -7,12 +7,14 @@ from typing import Any
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "LeRobotDataset": "stepwell.lerobot.dataset",
+    "MultiLeRobotDataset": "stepwell.lerobot.multiple",
     "LeRobotRecorder": "stepwell.lerobot.recording",
     "statistics_of": "stepwell.lerobot.statistics",
     "write_dataset": "stepwell.lerobot.writing",
 }
 
-__all__: list[str] = ["LeRobotRecorder", "statistics_of", "write_dataset"]
+__all__: list[str] = ["LeRobotDataset", "LeRobotRecorder", "MultiLeRobotDataset", "statistics_of", "write_dataset"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,14 +7,14 @@ channels first or last, uint8 or floats of 0 to 1, and PIL's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import StepError
 from stepwell.lerobot.info import INDEX_FEATURES
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Feature, Schema, Text
 from stepwell.store.values import acceptor
 
 __all__ = ["FrameReader"]
@@ -37,6 +37,7 @@ class FrameReader:
         self._accept = {
             name: _accept_of(name, feature) for name, feature in schema.items() if name not in INDEX_FEATURES
         }
+        self._accept_task = acceptor("task", Text())
         self._names = frozenset((*self._accept, "task"))
 
     def read(self, frame: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -52,9 +53,7 @@ class FrameReader:
             raise StepError(f'got a {type(frame).__name__}. Give a dict of every feature, and "task".')
         if frame.keys() != self._names:
             raise self._names_error(frame)
-        task = frame["task"]
-        if not isinstance(task, str):
-            raise StepError(f"'task': got a {type(task).__name__}. Give the text of the task, a str.")
+        task: str = self._accept_task(frame["task"])
         return {name: accept(frame[name]) for name, accept in self._accept.items()}, task
 
     def _names_error(self, frame: Mapping[str, Any]) -> StepError:
@@ -79,13 +78,19 @@ def _accept_of(name: str, feature: Feature) -> Accept:
 
 def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pixels:
     """Return a picture as uint8 [height, width, channels]."""
-    found = np.asarray(value) if value is not None else value
-    if isinstance(found, np.ndarray) and found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
-        found = found.transpose(1, 2, 0)
-    if isinstance(found, np.ndarray) and found.shape == shape and found.dtype.kind == "f":
+    if not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
+        # says what is wrong with it
+        return cast(Pixels, accept(value))
+    try:
+        found: npt.NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return cast(Pixels, accept(value))
+    if found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
+        # four times as fast as a copy of the transposed array
+        found = np.stack(tuple(found), axis=-1)
+    if found.shape == shape and found.dtype.kind == "f":
         found = _bytes_of_units(name, found)
-    pixels: Pixels = accept(found)
-    return pixels
+    return cast(Pixels, accept(found))
 
 
 def _bytes_of_units(name: str, pixels: npt.NDArray[np.floating[Any]]) -> Pixels:
@@ -96,5 +101,7 @@ def _bytes_of_units(name: str, pixels: npt.NDArray[np.floating[Any]]) -> Pixels:
         raise StepError(
             f"feature {name!r}: got floats of {low:g} to {high:g}. Give floats of 0 to 1, or uint8 of 0 to 255."
         )
-    rounded: Pixels = np.rint(pixels * 255).astype(np.uint8)
+    scaled = pixels * pixels.dtype.type(255)
+    scaled += pixels.dtype.type(0.5)
+    rounded: Pixels = scaled.astype(np.uint8)
     return rounded

@@ -47,6 +47,7 @@ __all__ = [
     "numeric_summary",
     "sampled_steps",
     "statistics_of",
+    "summaries_of",
 ]
 
 Statistics = dict[str, dict[str, npt.NDArray[Any]]]
@@ -86,13 +87,20 @@ def statistics_of(
         ([1.5, 1.5], (3, 1, 1))
     """
     chosen = _chosen(schema_of(view), names)
+    found = summaries_of(view, chosen, per_element=per_element, max_images=max_images)
+    return {name: as_lerobot(found[name], info_of(name, chosen[name])) for name in chosen if name in found}
+
+
+def summaries_of(
+    view: View | Store, features: Mapping[str, Feature], *, per_element: bool = False, max_images: int = MAX_IMAGES
+) -> dict[str, FeatureStatistics]:
+    """Summarise the columns of a selection of episodes; see `statistics_of`."""
     episodes = list(episodes_of(view))
     stride = image_stride(sum(episode.length for episode in episodes), max_images)
     total = StatisticsSum()
     for episode in episodes:
-        total.add(episode_statistics(episode, chosen, stride=stride, per_element=per_element))
-    found = total.result()
-    return {name: as_lerobot(found[name], info_of(name, chosen[name])) for name in chosen if name in found}
+        total.add(episode_statistics(episode, features, stride=stride, per_element=per_element))
+    return total.result()
 
 
 def episode_statistics(

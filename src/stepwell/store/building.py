@@ -1,4 +1,4 @@
-"""A store that is built out of sight and appears whole: it is there with all that belongs to it, or not at all."""
+"""A directory that is built out of sight and appears whole: it is there with all that belongs to it, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepwell.errors import StepwellError, StoreExistsError
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
 
-__all__ = ["built_store"]
+__all__ = ["built_directory", "built_store"]
 
 SUFFIX = ".partial"
 
@@ -21,6 +21,17 @@ SUFFIX = ".partial"
 @contextmanager
 def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to ``path`` with an empty ``segments`` in it; at the end it is renamed to ``path``.
+
+    See `built_directory`.
+    """
+    with built_directory(path) as partial:
+        os.mkdir(f"{partial}/{SEGMENTS}")
+        yield partial
+
+
+@contextmanager
+def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``.
 
     What a killed process left of an earlier try is removed.
 
@@ -34,7 +45,6 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
     partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{SUFFIX}")
     try:
         with _locked_directory(partial):
-            (partial / SEGMENTS).mkdir()
             yield str(partial)
             _check_free(target)
             os.rename(partial, target)

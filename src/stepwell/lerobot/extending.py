@@ -1,0 +1,131 @@
+"""What an append must know of the dataset that is there: its features, its last files, its statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import FormatError, SchemaError
+from stepwell.lerobot.data_files import import_pyarrow
+from stepwell.lerobot.dataset_files import FirstFiles
+from stepwell.lerobot.info import FeatureInfo
+from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.schema_mapping import Cameras, Column
+from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
+from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.store.statistics import load_statistics
+
+__all__ = ["cameras_of", "first_files", "fitted_columns", "images_stride", "load_extended", "summaries_before"]
+
+NUMBERS = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+")
+COUNT_RATIO = 1e-9
+
+
+def load_extended(root: Path, fps: float) -> Metadata:
+    """Return the metadata of a dataset that can be appended to.
+
+    Raises:
+        FormatError: it is not of v3.0.
+        SchemaError: it has another rate.
+    """
+    before = Metadata.load(root)
+    if not before.info.is_v3:
+        raise FormatError(
+            f"{root} is a LeRobot dataset of {before.info.version}. Only v3.0 can be appended to: write it anew first, "
+            "with write_dataset(), or use lerobot's converter."
+        )
+    if before.info.fps != fps:
+        raise SchemaError(f"{root} has {before.info.fps:g} fps, what is to be appended {fps:g}. They must be equal.")
+    return before
+
+
+def cameras_of(before: Metadata) -> dict[str, Cameras]:
+    """Return how the cameras of a dataset are stored."""
+    return {
+        name: "video" if info.is_video else "image" for name, info in before.info.features.items() if info.is_camera
+    }
+
+
+def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column, ...]:
+    """Return columns in the order of a dataset.
+
+    Raises:
+        SchemaError: they are not the dataset's.
+    """
+    mine = {column.name: column for column in columns}
+    theirs = {name: info for name, info in before.info.features.items() if not info.is_index}
+    for name in (*theirs, *mine):
+        told = _form(theirs[name]) if name in theirs else "nothing"
+        found = _form(mine[name].info) if name in mine else "nothing"
+        if told != found:
+            raise SchemaError(
+                f"feature {name!r} is {told} in {before.root}, and {found} in what is to be appended. They must have "
+                "the same features: features= leaves some out, rename= gives other names."
+            )
+    return tuple(mine[name] for name in theirs)
+
+
+def first_files(before: Metadata) -> FirstFiles:
+    """Return the numbers of the first new files of a dataset: after all that are there."""
+    root, size = before.root, before.info.chunks_size
+    tables = sorted((root / "meta/episodes").glob("*/*.parquet"))
+    schema = import_pyarrow().parquet.read_schema(tables[-1]) if tables else None
+    return FirstFiles(
+        data=_next(root / "data", size),
+        episodes=_next(root / "meta/episodes", size),
+        videos={name: _next(root / "videos" / name, size) for name in before.info.video_keys},
+        episode_schema=None if schema is None else schema.remove_metadata(),
+    )
+
+
+def summaries_before(before: Metadata) -> dict[str, FeatureStatistics]:
+    """Return summaries of a dataset's features: those that lie beside its statistics, if they are of it, else new ones.
+
+    Quantiles cannot be merged, and images of some versions have a std of 0: what lerobot wrote is not built upon.
+    """
+    stored, told = load_statistics(before.root / "meta"), before.stats or {}
+    infos = {name: info for name, info in before.info.features.items() if not info.is_text}
+    if stored.keys() == infos.keys() and all(
+        _is_same(stored[name], info, told.get(name)) for name, info in infos.items()
+    ):
+        return stored
+    from stepwell.lerobot.in_place import open_in_place
+
+    with open_in_place(before) as store:
+        features = {name: feature for name, feature in (store.schema or {}).items() if is_summed(feature)}
+        return summaries_of(store, features)
+
+
+def images_stride(before: Metadata, summaries: Mapping[str, FeatureStatistics]) -> int | None:
+    """Return about every how many-th image of a dataset its statistics have looked at; None without cameras."""
+    for name in before.info.cameras:
+        images = int(as_lerobot(summaries[name], before.info.features[name])["count"][0])
+        return max(1, round(before.info.total_frames / max(1, images)))
+    return None
+
+
+def _is_same(found: FeatureStatistics, info: FeatureInfo, told: Mapping[str, Any] | None) -> bool:
+    """Whether statistics are those of a summary: nobody else wrote to the dataset since."""
+    if told is None:
+        return False
+    mine = as_lerobot(found, info)
+    is_counted = int(np.ravel(told.get("count", -1))[0]) == int(mine["count"][0])
+    return is_counted and np.allclose(np.ravel(told["mean"]), np.ravel(mine["mean"]), COUNT_RATIO, 0, equal_nan=True)
+
+
+def _form(info: FeatureInfo) -> str:
+    return f"{info.dtype} {list(info.shape)}"
+
+
+def _next(directory: Path, chunks_size: int) -> tuple[int, int]:
+    """Return the (chunk, file) after the last file of a directory."""
+    names = (path.relative_to(directory).as_posix() for path in directory.glob("*/*") if path.is_file())
+    found = [(int(match[1]), int(match[2])) for match in map(NUMBERS.fullmatch, names) if match]
+    if not found:
+        return 0, 0
+    chunk, file = max(found)
+    return (chunk, file + 1) if file + 1 < chunks_size else (chunk + 1, 0)

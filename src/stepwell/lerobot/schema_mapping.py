@@ -1,0 +1,222 @@
+"""What becomes of each feature of a store in a LeRobot dataset.
+
+::
+
+    feature of the store                      in the dataset
+    number, array of fixed shape              the same dtype; a scalar has shape [1]
+    text                                      string; named "task": the task of the step, no column
+    video, or a reference into mp4 files      video
+    png, jpeg, or a reference into parquet    image, the bytes as they are
+    any other image                           video; image where asked for, or where its sides are odd
+    timestamp, frame_index, ...               made anew
+    bytes, arrays of varying size             refused, by name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from stepwell.codecs import make_codec
+from stepwell.codecs.files import FileCodec
+from stepwell.errors import FeatureNotFoundError, SchemaError
+from stepwell.lerobot.info import INDEX_FEATURES, FeatureInfo
+from stepwell.schema import Feature, Schema
+
+__all__ = ["INDEX_INFOS", "TASK", "Cameras", "Column", "column_of", "index_names", "map_schema", "stored_feature"]
+
+Cameras = Literal["auto", "image", "video"]
+CHOICES = ("auto", "image", "video")
+TASK = "task"
+MAX_RANK = 5
+NUMBER_KINDS = "biuf"
+NUMBER_BYTES = 8
+HEIGHT_WIDTH_CHANNELS = ["height", "width", "channels"]
+INDEX_DTYPES = {name: "float32" if name == "timestamp" else "int64" for name in INDEX_FEATURES}
+INDEX_INFOS = {
+    name: FeatureInfo(name, dtype, (1,), None, {"dtype": dtype, "shape": [1], "names": None})
+    for name, dtype in INDEX_DTYPES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One feature that is written.
+
+    Args:
+        source: its name in the store.
+        feature: there.
+        info: what it is in the dataset.
+    """
+
+    source: str
+    feature: Feature
+    info: FeatureInfo
+
+    @property
+    def name(self) -> str:
+        """Its name in the dataset."""
+        return self.info.name
+
+
+def map_schema(
+    schema: Schema,
+    *,
+    features: Collection[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    cameras: Cameras | Mapping[str, Cameras] = "auto",
+    told: Mapping[str, Any] | None = None,
+) -> tuple[Column, ...]:
+    """Return the columns of a dataset, but for its five index columns.
+
+    Args:
+        schema: of the store.
+        features: names to write; default all.
+        rename: names in the store to names in the dataset.
+        cameras: of all cameras, or of some by their names in the dataset.
+        told: features as the dataset said that the store was made of, by name: names of elements are taken from it.
+
+    Returns:
+        In the schema's order.
+
+    Raises:
+        FeatureNotFoundError: a name that the store does not have.
+        SchemaError: a feature that LeRobot has no form for; the message names it, and says what to do.
+    """
+    renamed = dict(rename or {})
+    unknown = [name for name in (*(features or ()), *renamed) if name not in schema]
+    if unknown:
+        raise FeatureNotFoundError(f"no feature {', '.join(map(repr, unknown))}. There are: {', '.join(schema)}.")
+    names = {name: renamed.get(name, name) for name in schema if features is None or name in features}
+    _check_names(names)
+    columns = [
+        column_of(source, name, schema[source], _choice(cameras, name), (told or {}).get(source))
+        for source, name in names.items()
+        if name not in INDEX_FEATURES and not (name == TASK and schema[source].kind == "text")
+    ]
+    if isinstance(cameras, Mapping):
+        _check_cameras(cameras, columns)
+    return tuple(columns)
+
+
+def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto", told: Any = None) -> Column:
+    """Return what becomes of one feature.
+
+    Args:
+        source: its name in the store.
+        name: in the dataset.
+        feature: of the store.
+        choice: if it is a camera.
+        told: the entry of a dataset's features that it came from, if it did.
+
+    Raises:
+        SchemaError: LeRobot has no form for it.
+    """
+    dtype: str
+    shape: tuple[int, ...]
+    if feature.kind == "text":
+        dtype, shape = "string", (1,)
+    elif feature.kind == "image":
+        dtype, shape = _camera(source, feature, choice)
+    else:
+        dtype, shape = _numbers(source, feature)
+    entry: dict[str, Any] = {"dtype": dtype, "shape": list(shape), "names": _names(feature, dtype, shape, told)}
+    return Column(source, feature, FeatureInfo(name, dtype, shape, entry["names"], entry))
+
+
+def index_names(schema: Schema, rename: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the features of a store that say what index columns and tasks are: LeRobot's name to the store's."""
+    renamed = dict(rename or {})
+    named = {renamed.get(source, source): source for source in schema}
+    is_scalar = {
+        name: schema[source].kind == "array" and schema[source].shape in ((), (1,)) for name, source in named.items()
+    }
+    found = {name: named[name] for name in INDEX_FEATURES if is_scalar.get(name)}
+    is_text = TASK in named and schema[named[TASK]].kind == "text"
+    return found | ({TASK: named[TASK]} if is_text else {})
+
+
+def stored_feature(feature: Feature) -> Feature:
+    """Return the feature that has the same rows as bytes of its own: itself, unless its rows are references."""
+    codec = make_codec(feature)
+    return codec.embedded() if isinstance(codec, FileCodec) else feature
+
+
+def _check_names(names: Mapping[str, str]) -> None:
+    for source, name in names.items():
+        if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
+            raise SchemaError(
+                f"feature {source!r} as {name!r}: LeRobot takes '/' for the end of a directory's name. Allowed: any "
+                "name without '/', e.g. with '.' for it."
+            )
+    taken = list(names.values())
+    twice = [f"{source!r} as {name!r}" for source, name in names.items() if taken.count(name) > 1]
+    if twice:
+        raise SchemaError(f"features of one name: {', '.join(twice)}. Rename one of them, or leave it out.")
+
+
+def _choice(cameras: Cameras | Mapping[str, Cameras], name: str) -> Cameras:
+    choice = cameras.get(name, "auto") if isinstance(cameras, Mapping) else cameras
+    if choice not in CHOICES:
+        raise SchemaError(f"cameras={cameras!r}. Allowed: {', '.join(map(repr, CHOICES))}, or one of them by name.")
+    return choice
+
+
+def _check_cameras(cameras: Mapping[str, Cameras], columns: list[Column]) -> None:
+    known = [column.name for column in columns if column.info.is_camera]
+    unknown = [name for name in cameras if name not in known]
+    if unknown:
+        raise FeatureNotFoundError(
+            f"cameras={dict(cameras)!r}: no camera {', '.join(map(repr, unknown))}. There are: {', '.join(known)}."
+        )
+
+
+def _numbers(name: str, feature: Feature) -> tuple[str, tuple[int, ...]]:
+    if feature.kind == "bytes" or feature.is_ragged:
+        what = "bytes" if feature.kind == "bytes" else f"an array of varying size, {feature.shape}"
+        raise _refused(name, f"is {what}: LeRobot has only features of fixed shape, and text")
+    dtype, shape = feature.np_dtype, feature.fixed_shape
+    if dtype.kind not in NUMBER_KINDS or dtype.itemsize > NUMBER_BYTES:
+        raise _refused(name, f"has dtype {dtype}: LeRobot has bools, integers and floats of at most 64 bits")
+    if name == TASK:
+        raise _refused(name, "is no text, and LeRobot's items have the task's text under this name", can_rename=True)
+    if len(shape) > MAX_RANK or 0 in shape:
+        raise _refused(name, f"has shape {shape}: LeRobot has 1 to {MAX_RANK} axes, none of them empty")
+    return dtype.newbyteorder("=").name, shape or (1,)
+
+
+def _camera(name: str, feature: Feature, choice: Cameras) -> tuple[str, tuple[int, ...]]:
+    height, width, *channels = feature.fixed_shape
+    if feature.np_dtype != np.uint8 or channels not in ([], [1], [3]):
+        raise _refused(
+            name, f"is an image of {feature.np_dtype.name} {feature.shape}: LeRobot's cameras are uint8, grey or RGB"
+        )
+    is_even = height % 2 == 0 and width % 2 == 0
+    if choice == "auto":
+        codec = stored_feature(feature).codec
+        choice = "image" if codec in ("png", "jpeg") or not is_even else "video"
+    elif choice == "video" and not is_even:
+        raise SchemaError(
+            f"camera {name!r} is {height}x{width}: a video has even sides. Write it as images: cameras={{{name!r}: "
+            '"image"}.'
+        )
+    return choice, (height, width, 3)
+
+
+def _refused(name: str, why: str, *, can_rename: bool = False) -> SchemaError:
+    other = f", or rename it: rename={{{name!r}: ...}}" if can_rename else ""
+    return SchemaError(
+        f"feature {name!r} {why}. Leave it out: features=[...], with the names of those to be written{other}."
+    )
+
+
+def _names(feature: Feature, dtype: str, shape: tuple[int, ...], told: Any) -> Any:
+    """Return names of elements: as the dataset said them that the feature came from, else the feature's own."""
+    if dtype in ("image", "video"):
+        return list(HEIGHT_WIDTH_CHANNELS)
+    if isinstance(told, Mapping) and told.get("dtype") == dtype and told.get("shape") == list(shape):
+        return told.get("names")
+    return None if feature.names is None else list(feature.names)

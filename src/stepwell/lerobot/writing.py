@@ -1,0 +1,346 @@
+"""Writing a store as a LeRobot dataset, which the real ``lerobot`` opens.
+
+::
+
+    view ──> SourceEpisode ──> tasks, places        one after the other
+                 │
+                 ├── Preparation.prepare ──┐
+                 ├── Preparation.prepare ──┤        threads: read, encode, summarise
+                 └── Preparation.prepare ──┤
+                                           v
+             DatasetFiles.add, StatisticsSum.add    in order; then meta/, then a rename
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
+from stepwell.lerobot.camera_rows import encoding_of
+from stepwell.lerobot.data_files import import_pyarrow
+from stepwell.lerobot.dataset_files import DatasetFiles, ManyEpisodeFiles, OneEpisodeFiles
+from stepwell.lerobot.episode_preparing import EpisodePlace, Preparation, PreparedEpisode
+from stepwell.lerobot.episode_writing import plain_statistics, tasks_table
+from stepwell.lerobot.extending import (
+    cameras_of,
+    first_files,
+    fitted_columns,
+    images_stride,
+    load_extended,
+    summaries_before,
+)
+from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.info_writing import appended_info, new_info
+from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.publishing import new_dataset, staged_append
+from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
+from stepwell.lerobot.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
+from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, image_stride
+from stepwell.lerobot.task_lists import StepTasks, TaskList
+from stepwell.progress import make_bar
+from stepwell.store import Store
+from stepwell.store.statistics import write_statistics
+from stepwell.windows import View
+
+__all__ = ["write_dataset"]
+
+WRITTEN_VERSIONS = ("v3.0", "v2.1")
+MAX_WORKERS = 8
+
+
+def write_dataset(
+    source: Store | View | str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    *,
+    version: Literal["v3.0", "v2.1"] = "v3.0",
+    features: Collection[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    task: str | None = None,
+    robot_type: str | None = None,
+    cameras: Cameras | Mapping[str, Cameras] = "auto",
+    video: Mapping[str, Any] | None = None,
+    fps: float | None = None,
+    append: bool = False,
+    data_files_mb: float = 100,
+    video_files_mb: float = 200,
+    workers: int | None = None,
+    progress: bool | None = None,
+    repo_id: str | None = None,
+) -> Metadata:
+    """Write episodes as a LeRobot dataset, which ``lerobot`` opens with the same values.
+
+    PNG and JPEG files and packets of video go out as they are where the format allows, everything else is encoded. A
+    final observation is not written: LeRobot has no place for it. Episodes without a step are left out.
+
+    Args:
+        source: a store, some of its episodes (`stepwell.View`), or a store's path. Of several stores with the same
+            features.
+        root: directory of the dataset; it appears whole, or not at all.
+        version: of the format: "v3.0", or "v2.1" for lerobot 0.3.
+        features: names to write; default all. The index columns (``timestamp``, ``index``, ...) are made anew; a
+            store's own ``timestamp`` is kept where it is within 0.1 ms of frame_index / fps.
+        rename: names in the store to names in the dataset, e.g. ``{"camera": "observation.images.front"}``.
+        task: text of every step's task. Default: what the store says: a text feature ``task``, a column
+            ``task_index`` with a list in the store's metadata, or metadata ``task`` of the episodes.
+        robot_type: default: that of the dataset that the store was made of, if it was.
+        cameras: "image" (in the parquet files) or "video" (mp4), for all or by name in the dataset; "auto" (default):
+            PNG, JPEG and images with odd sides as images, others as video.
+        video: options of `stepwell.Video` for what is encoded; default ``{"encoder": "av1", "gop": 2, "crf": 30,
+            "preset": "12"}``, as lerobot has them.
+        fps: rows a second; default the store's.
+        append: add to the dataset at ``root``, of v3.0 and by whomever written, as new files; if there is none, make
+            it. Cameras are then stored as they are there.
+        data_files_mb: size from which on a parquet file of v3.0 is not added to.
+        video_files_mb: likewise of an mp4 file.
+        workers: threads that encode, an episode each; default one a processor, at most 8. The files are the same for
+            every number.
+        progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
+        repo_id: what the result says of itself; nothing is sent anywhere.
+
+    Returns:
+        The metadata of the dataset, read back.
+
+    Raises:
+        SchemaError: a feature that LeRobot has no form for, or, of an append, other features or another rate; the
+            message says what to do.
+        StepError: a step without a task.
+        EpisodeNotFoundError: there is no episode to write.
+        StoreExistsError: something is at ``root``.
+        StoreBusyError: an episode is still being recorded, or another process appends.
+        FormatError: ``root`` is no dataset that can be appended to.
+        MissingDependencyError: pyarrow, or for video PyAV, is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.testing import tiny_store
+        >>> folder = tempfile.mkdtemp()
+        >>> store = tiny_store(f"{folder}/tiny.well")
+        >>> dataset = write_dataset(store, f"{folder}/tiny", cameras="image", features=["observation.image", "action"],
+        ...                         task="count")
+        >>> len(dataset.episodes), dataset.info.total_frames, dataset.tasks
+        (3, 16, ('count',))
+
+    Notes:
+        Memory: an episode of each worker and one more, its pictures encoded, a batch of them decoded. Killed at any
+        moment, it leaves nothing at a new root, and of an append the old episodes as they were; what was complete by
+        then comes with the next append. Statistics look at 16,384 images of a camera at most, and at all numbers.
+    """
+    if version not in WRITTEN_VERSIONS:
+        raise StepwellError(f"version={version!r}. Allowed: {', '.join(map(repr, WRITTEN_VERSIONS))}.")
+    if append and version != "v3.0":
+        raise StepwellError("append=True with version='v2.1'. Only v3.0 can be appended to.")
+    import_pyarrow()
+    view = as_view(source)
+    writing = _Writing(
+        view=view,
+        features=features,
+        rename=rename,
+        video=video,
+        fps=_rate(view, fps),
+        steps=StepTasks(index_names(schema_of(view), rename), task),
+        sizes_mb=(data_files_mb, video_files_mb),
+        workers=_worker_count(workers),
+        progress=progress,
+    )
+    path = Path(root).absolute()
+    if append and (path / INFO_PATH).exists():
+        writing.append(path)
+    else:
+        robot = robot_type if robot_type is not None else _told(view).get("robot_type")
+        writing.make(path, version == "v3.0", cameras, robot)
+    return Metadata.load(path, repo_id=repo_id)
+
+
+class _Writing:
+    """One call of `write_dataset`."""
+
+    def __init__(
+        self,
+        *,
+        view: View,
+        features: Collection[str] | None,
+        rename: Mapping[str, str] | None,
+        video: Mapping[str, Any] | None,
+        fps: float,
+        steps: StepTasks,
+        sizes_mb: tuple[float, float],
+        workers: int,
+        progress: bool | None,
+    ) -> None:
+        self._schema = schema_of(view)
+        self._features, self._rename, self._video = features, rename, video
+        self._told = _told(view).get("features", {})
+        self._fps, self._steps, self._sizes_mb = fps, steps, sizes_mb
+        self._workers, self._progress = workers, progress
+        self._episodes = list(episodes_of(view))
+        self._num_steps = sum(episode.length for episode in self._episodes)
+        if not self._episodes:
+            raise EpisodeNotFoundError("there is no episode to write. LeRobot has no datasets without any.")
+
+    def make(self, root: Path, is_v3: bool, cameras: Any, robot_type: str | None) -> None:
+        """Write a new dataset."""
+        columns = self._columns(cameras)
+        preparation = self._preparation(columns, image_stride(self._num_steps), per_element=not is_v3)
+        tasks = TaskList(self._steps.listed(self._episodes[0]))
+        with new_dataset(root) as target:
+            files: DatasetFiles
+            if is_v3:
+                data_mb, video_mb = self._sizes_mb
+                files = ManyEpisodeFiles(target, preparation.infos, self._fps, data_mb=data_mb, video_mb=video_mb)
+            else:
+                files = OneEpisodeFiles(target, preparation.infos, self._fps)
+            total = StatisticsSum()
+            self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
+            counts = self._counts(tasks)
+            if is_v3:
+                _write_tables(target, tasks, total, preparation)
+            else:
+                _write_task_lines(target, tasks)
+            sizes = self._sizes_mb if is_v3 else None
+            told = new_info(
+                preparation.infos, self._fps, counts, files.video_facts, robot_type=robot_type, sizes_mb=sizes
+            )
+            _write_json(target / INFO_PATH, told)
+
+    def append(self, root: Path) -> None:
+        """Add to a dataset of v3.0."""
+        with staged_append(root) as target:
+            before = load_extended(root, self._fps)
+            columns = fitted_columns(self._columns(cameras_of(before)), before)
+            summaries = summaries_before(before)
+            stride = images_stride(before, summaries) or image_stride(self._num_steps)
+            preparation = self._preparation(columns, stride, per_element=False)
+            data_mb, video_mb = self._sizes_mb
+            files = ManyEpisodeFiles(
+                target,
+                preparation.infos,
+                self._fps,
+                data_mb=data_mb,
+                video_mb=video_mb,
+                first=first_files(before),
+                chunks_size=before.info.chunks_size,
+            )
+            tasks, total = TaskList(before.tasks), StatisticsSum()
+            total.add(summaries)
+            first_row = before.info.total_frames
+            self._write(preparation, files, tasks, total, first_episode=before.info.total_episodes, first_row=first_row)
+            _write_tables(target, tasks, total, preparation)
+            counts = self._counts(tasks, before)
+            _write_json(target / INFO_PATH, appended_info(before.info.raw, counts))
+
+    def _columns(self, cameras: Any) -> tuple[Column, ...]:
+        return map_schema(self._schema, features=self._features, rename=self._rename, cameras=cameras, told=self._told)
+
+    def _preparation(self, columns: Sequence[Column], stride: int, *, per_element: bool) -> Preparation:
+        return Preparation(
+            columns=columns,
+            encodings={column.name: encoding_of(column, self._video) for column in columns if column.info.is_video},
+            fps=self._fps,
+            timestamp=index_names(self._schema, self._rename).get("timestamp"),
+            stride=stride,
+            per_element=per_element,
+        )
+
+    def _write(
+        self,
+        preparation: Preparation,
+        files: DatasetFiles,
+        tasks: TaskList,
+        total: StatisticsSum,
+        *,
+        first_episode: int,
+        first_row: int,
+    ) -> None:
+        """Write all episodes; ``files`` are complete afterwards."""
+
+        def placed() -> Iterator[tuple[SourceEpisode, EpisodePlace]]:
+            row = first_row
+            for index, episode in enumerate(self._episodes, first_episode):
+                numbers, texts = self._steps.of(episode, tasks)
+                yield episode, EpisodePlace(index, row, numbers, texts)
+                row += episode.length
+
+        try:
+            with make_bar(self._num_steps, "steps", wanted=self._progress) as bar:
+                for prepared in _prepared(preparation, placed(), self._workers):
+                    files.add(prepared)
+                    total.add(prepared.statistics)
+                    bar.update(prepared.length)
+        finally:
+            files.close()
+
+    def _counts(self, tasks: TaskList, before: Metadata | None = None) -> dict[str, int]:
+        episodes, frames = (before.info.total_episodes, before.info.total_frames) if before else (0, 0)
+        return {
+            "episodes": episodes + len(self._episodes),
+            "frames": frames + self._num_steps,
+            "tasks": len(tasks.texts),
+        }
+
+
+def _prepared(
+    preparation: Preparation, placed: Iterator[tuple[SourceEpisode, EpisodePlace]], workers: int
+) -> Iterator[PreparedEpisode]:
+    """Yield episodes in order, some of them being prepared ahead by threads."""
+    if workers <= 1:
+        for episode, place in placed:
+            yield preparation.prepare(episode, place)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="stepwell-write")
+    waiting: deque[Future[PreparedEpisode]] = deque()
+    try:
+        for episode, place in placed:
+            waiting.append(pool.submit(preparation.prepare, episode, place))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _write_tables(root: Path, tasks: TaskList, total: StatisticsSum, preparation: Preparation) -> None:
+    """Write what ``meta/`` of v3.0 has beside the episodes and info.json."""
+    meta, found = root / "meta", total.result()
+    meta.mkdir(parents=True, exist_ok=True)
+    import_pyarrow().parquet.write_table(tasks_table(tasks.texts), meta / "tasks.parquet")
+    infos = {info.name: info for info in preparation.infos}
+    stats = {name: plain_statistics(as_lerobot(found[name], infos[name]), infos[name]) for name in found}
+    _write_json(meta / "stats.json", stats)
+    # what an append merges with: quantiles alone cannot be
+    write_statistics(meta, found)
+
+
+def _write_task_lines(root: Path, tasks: TaskList) -> None:
+    lines = (json.dumps({"task_index": i, "task": text}, ensure_ascii=False) for i, text in enumerate(tasks.texts))
+    (root / "meta/tasks.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _write_json(path: Path, told: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(told, indent=4, ensure_ascii=False), encoding="utf-8")
+
+
+def _told(view: View) -> dict[str, Any]:
+    """Return what the dataset said of itself that the first store of a view was made of; nothing of others."""
+    return dict(view.stores[0].metadata.get("lerobot", {}).get("info") or {})
+
+
+def _rate(view: View, fps: float | None) -> float:
+    rates = {store.fps for store in view.stores} if fps is None else {fps}
+    rate = rates.pop()
+    if rates or rate is None or not rate > 0:
+        found = "stores of different rates" if rates else f"fps={rate}"
+        raise SchemaError(f"{found}: LeRobot has one rate for all features. Give fps=, rows a second.")
+    return float(rate)
+
+
+def _worker_count(workers: int | None) -> int:
+    if workers is not None and workers < 0:
+        raise StepwellError(f"workers={workers}. Allowed: 0 and more, or None for one a processor.")
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0))) if workers is None else workers

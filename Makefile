@@ -2,17 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+# lerobot wants versions of other packages that ours do not go with: each of its formats has an environment of its own
+INTEROP ?= .venv-interop
 PY = $(VENV)/bin/python
 PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
 TORCH = torch==2.13.0+cpu
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test test-interop test-interop-ready check bench docs clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
 	@echo "make test    run every test and every example in the documentation"
+	@echo "make test-interop   open what stepwell wrote in the real lerobot, and the other way round"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
 	@echo "make docs    run the examples of README.md and docs/"
@@ -23,6 +26,12 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(PY) -m pytest -n $(WORKERS)
+
+test-interop: test-interop-ready
+	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop -m "not lerobot21"
+	HF_HUB_OFFLINE=1 $(INTEROP)/v21/bin/python -m pytest -n 0 tests/interop -m lerobot21
+
+test-interop-ready: $(INTEROP)/v30/.ready $(INTEROP)/v21/.ready
 
 check: $(VENV)/.lint
 	@status=0; \
@@ -39,7 +48,7 @@ docs: $(VENV)/.test
 	$(PY) -m pytest tests/test_readme.py
 
 clean:
-	rm -rf $(VENV) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.pip:
@@ -70,6 +79,18 @@ $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
 $(VENV)/.lint: pyproject.toml $(VENV)/.demo
 	@echo "Installing ruff and mypy ..."
 	@$(PIP) --group test --group lint
+	@touch $@
+
+# an environment that sees ours, with lerobot and what it was made for in front of it; torch is ours
+$(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.txt $(VENV)/.test
+	@echo "Making an environment for lerobot in $(INTEROP)/$* ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/$*
+	@site=$$($(INTEROP)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+	$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$site/zz_ours.pth && \
+	cp tests/interop/sitecustomize.py $$site/
+	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
+	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-deps -r tests/interop/lerobot-$*-alone.txt
+	@$(INTEROP)/$*/bin/python -c "import lerobot.datasets.lerobot_dataset"
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.test

@@ -1,0 +1,84 @@
+"""lerobot_open: opening a LeRobot dataset of 10,000 episodes, beside LeRobotDataset.
+
+Episodes of 50 steps, 14 + 14 floats, written by stepwell; both open it in fresh processes, for the first time (when
+both make a cache) and again. What opening takes of memory; the time to the first batch of 256 windows, imports left
+out, beside the mere construction of a LeRobotDataset; and the bytes of the caches, beside those of the numeric columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from children import run_child
+from lerobot_rival import FPS, lerobot, low_dim_columns, window_deltas
+from report import Row, skipped, within
+from timing import Settings, memcpy_gb_per_s
+
+import stepwell
+from stepwell.lerobot import write_dataset
+
+__all__ = ["run"]
+
+NAME = "lerobot_open"
+EPISODES, STEPS = 10_000, 50
+ROUNDS = 3
+FIRST, AGAIN = "open 10,000 episodes, the first time", "open 10,000 episodes, again"
+FIRST_BATCH, MEMORY = "first batch after opening again, beside construction", "memory of opening again"
+CACHE = "cache, beside the numeric columns"
+OPEN = """
+from stepwell.lerobot import LeRobotDataset
+root, deltas = argument
+def resident():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS:"))
+import torch
+before, start = resident(), time.perf_counter()
+dataset = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas)
+seconds, after = time.perf_counter() - start, resident()
+batch = next(iter(dataset.loader(batch_size=256, order="random")))
+print(json.dumps([seconds, time.perf_counter() - start, after - before, len(dataset)]))
+"""
+
+
+def run(settings: Settings) -> Iterator[Row]:
+    """Yield the rows of times, then those of memory and disk."""
+    with lerobot() as rival:
+        if rival is None:
+            yield from skipped(NAME, "lerobot", FIRST, AGAIN, FIRST_BATCH, MEMORY)
+            return
+    root = settings.data / "set"
+    _write(root, settings)
+    deltas = window_deltas()
+    ours: list[list[float]] = []
+    theirs: list[dict[str, float]] = []
+    for number in range(settings.sized(ROUNDS, 1)):
+        cache = settings.data / f"cache-{number}"
+        ours.append([run_child(OPEN, [str(root), deltas], STEPWELL_CACHE=str(cache)) for _ in range(2)])
+        with lerobot() as rival:
+            theirs.append([rival.ask("open", root=str(root), deltas=deltas) for _ in range(2)])
+    row = partial(within, NAME, rival="lerobot", memcpy_gb_per_s=memcpy_gb_per_s(settings))
+    for place, case, target in ((0, FIRST, 5.0), (1, AGAIN, 5.0)):
+        limit = [each[place]["seconds"] for each in theirs]
+        yield row(case=case, samples=[each[place][0] for each in ours], limit=limit, unit="s", target=target)
+    limit = [each[1]["seconds"] for each in theirs]
+    yield row(case=FIRST_BATCH, samples=[each[1][1] for each in ours], limit=limit, unit="s", target=2.0)
+    grown = [each[0]["after"] - each[0]["before"] for each in theirs]
+    yield row(case=MEMORY, samples=[each[1][2] for each in ours], limit=grown, unit="bytes", target=2.0)
+    numbers = settings.sized(EPISODES, 20) * STEPS * (2 * 14 * 4 + 4 + 4 * 8)
+    taken = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
+    yield within(NAME, CACHE, "numeric columns", [taken], numbers, unit="bytes", target=1.0,
+                 memcpy_gb_per_s=memcpy_gb_per_s(settings))  # fmt: skip
+
+
+def _write(root: Path, settings: Settings) -> None:
+    """Write the dataset by way of a store."""
+    number = settings.sized(EPISODES, 20)
+    columns = low_dim_columns(number * STEPS)
+    store = stepwell.create(settings.data / "source.well", {name: stepwell.Array(14) for name in columns}, fps=FPS)
+    with store.writer() as writer:
+        for first in range(0, number * STEPS, STEPS):
+            writer.add_episode({name: values[first : first + STEPS] for name, values in columns.items()})
+    store.refresh()
+    write_dataset(store, root, task="none")

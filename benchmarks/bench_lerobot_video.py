@@ -1,0 +1,91 @@
+"""lerobot_video: windows of 2 steps of 2 cameras of video with 16 actions, shuffled, beside LeRobotDataset.
+
+A dataset of 6,000 steps, recorded by lerobot in episodes of 150, whose mp4 files were then replaced by ones of as many
+frames of a panning camera, 96 x 96 and 224 x 224, av1 with a keyframe every 2 frames, as lerobot records by default.
+The rival decodes with torchcodec; its other ways of decoding need what torchvision no longer has. Ours, on two threads,
+makes what LeRobot makes, float32 with channels first: in place, from the mp4 files, in a pooled and a random order; and
+from a store into which the dataset was converted, with JPEG images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lerobot_rival import (
+    BATCH,
+    EPISODE,
+    FPS,
+    LeRobot,
+    beside,
+    check_items,
+    lerobot,
+    low_dim_columns,
+    rate,
+    save_columns,
+    window_deltas,
+)
+from report import Row, skipped
+from timing import Settings
+from videos import pan_frames, write_mp4
+
+__all__ = ["run"]
+
+NAME = "lerobot_video"
+STEPS = 6000
+CAMERAS = {"observation.images.top": 96, "observation.images.side": 224}
+IN_PLACE, AT_RANDOM = "2 steps of 2 cameras, in place, pooled", "2 steps of 2 cameras, in place, random"
+CONVERTED = "2 steps of 2 cameras, converted to jpeg, pooled"
+TARGETS = {IN_PLACE: 8.0, AT_RANDOM: None, CONVERTED: 15.0}
+# conversion from yuv is rounded the same way or by one
+ROUNDING = 1.01 / 255
+
+
+def run(settings: Settings) -> Iterator[Row]:
+    """Yield a row a way of reading."""
+    with lerobot() as rival:
+        if rival is None:
+            yield from skipped(NAME, "lerobot", *TARGETS)
+            return
+        from stepwell.formats import import_dataset
+        from stepwell.lerobot import LeRobotDataset
+
+        os.environ["STEPWELL_CACHE"] = str(settings.data / "cache")
+        root = settings.data / "set"
+        _make(rival, root, settings)
+        deltas = window_deltas({key: [-1, 0] for key in CAMERAS})
+        rival.ask("open", root=str(root), deltas=deltas)
+        in_place = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas)
+        atol = dict.fromkeys(CAMERAS, ROUNDING)
+        check_items(rival, in_place, [0, 1, EPISODE - 1, EPISODE], settings.data / "items.npz", atol)
+        import_dataset(root, settings.data / "jpeg.well", codecs="jpeg", workers=2)
+        converted = LeRobotDataset("bench/lerobot", root=settings.data / "jpeg.well", delta_timestamps=deltas)
+        theirs = rival.rates(settings.sized(8, 1))
+        ways = {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}
+        for case, (dataset, order) in ways.items():
+            options = {"batch_size": BATCH // 4, "order": order, "images": "float32", "threads": 2, "epochs": None}
+            make = _maker(dataset, options)
+            ours = [rate(make, settings.sized(4, 0)) for _ in theirs]
+            yield beside(NAME, case, (ours, theirs), settings, TARGETS[case])
+
+
+def _maker(dataset: Any, options: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: dataset.loader(**options)
+
+
+def _make(rival: LeRobot, root: Path, settings: Settings) -> None:
+    """Record a dataset of black video, and put ours in its place."""
+    number = settings.sized(STEPS, 2 * EPISODE)
+    black = {name: np.zeros((number, size, size, 3), np.uint8) for name, size in CAMERAS.items()}
+    columns = save_columns(settings.data / "columns.npz", {**low_dim_columns(number), **black})
+    kinds = dict.fromkeys(CAMERAS, "video")
+    files = rival.ask("make", root=str(root), columns=str(columns), cameras=kinds, episode=EPISODE, fps=FPS)["files"]
+    if len(files) != len(CAMERAS):
+        raise RuntimeError(f"{len(files)} files of {len(CAMERAS)} cameras: the dataset is too large for one each.")
+    for name, size in CAMERAS.items():
+        (path,) = (Path(file) for file in files if name in file)
+        write_mp4(path, pan_frames(number, size), size, "av1", 2)
+    columns.unlink()

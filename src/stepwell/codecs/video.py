@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import SequentialCodec, register_codec
 from stepwell.codecs.options import check_option_names
-from stepwell.codecs.video_decoding import close_decoder, open_decoder
+from stepwell.codecs.video_decoding import decode_pictures
 from stepwell.codecs.video_encoding import VideoEncoder
+from stepwell.codecs.video_pictures import check_is_picture
 from stepwell.codecs.video_rows import FLAGS_PLACE, SYNC_FLAG, VideoRow, parse_row
 from stepwell.codecs.video_settings import EncoderSettings
-from stepwell.codecs.video_streams import StreamId, stream_of
+from stepwell.codecs.video_streams import LastStream
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
@@ -66,14 +67,13 @@ class VideoCodec(SequentialCodec):
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
         check_option_names(feature, "encoder", "gop", "crf", "preset", "pixel_format")
-        _check_is_picture(feature)
+        check_is_picture(feature)
         try:
             import av  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         self._settings = EncoderSettings.of(feature)
-        # of the last run: most begin with the same bytes. Replaced as a whole: threads see one or another.
-        self._known = StreamId(""), b""
+        self._streams = LastStream()
 
     def encoder(self) -> VideoEncoder:
         """Return the encoder of a new column; see `SequentialCodec.encoder`.
@@ -95,34 +95,12 @@ class VideoCodec(SequentialCodec):
             return
         rows = [parse_row(blob.tobytes()) for blob in blobs[: wanted[-1] + 1]]
         _check_is_run(rows)
-        places: dict[int, list[int]] = {row.picture: [] for row in rows}
-        for place, row in enumerate(wanted):
-            places[rows[row].picture].append(place)
-        stream, head = self._stream_of(rows[0])
-        shape = self.feature.fixed_shape
-        # resizing has its own conversion of colours: what keeps its size keeps its pixels
-        key = stream, shape, None if size == shape[:2] else size
-        decoder = open_decoder(*key)
-        try:
-            for number, frame in decoder.pictures([packet for row in rows for packet in row.packets], head):
-                shown = places.pop(number, [])
-                for place in shown[:1]:
-                    decoder.write(frame, outs[place])
-                for place in shown[1:]:
-                    outs[place][...] = outs[shown[0]]
-            if places:
-                raise DecodeError(f"video run of {len(rows)} rows: no picture {min(places)} came out of its packets.")
-        except DecodeError:
-            close_decoder(*key)
-            raise
-
-    def _stream_of(self, row: VideoRow) -> tuple[StreamId, bytes]:
-        """Return the stream of a run, and how its first packet begins."""
-        stream, head = self._known
-        packet = row.packets[0]
-        if not head or stream.kind != row.kind or packet[: len(head)] != head:
-            stream, head = self._known = stream_of(row.kind, bytes(packet))
-        return stream, head
+        pictures: dict[int, list[npt.NDArray[Any]]] = {row.picture: [] for row in rows}
+        for row, out in zip(wanted, outs, strict=True):
+            pictures[rows[row].picture].append(out)
+        stream, head = self._streams.of(rows[0].kind, bytes(rows[0].packets[0]))
+        packets = [packet for row in rows for packet in row.packets]
+        decode_pictures(stream, head, packets, pictures, shape=self.feature.fixed_shape, size=size)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ import numpy.typing as npt
 from stepwell.codecs.video_streams import START_CODE, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError
 
-__all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "close_decoder", "coded_size", "open_decoder"]
+__all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "coded_size", "decode_pictures"]
 
 MAX_OPEN_DECODERS = 8
 MIN_CODED_SIDE = 16
 SLICE_START_BYTES = len(START_CODE) + 1
 # decoders pad pictures to whole blocks and leave a margin that motion may point to
 PADDING = 256
+DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None]
 _LIBRARIES = {"av1": "libdav1d"}
 
 
@@ -178,24 +179,60 @@ class _OpenDecoders(threading.local):
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.decoders: OrderedDict[tuple[StreamId, tuple[int, ...], tuple[int, int] | None], PictureDecoder] = (
-            OrderedDict()
-        )
+        self.decoders: OrderedDict[DecoderKey, PictureDecoder] = OrderedDict()
 
 
 _OPEN = _OpenDecoders()
 
 
-def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
-    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread.
+def decode_pictures(
+    stream: StreamId,
+    head: bytes,
+    packets: Sequence[memoryview],
+    wanted: Mapping[int, Sequence[npt.NDArray[np.uint8]]],
+    *,
+    shape: tuple[int, ...],
+    size: tuple[int, int] | None,
+) -> None:
+    """Decode a run's front by this thread's decoder of its stream, and write the pictures that are wanted.
+
+    Args:
+        stream: that the run belongs to.
+        head: how its first packet begins, see `stream_of`.
+        packets: from the run's first on; picture n is made by the n-th.
+        wanted: pictures, and for each the arrays to write: uint8, of the feature's shape, height and width those of
+            ``size``.
+        shape: of the feature.
+        size: height and width to resize to; None: as they are.
 
     Raises:
-        DecodeError: this build of ffmpeg has no decoder for the stream.
+        DecodeError: a packet is damaged, a picture does not come out or has another size than the feature; or this
+            build of ffmpeg has no decoder for the stream.
     """
+    # resizing has its own conversion of colours: what keeps its size keeps its pixels
+    key = stream, shape, None if size == shape[:2] else size
+    left = dict(wanted)
+    decoder = _open_decoder(key)
+    try:
+        for number, frame in decoder.pictures(packets, head):
+            outs = left.pop(number, ())
+            for out in outs[:1]:
+                decoder.write(frame, out)
+            for out in outs[1:]:
+                out[...] = outs[0]
+        if left:
+            raise DecodeError(f"no picture {min(left)} came out of the {len(packets)} packets of its run.")
+    except DecodeError:
+        # one that failed may be in any state
+        _OPEN.decoders.pop(key, None)
+        raise
+
+
+def _open_decoder(key: DecoderKey) -> PictureDecoder:
+    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()
-    key = stream, shape, size
     decoder = _OPEN.decoders.get(key)
     if decoder is not None:
         _OPEN.decoders.move_to_end(key)
@@ -204,8 +241,3 @@ def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int]
     if len(_OPEN.decoders) > MAX_OPEN_DECODERS:
         _OPEN.decoders.popitem(last=False)
     return decoder
-
-
-def close_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
-    """Forget this thread's decoder: one that failed may be in any state."""
-    _OPEN.decoders.pop((stream, shape, size), None)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_packets import PacketReader, PacketTable, packet_table
+from stepwell.codecs.video_packets import PacketReader, PacketTable, key_places, packet_table
 from stepwell.codecs.video_rows import pack_row
 from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Feature, Video
@@ -197,15 +197,10 @@ def _shown_packets(table: PacketTable, start: float, stop: float) -> npt.NDArray
 def _runs(path: Path, table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[int, list[int]]]:
     """Yield (key packet to begin with, packets shown) of runs of steps.
 
-    A step's run begins with the last key packet that is neither decoded nor shown after what the step shows.
+    A step's run begins where decoding does, see `key_places`.
     """
     keys = np.flatnonzero(table.is_key)
-    place = np.searchsorted(keys, packets, side="right") - 1
-    while True:
-        is_late = (place >= 0) & (table.pts[keys[place]] > table.pts[packets])
-        if not is_late.any():
-            break
-        place -= is_late
+    place = key_places(keys, table.pts, packets)
     if (place < 0).any():
         first = table.seconds[packets[place < 0][0]]
         raise StepError(

@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from stepwell.codecs.video_decoding import PictureDecoder
 from stepwell.codecs.video_rows import STREAM_KINDS
+from stepwell.codecs.video_samples import AV1_CONFIGURATION_BYTES, with_sequence_header
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, MissingDependencyError
 
-__all__ = ["PacketReader", "PacketTable", "packet_table"]
+__all__ = ["PacketReader", "PacketTable", "key_places", "kind_of", "opened_video", "packet_table", "packets_of"]
 
 MAX_KEPT_TABLES = 8
 # frames among which a stream that has B-frames shows some
@@ -32,9 +33,6 @@ _FILTERS = {
     "vp9": "null",
     "av1": "null",
 }
-AV1_CONFIGURATION_BYTES = 4
-AV1_SEQUENCE_HEADER = 0x0A
-AV1_TEMPORAL_DELIMITER = b"\x12\x00"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +49,10 @@ class PacketTable:
         durations: float64, seconds.
         is_key: bool, whether decoding can begin here.
         is_shown: bool, whether the picture is to be shown: an edit list leaves some out.
+        positions: int64, where the packets lie in the file; -1 where ffmpeg does not know. Of formats other than mp4
+            something else may lie in front of the packet.
+        sizes: int64, bytes of the packets there.
+        extradata: what the head of the file says of the stream.
     """
 
     kind: str
@@ -62,6 +64,9 @@ class PacketTable:
     durations: npt.NDArray[np.float64]
     is_key: npt.NDArray[np.bool_]
     is_shown: npt.NDArray[np.bool_]
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    extradata: bytes
 
 
 def packet_table(path: Path, stream: int) -> PacketTable:
@@ -77,27 +82,61 @@ def packet_table(path: Path, stream: int) -> PacketTable:
 
 @lru_cache(MAX_KEPT_TABLES)
 def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTable:
-    with _opened(path, stream) as (container, video):
-        base, context, kind = video.time_base, video.codec_context, _kind_of(video)
+    with opened_video(path, stream) as (container, video):
+        base, context, kind = video.time_base, video.codec_context, kind_of(video)
         if kind not in STREAM_KINDS:
             raise DecodeError(f"{path}: video of {kind}. Allowed: {', '.join(STREAM_KINDS)}.")
         begins = _beginning_test(kind, video)
-        found = [_facts(packet, begins) for packet in _packets_of(container, video)]
+        found = [_facts(packet, begins) for packet in packets_of(container, video)]
         if not found or any(pts is None for _, pts, *_ in found):
             raise DecodeError(f"{path}: packets without presentation times. Copy it into an mp4 or mkv file first.")
-        dts, pts, durations, is_key, is_shown = (np.array(column) for column in zip(*found, strict=True))
+        dts, pts, durations, is_key, is_shown, places, sizes = (np.array(column) for column in zip(*found, strict=True))
         if context.has_b_frames and (np.diff(pts) >= 0).all():
             _check_times(path, stream)
         seconds = pts * base.numerator / base.denominator
         durations = durations * base.numerator / base.denominator
         return PacketTable(
-            kind, context.height, context.width, dts, pts.astype(np.int64), seconds, durations, is_key, is_shown
+            kind,
+            context.height,
+            context.width,
+            dts,
+            pts.astype(np.int64),
+            seconds,
+            durations,
+            is_key,
+            is_shown,
+            places,
+            sizes,
+            bytes(context.extradata or b""),
         )
+
+
+def key_places(
+    keys: npt.NDArray[np.int64], pts: npt.NDArray[np.int64], packets: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return at which key packets decoding begins that shall show what packets make.
+
+    It is the last one that is neither decoded nor shown after it.
+
+    Args:
+        keys: int64 [k], the key packets, ascending.
+        pts: int64, presentation times of all packets.
+        packets: int64 [n].
+
+    Returns:
+        int64 [n], places in ``keys``; -1 where there is none.
+    """
+    place = np.searchsorted(keys, packets, side="right") - 1
+    while True:
+        is_late = (place >= 0) & (pts[keys[place]] > pts[packets])
+        if not is_late.any():
+            return place
+        place -= is_late
 
 
 def _check_times(path: str, stream: int) -> None:
     """Refuse a file whose pictures change their order and whose times do not: avi and asf keep those of decoding."""
-    with _opened(path, stream) as (container, video):
+    with opened_video(path, stream) as (container, video):
         shown = [frame.pts for frame in islice(container.decode(video), LOOK_FRAMES) if frame.pts is not None]
         name = container.format.name
     if any(after < before for before, after in pairwise(shown)):
@@ -107,9 +146,11 @@ def _check_times(path: str, stream: int) -> None:
         )
 
 
-def _facts(packet: Any, begins: Callable[[Any], bool]) -> tuple[int, int | None, int, bool, bool]:
+def _facts(packet: Any, begins: Callable[[Any], bool]) -> tuple[int, int | None, int, bool, bool, int, int]:
     pts, duration, is_shown = packet.pts, packet.duration or 0, not packet.is_discard
-    return _dts_of(packet), pts, duration, begins(packet), is_shown
+    # before it is converted, which empties it
+    position, size = -1 if packet.pos is None else packet.pos, packet.size
+    return _dts_of(packet), pts, duration, begins(packet), is_shown, position, size
 
 
 def _dts_of(packet: Any) -> int:
@@ -163,7 +204,7 @@ class PacketReader:
 
     def _from(self, first: int) -> Generator[tuple[int, bytes | None]]:
         """Yield (number, bytes) from a packet at or before `first` on."""
-        with _opened(self._path, self._stream) as (container, video):
+        with opened_video(self._path, self._stream) as (container, video):
             number, packets = self._sought(container, video, first)
             if number >= 0:
                 convert = _converter(self._table.kind, video)
@@ -177,12 +218,12 @@ class PacketReader:
     def _sought(self, container: Any, video: Any, first: int) -> tuple[int, Iterator[Any]]:
         """Return the number of a packet at or before `first` and those from it on; -1 where seeking gets lost."""
         if first == 0:
-            return 0, _packets_of(container, video)
+            return 0, packets_of(container, video)
         # by which of its times a packet is found is a matter of the file's format
         for time in (self._table.pts[first], self._table.dts[first]):
             if time != NO_TIME:
                 container.seek(int(time), stream=video)
-                packets = _packets_of(container, video)
+                packets = packets_of(container, video)
                 begin = list(islice(packets, 1))
                 number = self._number_of(begin)
                 if 0 <= number <= first:
@@ -197,13 +238,13 @@ class PacketReader:
         return int(found[0][0]) if found and found[0].size == 1 else -1
 
 
-def _packets_of(container: Any, video: Any) -> Iterator[Any]:
+def packets_of(container: Any, video: Any) -> Iterator[Any]:
     """Yield packets, without the empty ones with which a demuxer says that it is over."""
     return (packet for packet in container.demux(video) if packet.size)
 
 
 @contextmanager
-def _opened(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
+def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
     """Open a file; yields the container and its n-th video stream."""
     try:
         import av
@@ -226,7 +267,7 @@ def _opened(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
             raise DecodeError(f"{path}: damaged ({error}).") from error
 
 
-def _kind_of(video: Any) -> str:
+def kind_of(video: Any) -> str:
     """Return what a stream is called, whichever decoder ffmpeg would take."""
     return "an unknown kind" if video.codec_context is None else str(video.codec.canonical_name)
 
@@ -243,7 +284,7 @@ def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
         is_key = packet.is_keyframe
         # the filters make one packet of each; a list of several is no case that they know
         data = b"".join(map(bytes, filters.filter(packet)))
-        return _with_sequence_header(data, header) if header and is_key else data
+        return with_sequence_header(data, header) if header and is_key else data
 
     return convert
 
@@ -272,9 +313,3 @@ def _shows(decoder: PictureDecoder, packet: bytes, head: bytes) -> bool:
         return any(True for _ in decoder.pictures([memoryview(packet)], head))
     except DecodeError:
         return False
-
-
-def _with_sequence_header(packet: bytes, header: bytes) -> bytes:
-    """Return a key packet of AV1 with the sequence header that a container may keep to itself."""
-    bare = packet.removeprefix(AV1_TEMPORAL_DELIMITER)
-    return bare if bare[:1] == bytes((AV1_SEQUENCE_HEADER,)) else header + bare

@@ -96,11 +96,12 @@ class Recoded:
     def _parts(self, most: int) -> Iterator[tuple[Blobs, range]]:
         """Yield (blobs, places in them) of at most ``most`` consecutive rows; of sequential codecs the run's blobs."""
         blobs = (np.frombuffer(blob, np.uint8) for blob in self._given.rows(self._before))
-        if not isinstance(self._codec, SequentialCodec):
+        mark = self._codec.sync_mark if isinstance(self._codec, SequentialCodec) else None
+        if mark is None:
             while part := list(islice(blobs, most)):
                 yield part, range(len(part))
             return
-        for run in _runs(self._codec, blobs):
+        for run in _runs(mark, blobs):
             for start in range(0, len(run), most):
                 yield run, range(start, min(start + most, len(run)))
 
@@ -115,9 +116,9 @@ class Recoded:
         return f"<Recoded {counted(self.num_rows, 'row')} of {self._before.codec}: {self._given!r}>"
 
 
-def _runs(codec: SequentialCodec, blobs: Iterator[npt.NDArray[np.uint8]]) -> Iterator[Blobs]:
+def _runs(mark: tuple[int, int], blobs: Iterator[npt.NDArray[np.uint8]]) -> Iterator[Blobs]:
     """Yield the rows of each run."""
-    position, mask = codec.sync_mark
+    position, mask = mark
     run: Blobs = []
     for blob in blobs:
         if run and len(blob) > position and blob[position] & mask:

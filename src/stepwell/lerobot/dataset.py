@@ -273,7 +273,7 @@ def item_loader(  # noqa: PLR0917
         options: further ones of `stepwell.Loader`.
     """
     several: Sequence[Callable[..., Any]] = (transform,) if callable(transform) else transform
-    done = (made, *several)
+    done: list[Callable[..., Any]] = [made, *several]
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
 
 

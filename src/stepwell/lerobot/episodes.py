@@ -2,26 +2,21 @@
 
 ::
 
-    v3     meta/episodes/chunk-000/file-000.parquet    one row an episode, in order    files hold many episodes
-    v2     meta/episodes.jsonl                         one line an episode             each episode has its own files
+    episode             0         1             2      3
+    rows                0 ----- 185 --------- 349 -- 420 ---- 500       first, stop: one axis for the whole dataset
+    parquet file        | file 0              | file 1       |          v3: many episodes a file; v2: one
+    mp4 files of a key  | file 0  | file 1           | file 2|          cut elsewhere; seconds begin at 0 in each file
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
-from stepwell.lerobot.info import DatasetInfo
-from stepwell.lerobot.meta_files import WHAT_TO_DO, number_column, open_parquet, read_columns, read_json_lines
-
-__all__ = ["EpisodeRecords", "VideoSpans", "read_episodes"]
+__all__ = ["EpisodeRecords", "VideoSpans"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -61,8 +56,8 @@ class EpisodeRecords:
         videos: by camera, where its frames are; cameras whose pictures are in the parquet files are not among them.
 
     Notes:
-        Immutable: safe to share between threads, picklable. Texts of tasks become Python strings when they are asked
-        for.
+        Immutable: safe to share between threads, picklable. Rows need not be without gaps: a dataset may hold rows that
+        belong to no episode.
     """
 
     index: Ints
@@ -93,19 +88,3 @@ class EpisodeRecords:
             [self.tasks[place] for place in at.tolist()],
             {key: spans.take(at) for key, spans in self.videos.items()},
         )
-
-
-def read_episodes(root: Path, info: DatasetInfo) -> EpisodeRecords:
-    """Return the episodes that the files under ``meta/`` name, as many as ``meta/info.json`` counts.
-
-    Args:
-        root: of the dataset.
-        info: of the dataset.
-
-    Returns:
-        The records; of more than ``info.total_episodes`` the first ones: who appends writes ``meta/info.json`` last.
-
-    Raises:
-        FormatError: a file is missing or wrong, or there are fewer episodes than ``meta/info.json`` says.
-    """
-    raise NotImplementedError

@@ -191,11 +191,11 @@ def delta_steps(
         times = [float(value) for value in seconds]
         if not times:
             raise WindowError(f"delta_timestamps of {key!r} are empty. Give at least one, or leave the key out.")
-        off = [time for time in times if not abs(time * fps - round(time * fps)) / fps <= tolerance_s]
+        off = [time for time in times if not abs(time * fps - np.rint(time * fps)) / fps <= tolerance_s]
         if off:
             raise WindowError(
                 f"delta_timestamps of {key!r}: {off} are not within tolerance_s={tolerance_s} of a step at {fps:g} "
-                f"fps. Use multiples of 1/{fps:g}, the nearest to the first is {round(off[0] * fps) / fps:.6g}."
+                f"fps. Use multiples of 1/{fps:g}, the nearest to the first is {np.rint(off[0] * fps) / fps:.6g}."
             )
         steps[key] = tuple(round(time * fps) for time in times)
     return steps

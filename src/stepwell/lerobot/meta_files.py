@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError
 
-__all__ = ["WHAT_TO_DO", "number_column", "open_parquet", "read_columns", "read_json", "read_json_lines"]
+__all__ = ["WHAT_TO_DO", "number_column", "open_parquet", "read_columns", "read_json", "read_json_lines", "whole_number"]
 
 WHAT_TO_DO = 'Download or write the dataset again; "stepwell verify" says what else is wrong.'
+# no dataset has as many rows; sums of such numbers still fit into int64
+HUGE = 2**40
 
 
 def read_json(path: Path) -> Any:
@@ -48,6 +50,18 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
             raise FormatError(f"{path}, line {number} is a JSON {type(record).__name__}. Allowed: an object.")
         records.append(record)
     return records
+
+
+def whole_number(record: Mapping[str, Any], name: str, path: Path) -> int:
+    """Return a count or an index that a record must have.
+
+    Raises:
+        FormatError: it is missing, negative or not a whole number.
+    """
+    value = record.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < HUGE:
+        raise FormatError(f"{path}: {name} is {value!r} in {_short(record)}. Allowed: a whole number, at least 0.")
+    return value
 
 
 def open_parquet(path: Path) -> Any:
@@ -99,6 +113,11 @@ def number_column(table: Any, name: str, dtype: npt.DTypeLike, path: Path) -> np
         return np.asarray(column.cast(pa.from_numpy_dtype(np.dtype(dtype))).to_numpy())
     except _parquet_errors() as error:
         raise FormatError(f"{path}: column {name!r} is not {np.dtype(dtype)}: {error}. {WHAT_TO_DO}") from error
+
+
+def _short(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _read_text(path: Path) -> str:

@@ -28,6 +28,7 @@ import numpy as np
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.publishing import finish_append
 from stepwell.lerobot.recorded_stores import create_recorded
 from stepwell.store import Store, open
 from stepwell.store.layout import STORE_JSON, replace_file
@@ -54,6 +55,7 @@ class Staging:
         self._gone = root.with_name(f".{root.name}.recorded")
         shutil.rmtree(self._gone, ignore_errors=True)
         self._unlock = weakref.finalize(self, os.close, _lock_directory(self.path))
+        self._finish_append()
 
     @classmethod
     def begin(cls, root: str | os.PathLike[str]) -> Staging:
@@ -130,6 +132,7 @@ class Staging:
         table = store.episodes
         saved = np.flatnonzero(~table.interrupted & ~table.is_open)
         if len(saved):
+            self._finish_append()
             before, _ = self.num_exported
             told = {"before": before, "lengths": table.length[saved].tolist(), "origins": table.origin[saved].tolist()}
             replace_file(f"{self.path}/{EXPORT_JSON}", json.dumps(told).encode())
@@ -166,6 +169,11 @@ class Staging:
     def _remove(self) -> None:
         self.path.rename(self._gone)
         shutil.rmtree(self._gone, ignore_errors=True)
+
+    def _finish_append(self) -> None:
+        """Let an append that was killed be done or not: what the dataset has must not change by itself later."""
+        if (self.root / INFO_PATH).exists():
+            finish_append(self.root)
 
     def _dataset(self) -> Metadata | None:
         return Metadata.load(self.root) if (self.root / INFO_PATH).exists() else None

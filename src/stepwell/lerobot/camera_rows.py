@@ -38,7 +38,8 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
     given = {**DEFAULT_VIDEO, **(options or {})}
     if given["encoder"] == "av1":
         given = {**AV1_VIDEO, **given}
-    feature = Video(column.feature.fixed_shape, **given)
+    # grey as colours, too: players take its full range for a limited one
+    feature = Video(column.info.shape, **given)
     make_codec(feature)
     return feature
 
@@ -55,7 +56,7 @@ def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> 
         DecodeError: rows that their codec refuses.
         SchemaError: this PyAV cannot encode so.
     """
-    if stored_feature(column.feature).codec == "video" and _has_even_sides(column.feature):
+    if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
         found = packets_of(_stored_rows(episode, column))
         if found is not None:
             return found
@@ -96,7 +97,7 @@ def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> Episo
     encoder, rows = VideoCodec(encoding).encoder(), []
     try:
         for image in episode.images(column.source, column.feature):
-            rows += encoder.put(image)
+            rows += encoder.put(_in_colour(image))
         rows += encoder.end()
     finally:
         encoder.close()
@@ -106,10 +107,10 @@ def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> Episo
     return found
 
 
-def _has_even_sides(feature: Feature) -> bool:
-    """Whether a frame has the feature's size: odd ones, and very small ones, are encoded with an edge."""
-    height, width = feature.fixed_shape[:2]
-    return coded_size(height, width) == (height, width)
+def _can_stay(feature: Feature) -> bool:
+    """Whether frames are RGB and have the feature's size: odd ones, and very small ones, are encoded with an edge."""
+    height, width, *channels = feature.fixed_shape
+    return channels == [3] and coded_size(height, width) == (height, width)
 
 
 def _in_colour(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

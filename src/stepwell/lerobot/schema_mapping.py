@@ -7,7 +7,7 @@
     text                                      string; named "task": the task of the step, no column
     video, or a reference into mp4 files      video
     png, jpeg, or a reference into parquet    image, the bytes as they are
-    any other image                           video; image where asked for, or where its sides are odd
+    any other image                           video; image where asked for, or where its sides are odd or below 16
     timestamp, frame_index, ...               made anew
     bytes, arrays of varying size             refused, by name
 """
@@ -22,6 +22,7 @@ import numpy as np
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec
+from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.lerobot.info import INDEX_FEATURES, FeatureInfo
 from stepwell.schema import Feature, Schema
@@ -194,14 +195,14 @@ def _camera(name: str, feature: Feature, choice: Cameras) -> tuple[str, tuple[in
         raise _refused(
             name, f"is an image of {feature.np_dtype.name} {feature.shape}: LeRobot's cameras are uint8, grey or RGB"
         )
-    is_even = height % 2 == 0 and width % 2 == 0
+    fits = coded_size(height, width) == (height, width)
     if choice == "auto":
         codec = stored_feature(feature).codec
-        choice = "image" if codec in ("png", "jpeg") or not is_even else "video"
-    elif choice == "video" and not is_even:
+        choice = "image" if codec in ("png", "jpeg") or not fits else "video"
+    elif choice == "video" and not fits:
         raise SchemaError(
-            f"camera {name!r} is {height}x{width}: a video has even sides. Write it as images: cameras={{{name!r}: "
-            '"image"}.'
+            f"camera {name!r} is {height}x{width}: a video has even sides of 16 and more. Write it as images: "
+            f'cameras={{{name!r}: "image"}}.'
         )
     return choice, (height, width, 3)
 

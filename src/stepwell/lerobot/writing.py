@@ -90,7 +90,7 @@ def write_dataset(
             ``task_index`` with a list in the store's metadata, or metadata ``task`` of the episodes.
         robot_type: default: that of the dataset that the store was made of, if it was.
         cameras: "image" (in the parquet files) or "video" (mp4), for all or by name in the dataset; "auto" (default):
-            PNG, JPEG and images with odd sides as images, others as video.
+            PNG, JPEG and images with sides that are odd or below 16 as images, others as video.
         video: options of `stepwell.Video` for what is encoded; default ``{"encoder": "av1", "gop": 2, "crf": 30,
             "preset": "12"}``, as lerobot has them.
         fps: rows a second; default the store's.

@@ -8,13 +8,23 @@ from typing import Any
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "LeRobotDataset": "stepwell.lerobot.dataset",
+    "Metadata": "stepwell.lerobot.metadata",
     "MultiLeRobotDataset": "stepwell.lerobot.multiple",
     "LeRobotRecorder": "stepwell.lerobot.recording",
+    "locate": "stepwell.lerobot.hub",
     "statistics_of": "stepwell.lerobot.statistics",
     "write_dataset": "stepwell.lerobot.writing",
 }
 
-__all__: list[str] = ["LeRobotDataset", "LeRobotRecorder", "MultiLeRobotDataset", "statistics_of", "write_dataset"]
+__all__: list[str] = [
+    "LeRobotDataset",
+    "LeRobotRecorder",
+    "Metadata",
+    "MultiLeRobotDataset",
+    "locate",
+    "statistics_of",
+    "write_dataset",
+]
 
 
 def __getattr__(name: str) -> Any:

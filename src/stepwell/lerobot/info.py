@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
-from stepwell.errors import FormatError, SchemaError
+from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
 from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = ["INDEX_FEATURES", "INFO_PATH", "VERSIONS", "DatasetInfo", "FeatureInfo", "Version"]
@@ -166,6 +166,24 @@ class DatasetInfo:
     def cameras(self) -> tuple[str, ...]:
         """Names of all cameras, in the order of the features."""
         return tuple(name for name, feature in self.features.items() if feature.is_camera)
+
+    def data_name(self, chunk: int, file: int) -> str:
+        """Return the name of a parquet file below the root; of v2, ``file`` is the episode's number."""
+        return self.data_path.format(**self._numbers(chunk, file))
+
+    def video_name(self, key: str, chunk: int, file: int) -> str:
+        """Return the name of an mp4 file below the root; of v2, ``file`` is the episode's number.
+
+        Raises:
+            FeatureNotFoundError: no such camera, or its pictures are not in mp4 files.
+        """
+        if self.video_path is None or key not in self.video_keys:
+            raise FeatureNotFoundError(f"no videos of {key!r}. Allowed: {', '.join(self.video_keys) or 'none'}.")
+        return self.video_path.format(video_key=key, **self._numbers(chunk, file))
+
+    def _numbers(self, chunk: int, file: int) -> dict[str, int]:
+        names = ("chunk_index", "file_index") if self.is_v3 else ("episode_chunk", "episode_index")
+        return dict(zip(names, (chunk, file), strict=True))
 
     @classmethod
     def parse(cls, raw: Any, where: str = INFO_PATH, *, ignore: Collection[str] = ()) -> DatasetInfo:

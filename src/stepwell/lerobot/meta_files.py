@@ -1,4 +1,4 @@
-"""Reading the small files of ``meta/``: JSON, JSON lines, columns of parquet; what is wrong in them is a FormatError."""
+"""Reading the files of ``meta/``: JSON, JSON lines, columns of parquet; what is wrong in them is a FormatError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError
 
-__all__ = ["WHAT_TO_DO", "number_column", "open_parquet", "read_columns", "read_json", "read_json_lines", "whole_number"]
+__all__ = [
+    "WHAT_TO_DO",
+    "number_column",
+    "open_parquet",
+    "read_columns",
+    "read_json",
+    "read_json_lines",
+    "whole_number",
+]
 
 WHAT_TO_DO = 'Download or write the dataset again; "stepwell verify" says what else is wrong.'
 # no dataset has as many rows; sums of such numbers still fit into int64

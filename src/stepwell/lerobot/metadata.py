@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.lerobot.episode_tables import read_episodes
 from stepwell.lerobot.episodes import EpisodeRecords
-from stepwell.lerobot.info import DatasetInfo
+from stepwell.lerobot.fingerprints import digest_of, listed, walked
+from stepwell.lerobot.info import INFO_PATH, DatasetInfo
+from stepwell.lerobot.meta_files import read_json
+from stepwell.lerobot.stored_statistics import EpisodeStatistics, Statistics, read_statistics
+from stepwell.lerobot.task_tables import read_tasks
 
-__all__ = ["Metadata"]
-
-Statistics = dict[str, dict[str, npt.NDArray[np.float64]]]
+__all__ = ["Metadata", "fingerprint_of", "read_info", "select_episodes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +30,26 @@ class Metadata:
     """What a LeRobot dataset on this machine says of itself.
 
     Args:
-        root: its directory.
+        root: its directory, an absolute path.
         repo_id: its name on the hub, None for a directory.
         revision: what was asked for on the hub, None for a directory.
-        info: `DatasetInfo`.
+        info: version, rate, features.
         tasks: texts, by task_index.
         episodes: all of them.
-        selected: int64 [n], ascending: the places in `episodes` that were asked for, and whose files are here.
+        selected: int64 [n], ascending: the places in ``episodes`` that were asked for, and whose files are here.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.testing import tiny_lerobot
+        >>> metadata = Metadata.load(tiny_lerobot(f"{tempfile.mkdtemp()}/tiny", cameras={}), episodes=[1])
+        >>> metadata
+        <Metadata tiny  v3.0  10 fps  1 of 3 episodes>
+        >>> metadata.episodes.tasks[1]
+        ('lift the block', 'put it down')
+
+    Notes:
+        Immutable: safe to share between threads; statistics are read when they are first asked for. A pickle holds all
+        but these.
     """
 
     root: Path
@@ -46,39 +65,158 @@ class Metadata:
         cls,
         root: str | os.PathLike[str],
         *,
-        episodes: Iterable[int] | None = None,
+        episodes: Iterable[int | slice] | None = None,
         repo_id: str | None = None,
         revision: str | None = None,
         ignore: Collection[str] = (),
     ) -> Metadata:
-        """Read the files of ``meta/``."""
-        raise NotImplementedError
+        """Read the files of ``meta/``.
 
-    @property
+        Args:
+            root: directory of the dataset.
+            episodes: numbers of episodes, and slices of them; None for all.
+            repo_id: the name on the hub that the directory is a copy of.
+            revision: of this copy.
+            ignore: names of features to leave out.
+
+        Returns:
+            The metadata; whether the files are there that it names, is not looked at.
+
+        Raises:
+            DatasetNotFoundError: there is no dataset in this directory.
+            FormatError: a file is missing or not as the format says.
+            EpisodeNotFoundError: an episode was asked for that there is not.
+        """
+        # resolved links would name the blobs of the hub's cache
+        path = Path(os.path.abspath(root))  # noqa: PTH100
+        info = read_info(path, ignore=ignore)
+        records = read_episodes(path, info)
+        selected = select_episodes(episodes, len(records), str(path))
+        return cls(path, repo_id, revision, info, read_tasks(path, info), records, selected)
+
+    @cached_property
     def stats(self) -> Statistics | None:
-        """The stored statistics by feature, then by name ("mean", ...), float64; None where there are none."""
-        raise NotImplementedError
+        """The stored statistics by feature, then by name ("mean", ...): float64 arrays of the stored shapes.
+
+        None where the dataset stores none; of v2.1, which stores them by episode, those of all episodes together.
+        """
+        return read_statistics(self.root, self.info, self._episode_statistics)
 
     def episode_stats(self, place: int) -> Statistics | None:
-        """Return the stored statistics of one episode, read on demand; None where there are none."""
-        raise NotImplementedError
+        """Return the stored statistics of one episode, None where there are none.
+
+        Raises:
+            FormatError: their file is not as the format says.
+        """
+        return self._episode_statistics.of(place)
+
+    @cached_property
+    def _episode_statistics(self) -> EpisodeStatistics:
+        return EpisodeStatistics(self.root, self.info)
 
     def data_path(self, chunk: int, file: int) -> Path:
-        """Return the path of a parquet file."""
-        raise NotImplementedError
+        """Return the path of a parquet file; of v2, ``file`` is the episode's number."""
+        return self.root / self.info.data_name(chunk, file)
 
     def video_path(self, key: str, chunk: int, file: int) -> Path:
-        """Return the path of an mp4 file."""
-        raise NotImplementedError
+        """Return the path of an mp4 file; of v2, ``file`` is the episode's number.
+
+        Raises:
+            FeatureNotFoundError: no such camera, or its pictures are not in mp4 files.
+        """
+        return self.root / self.info.video_name(key, chunk, file)
 
     def data_files(self, places: npt.ArrayLike) -> list[Path]:
-        """Return the distinct parquet files of some episodes, in order."""
-        raise NotImplementedError
+        """Return the distinct parquet files of the episodes at some places, in order."""
+        at = np.asarray(places, np.int64)
+        pairs = zip(self.episodes.data_chunk[at].tolist(), self.episodes.data_file[at].tolist(), strict=True)
+        return [self.data_path(*pair) for pair in dict.fromkeys(pairs)]
 
     def video_files(self, places: npt.ArrayLike) -> list[Path]:
-        """Return the distinct mp4 files of some episodes, camera by camera, in order."""
-        raise NotImplementedError
+        """Return the distinct mp4 files of the episodes at some places, camera by camera, in order."""
+        at = np.asarray(places, np.int64)
+        files = []
+        for key, spans in self.episodes.videos.items():
+            pairs = zip(spans.chunk[at].tolist(), spans.file[at].tolist(), strict=True)
+            files += [self.video_path(key, *pair) for pair in dict.fromkeys(pairs)]
+        return files
 
     def fingerprint(self, places: npt.ArrayLike) -> str:
-        """Return a digest of names, sizes and mtimes of the meta files and of these episodes' parquet files."""
-        raise NotImplementedError
+        """Return a digest of the meta files, of the parquet files of some episodes, and of which these are.
+
+        It is of names, sizes and times of change: cheap, and another one after any ordinary change. Also see
+        `fingerprint_of`, which needs no metadata.
+        """
+        folders: dict[Path, set[str]] = {}
+        for path in self.data_files(places):
+            folders.setdefault(path.parent, set()).add(path.name)
+        entries = [entry for folder, names in folders.items() for entry in listed(folder, names)]
+        return digest_of([*walked(self.root / "meta"), *entries], np.asarray(places, np.int64).tobytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Metadata, tuple(getattr(self, field.name) for field in fields(self))
+
+    def __repr__(self) -> str:
+        name, total = self.repo_id or self.root.name, len(self.episodes)
+        count = f"{total}" if len(self.selected) == total else f"{len(self.selected)} of {total}"
+        return f"<Metadata {name}  {self.info.version}  {self.info.fps:g} fps  {count} episodes>"
+
+
+def read_info(root: Path, *, ignore: Collection[str] = ()) -> DatasetInfo:
+    """Return what ``meta/info.json`` of a dataset says.
+
+    Raises:
+        DatasetNotFoundError: there is none.
+        FormatError: it is not as the format says.
+    """
+    path = root / INFO_PATH
+    if not path.is_file():
+        raise DatasetNotFoundError(
+            f"no LeRobot dataset at {root}: there is no {INFO_PATH}. Give the directory that has meta/ in it, or "
+            f'"owner/name" for a dataset on the hub.'
+        )
+    return DatasetInfo.parse(read_json(path), str(path), ignore=ignore)
+
+
+def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: str) -> npt.NDArray[np.int64]:
+    """Return the places of episodes that were asked for, int64 [n], ascending, each once.
+
+    Args:
+        episodes: numbers, and slices as Python has them; None for all.
+        count: how many there are.
+        where: the dataset, for messages.
+
+    Raises:
+        EpisodeNotFoundError: a number that is negative, or too large.
+
+    Example:
+        >>> select_episodes([slice(0, 3), 7, slice(-2, None)], 10, "x")
+        array([0, 1, 2, 7, 8, 9])
+    """
+    every = np.arange(count)
+    if episodes is None:
+        return every
+    chosen = np.zeros(count, bool)
+    for entry in episodes:
+        if isinstance(entry, slice):
+            chosen[entry] = True
+            continue
+        number = operator.index(entry)
+        if not 0 <= number < count:
+            raise EpisodeNotFoundError(f"no episode {number} in {where}. Allowed: 0 to {count - 1}.")
+        chosen[number] = True
+    return every[chosen]
+
+
+def fingerprint_of(root: str | os.PathLike[str], *more: bytes) -> str:
+    """Return a digest of names, sizes and times of change of all meta and parquet files below a directory.
+
+    Args:
+        root: of the dataset.
+        more: what else the digest shall depend on, e.g. which episodes were asked for.
+
+    Notes:
+        It reads directories only: no file is opened and pyarrow is not imported.
+    """
+    path = Path(os.path.abspath(root))  # noqa: PTH100
+    return digest_of([*walked(path / "meta"), *walked(path / "data")], *more)

@@ -206,6 +206,8 @@ class _Tiny:
             return [[episode] for episode in episodes]
         count = min(self.files, len(self.lengths))
         sizes = np.roll([len(part) for part in np.array_split(episodes, count)], turn)
+        if turn and count > 1 and sizes.max() == sizes.min() > 1:
+            sizes[[turn % count, (turn - 1) % count]] += [1, -1]
         return [part.tolist() for part in np.split(np.arange(len(self.lengths)), np.cumsum(sizes)[:-1])]
 
     def place(self, number: int) -> tuple[int, int]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         WorkerError,
         WriterClosedError,
     )
+    from stepwell.formats.opening import open
     from stepwell.loader import Batch, Loader, WindowDataset
     from stepwell.order import BoundOrder, Order, mixed, pooled, random, sequential, weighted
     from stepwell.recorders import ConvertReport, EpisodeData, convert, write_episodes, write_samples
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from stepwell.recorders import schema_of as schema_of
     from stepwell.replay import ReplayLoader, Table, TableWriter, sequence_fields, transition_fields
     from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text, Video, infer_schema
-    from stepwell.store import EncodedRows, Episode, Store, Writer, concatenate, create, open
+    from stepwell.store import EncodedRows, Episode, Store, Writer, concatenate, create
     from stepwell.transforms import BatchTransform, Transform
     from stepwell.windows import Field, View
 
@@ -64,6 +65,7 @@ _HOMES = {
         "StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
         "WorkerError WriterClosedError"
     ),
+    "stepwell.formats.opening": "open",
     "stepwell.loader": "Batch Loader WindowDataset",
     "stepwell.order": "BoundOrder Order mixed pooled random sequential weighted",
     "stepwell.recorders": (
@@ -71,7 +73,7 @@ _HOMES = {
     ),
     "stepwell.replay": "ReplayLoader Table TableWriter sequence_fields transition_fields",
     "stepwell.schema": "Array Bytes Feature Image Schema Text Video infer_schema",
-    "stepwell.store": "EncodedRows Episode Store Writer concatenate create open",
+    "stepwell.store": "EncodedRows Episode Store Writer concatenate create",
     "stepwell.transforms": "BatchTransform Transform",
     "stepwell.windows": "Field View",
 }

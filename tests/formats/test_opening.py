@@ -1,0 +1,68 @@
+"""``stepwell.open`` of paths and addresses."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import stepwell
+from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.formats import opening
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What was asked of the opener of lerobot:// addresses."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def fake(address: str, **options: Any) -> str:
+        calls.append((address, options))
+        return "a store"
+
+    monkeypatch.setattr(opening, "import_module", lambda name: SimpleNamespace(open_in_place=fake, name=name))
+    return calls
+
+
+def test_a_path_opens_a_store_in_the_mode_asked_for(tmp_path: Path) -> None:
+    stepwell.create(tmp_path / "a.well", {"action": stepwell.Array(2)})
+    assert opening.open(tmp_path / "a.well").mode == "a"
+    assert opening.open(str(tmp_path / "a.well"), mode="r").mode == "r"
+
+
+def test_an_address_goes_to_its_opener_with_the_options(opened: list[Any]) -> None:
+    assert opening.open("lerobot://owner/name@main?episodes=0:2", tolerance=0.1) == "a store"  # type: ignore[comparison-overlap]
+    opening.open("LeRobot:///data/pusht", mode="r")
+    assert opened == [
+        ("lerobot://owner/name@main?episodes=0:2", {"tolerance": 0.1}),
+        ("LeRobot:///data/pusht", {}),
+    ]
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(StoreNotFoundError, match=r"no s3://\. Allowed: the path of a store, lerobot://"):
+        opening.open("s3://bucket/a.well")
+
+
+def test_a_path_takes_no_options(tmp_path: Path) -> None:
+    with pytest.raises(StepwellError, match="option 'tolerance'"):
+        opening.open(tmp_path, tolerance=1.0)
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_lerobot_directory_is_told_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_relative: bool
+) -> None:
+    (tmp_path / "pusht" / "meta").mkdir(parents=True)
+    (tmp_path / "pusht" / "meta" / "info.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    path = "pusht" if is_relative else str(tmp_path / "pusht")
+    address = "lerobot://./pusht" if is_relative else f"lerobot://{tmp_path}/pusht"
+    with pytest.raises(StoreNotFoundError, match="is a lerobot dataset") as caught:
+        opening.open(path)
+    assert f'stepwell.open("{address}")' in str(caught.value)
+
+
+def test_any_other_directory_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"there is no store\.json"):
+        opening.open(tmp_path)

@@ -191,7 +191,7 @@ def delta_steps(
         times = [float(value) for value in seconds]
         if not times:
             raise WindowError(f"delta_timestamps of {key!r} are empty. Give at least one, or leave the key out.")
-        off = [time for time in times if not abs(time * fps - np.rint(time * fps)) / fps <= tolerance_s]
+        off = [time for time in times if not abs(time * fps - float(np.rint(time * fps))) / fps <= tolerance_s]
         if off:
             raise WindowError(
                 f"delta_timestamps of {key!r}: {off} are not within tolerance_s={tolerance_s} of a step at {fps:g} "

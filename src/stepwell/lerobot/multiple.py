@@ -21,6 +21,8 @@ from stepwell.lerobot.items import DATASET_INDEX, ItemFormat
 from stepwell.loader import Loader
 from stepwell.loader.handover import import_torch
 from stepwell.order import mixed
+from stepwell.schema import Feature
+from stepwell.store.column_statistics import has_statistics
 from stepwell.windows import Field, View
 from stepwell.windows.resolved import schema_of
 
@@ -173,12 +175,15 @@ class MultiLeRobotDataset:
     @cached_property
     def stats(self) -> dict[str, dict[str, Any]]:
         """Statistics of the common features over the selected episodes; computed from the data when first asked for."""
-        from stepwell.lerobot.statistics import statistics_of
+        from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, info_of, summaries_of
 
-        schema = schema_of(self.datasets[0].meta.store)
-        return statistics_of(
-            self._view, [name for name in self.features if name in schema and not schema[name].is_ragged]
-        )
+        schemas = [schema_of(dataset.meta.store) for dataset in self.datasets]
+        named = {name: [schema[name] for schema in schemas if name in schema] for name in self.features}
+        chosen = {name: each for name, each in named.items() if len(each) == len(schemas) and _are_summed(each)}
+        total = StatisticsSum()
+        for number, dataset in enumerate(self.datasets):
+            total.add(summaries_of(dataset.view, {name: each[number] for name, each in chosen.items()}))
+        return {name: as_lerobot(found, info_of(name, chosen[name][0])) for name, found in total.result().items()}
 
     def loader(
         self,
@@ -270,6 +275,11 @@ class MultiLeRobotDataset:
             texts=first.texts - self.disabled_features,
             tasks=tuple(made.tasks[0] for made in formats),
         )
+
+
+def _are_summed(features: Sequence[Feature]) -> bool:
+    """Return whether statistics of all datasets can be added up."""
+    return all(has_statistics(each) for each in features) and len({each.fixed_shape[-1:] for each in features}) == 1
 
 
 def _merge(columns: Sequence[Any], back: npt.NDArray[np.int64]) -> Any:

@@ -1,96 +1,93 @@
-"""``stepwell convert``: a new store with some features stored another way."""
+"""``stepwell convert``: a store of a data set of another system, or of a store with features stored another way."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from itertools import product
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from stepwell.codecs import make_codec
-from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
+from stepwell.cli.codec_choices import chosen_features
+from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError
+from stepwell.formats.importing import import_dataset, open_reader
 from stepwell.recorders.recoding import convert
-from stepwell.schema import Feature
-from stepwell.store import Store, open
+from stepwell.recorders.resuming import read_plan
+from stepwell.schema import Feature, Schema
+from stepwell.store import open
 from stepwell.store.counting import counted
+from stepwell.store.layout import SEGMENTS, STORE_JSON
 
 __all__ = ["run_convert"]
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
-    """Convert a store and print what became of its features."""
-    with open(arguments.source) as store:
-        _check_episodes(store, arguments.episodes)
-        report = convert(
-            store,
-            arguments.target,
-            _features(store, arguments.codec, arguments.option),
-            workers=arguments.workers,
-            episodes=arguments.episodes,
-        )
+    """Convert a store, or import a data set, and print what became of its features."""
+    report = _convert(arguments) if _is_store(arguments) else _import(arguments)
     print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0
 
 
-def _check_episodes(store: Store, episodes: slice | None) -> None:
+def _is_store(arguments: argparse.Namespace) -> bool:
+    source = arguments.source
+    if arguments.reader is not None or isinstance(source, str):
+        return False
+    # what is not there is told of as a store that is not
+    return not source.exists() or any((source / part).exists() for part in (STORE_JSON, SEGMENTS))
+
+
+def _convert(arguments: argparse.Namespace) -> Any:
+    if arguments.revision is not None:
+        raise FormatError("--revision is of sources on the hub; this one is a store. Leave it out.")
+    with open(arguments.source) as store:
+        if store.schema is None:
+            raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
+        _check_episodes(len(store), str(store.path), arguments.episodes)
+        return convert(
+            store,
+            arguments.target,
+            chosen_features(store.schema, arguments.codec, arguments.option),
+            workers=arguments.workers,
+            episodes=arguments.episodes,
+        )
+
+
+def _import(arguments: argparse.Namespace) -> Any:
+    options = {} if arguments.revision is None else {"revision": arguments.revision}
+
+    def codecs(schema: Schema) -> dict[str, Feature | str]:
+        return chosen_features(schema, arguments.codec, arguments.option)
+
+    with _told_how_to_go_on(arguments.target):
+        reader = open_reader(arguments.source, arguments.reader, options)
+        _check_episodes(len(reader), str(arguments.source), arguments.episodes)
+        return import_dataset(
+            reader, arguments.target, codecs=codecs, episodes=arguments.episodes, workers=arguments.workers
+        )
+
+
+@contextmanager
+def _told_how_to_go_on(target: Path) -> Iterator[None]:
+    """Say, when an import ends too early, what is there and how to get the rest."""
+    try:
+        yield
+    except (StepwellError, KeyboardInterrupt):
+        plan = read_plan(target)
+        if plan is not None:
+            with open(target, mode="r") as store:
+                there = f"{len(store)} of {plan['num_items']} episodes"
+            print(f"{target}: {there} are there. The same command again makes the rest.", file=sys.stderr)
+        raise
+
+
+def _check_episodes(count: int, where: str, episodes: slice | None) -> None:
     """Raise EpisodeNotFoundError for a range that reaches past the episodes, or holds none."""
-    if episodes is None or not len(store):
+    if episodes is None or not count:
         return
-    if (episodes.stop or 0) > len(store) or not range(len(store))[episodes]:
+    if (episodes.stop or 0) > count or not range(count)[episodes]:
         text = ":".join("" if part is None else str(part) for part in (episodes.start, episodes.stop))
         raise EpisodeNotFoundError(
-            f"--episodes {text}: {store.path} has {counted(len(store), 'episode')}, 0:{len(store)}. Choose of them."
+            f"--episodes {text}: {where} has {counted(count, 'episode')}, 0:{count}. Choose of them."
         )
-
-
-def _features(
-    store: Store, codecs: Sequence[tuple[str, str]], options: Sequence[tuple[str, str, str]]
-) -> dict[str, Feature]:
-    """Return the features as they shall be.
-
-    Raises:
-        FeatureNotFoundError: a name that the store does not have.
-        StepwellError: a feature that is named twice, or an option of one that is not converted.
-    """
-    if store.schema is None:
-        raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
-    names = [name for name, _ in codecs]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise StepwellError(f"feature {', '.join(map(repr, sorted(twice)))} has several codecs. Give one --codec each.")
-    lost = {name for name, _, _ in options} - set(names)
-    if lost:
-        raise StepwellError(
-            f"an option of {', '.join(map(repr, sorted(lost)))}, which is not converted. Give its codec, too: "
-            f"--codec {min(lost)}=CODEC."
-        )
-    schema = store.schema
-    return {
-        name: _feature(schema[name], codec, {option: text for of, option, text in options if of == name})
-        for name, codec in codecs
-    }
-
-
-def _feature(old: Feature, codec: str, options: Mapping[str, str]) -> Feature:
-    """Return a feature with another codec; of what an option's text may mean, the codec takes what it can."""
-    readings = product(*(_readings(text) for text in options.values()))
-    named = replace(old, codec=codec, codec_module=None)
-    candidates = [replace(named, options=tuple(sorted(zip(options, each, strict=True)))) for each in readings]
-    for feature in candidates:
-        with suppress(SchemaError):
-            make_codec(feature)
-            return feature
-    # convert refuses it, and says why
-    return candidates[0]
-
-
-def _readings(text: str) -> list[Any]:
-    """Return what a text may mean: a number or a truth value, or itself (subsampling is "420")."""
-    found: list[Any] = [text]
-    for kind in (float, int):
-        with suppress(ValueError):
-            found.insert(0, kind(text))
-    return [{"true": True, "false": False}[text]] if text in ("true", "false") else found

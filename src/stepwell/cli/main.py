@@ -27,6 +27,7 @@ examples:
   stepwell show pusht.well 3:17          step 17 of episode 3
   stepwell verify pusht.well             check every byte against its checksum
   stepwell convert pusht.well small.well --codec camera=jpeg
+  stepwell convert lerobot://lerobot/pusht pusht.well
 
 exit codes: 0 all is well, 1 a fault was found, 2 the command line was wrong
 """
@@ -110,7 +111,7 @@ def _add(
 
 
 def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of the store")
+    parser.add_argument("path", type=_place, metavar="PATH", help="directory of the store, or lerobot://...")
     _add_json(parser)
     _add_import(parser)
 
@@ -128,6 +129,11 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="import a module first: one that registers a codec of your own; may be repeated",
     )
+
+
+def _place(text: str) -> Path | str:
+    """Return a path; an address as it is, of which a path would make one slash of two."""
+    return text if "://" in text else Path(text)
 
 
 def _episode_and_step(text: str) -> tuple[int, int | None]:
@@ -149,17 +155,20 @@ def _field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _name_and_codec(text: str) -> tuple[str, str]:
-    name, _, codec = text.rpartition("=")
-    if not name or not codec:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FEATURE=CODEC, e.g. front=jpeg")
+    """Return a feature's name and its codec; no name is all images."""
+    name, equals, codec = text.rpartition("=")
+    if (equals and not name) or not codec:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CODEC or FEATURE=CODEC, e.g. jpeg or front=jpeg")
     return name, codec
 
 
 def _option_of_feature(text: str) -> tuple[str, str, str]:
     place, equals, value = text.partition("=")
-    name, _, option = place.rpartition(".")
-    if not name or not option or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FEATURE.OPTION=VALUE, e.g. front.quality=90")
+    name, dot, option = place.rpartition(".")
+    if (dot and not name) or not option or not equals:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not OPTION=VALUE or FEATURE.OPTION=VALUE, e.g. quality=90 or front.quality=90"
+        )
     return name, option, value
 
 
@@ -286,31 +295,39 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         verbs,
         "converting:run_convert",
         "convert",
-        "make a new store of the same episodes, with some features stored by another codec",
+        "make a store of a data set of another system, or of a store with some features by another codec",
+        "  stepwell convert lerobot://lerobot/pusht pusht.well\n"
+        "  stepwell convert my-lerobot-dataset fast.well --codec jpeg --option quality=90 --episodes 0:100\n"
         "  stepwell convert pusht.well small.well --codec camera=jpeg --option camera.quality=90\n"
-        "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg\n"
-        "  stepwell convert pusht.well first.well --codec camera=raw --episodes 0:10 --json",
+        "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg",
     )
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="directory of the store")
+    parser.add_argument(
+        "source", type=_place, metavar="SOURCE", help="a store, or a data set of another system; lerobot://owner/name"
+    )
     parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the new store; must not be there")
+    parser.add_argument(
+        "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. lerobot; default: found by looking"
+    )
     parser.add_argument(
         "--codec",
         action="append",
-        required=True,
+        default=[],
         type=_name_and_codec,
-        metavar="FEATURE=CODEC",
-        help="a feature and its new codec: raw, jpeg, png, zstd, lz4, delta, video; may be repeated; others are copied",
+        metavar="[FEATURE=]CODEC",
+        help="new codec of a feature, or of all images: raw, jpeg, png, zstd, lz4, delta, video; may be repeated; what "
+        "is not named stays as it is",
     )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         type=_option_of_feature,
-        metavar="FEATURE.OPTION=VALUE",
+        metavar="[FEATURE.]OPTION=VALUE",
         help="an option of the new codec; may be repeated",
     )
     parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
     parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
+    parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
     _add_json(parser)
     _add_import(parser)
 

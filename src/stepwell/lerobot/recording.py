@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from stepwell.errors import FormatError, ReadOnlyError, SchemaError, StepError, StepwellError, WriterClosedError
+from stepwell.lerobot.frame_queue import FrameQueue
 from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
 from stepwell.lerobot.recorded_stores import create_recorded, make_info, settle_unfinished
 from stepwell.lerobot.staging import Staging
 from stepwell.lerobot.tasks import add_tasks, tasks_of
+from stepwell.sizes import parse_bytes
 from stepwell.store import Store, open
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
@@ -72,6 +74,7 @@ class LeRobotRecorder:
         self._indices = [name for name in store.schema if name in INDEX_FEATURES and name != "task_index"]
         self._tasks = {text: index for index, text in enumerate(tasks_of(store))}
         self._writer = store.writer(queue_bytes=queue_bytes)
+        self._queue = FrameQueue(self._writer, store.schema, parse_bytes("queue_bytes", queue_bytes, least=0))
         self._num_episodes, self._num_frames = (0, 0) if staging is None else staging.num_exported
         self._frame_tasks: dict[str, None] = {}
         self._num_open = 0
@@ -203,7 +206,7 @@ class LeRobotRecorder:
         for name in self._indices:
             step[name] = self._index_value(name)
         with self._writing():
-            self._writer.append(step)
+            self._queue.put(step)
         self._frame_tasks[task] = None
         self._num_open += 1
 
@@ -221,6 +224,7 @@ class LeRobotRecorder:
         if not self._num_open:
             raise StepError("there are no frames to save. Call add_frame first.")
         with self._writing():
+            self._queue.wait()
             self._writer.end_episode(tasks=list(self._frame_tasks))
         self._num_episodes += 1
         self._num_frames += self._num_open
@@ -230,6 +234,7 @@ class LeRobotRecorder:
     def clear_episode_buffer(self) -> None:
         """Take back the frames since the last `save_episode`."""
         self._check_open()
+        self._queue.forget_error()
         with self._writing():
             self._writer.discard_episode()
         self._forget_frames()
@@ -242,7 +247,7 @@ class LeRobotRecorder:
         Raises:
             DiskFullError: no space. Nothing that was saved is lost; with "v3.0" `resume` and finalize again.
         """
-        if not self._is_final:
+        if not self._is_final and self._pid == os.getpid():
             # a recording that an error ended has left them as a crash does
             with suppress(WriterClosedError):
                 self.clear_episode_buffer()
@@ -251,6 +256,7 @@ class LeRobotRecorder:
     def _close(self) -> None:
         self._is_final = True
         try:
+            self._queue.close()
             self._writer.close()
         finally:
             if self._staging is not None:
@@ -279,14 +285,16 @@ class LeRobotRecorder:
         try:
             yield
         except WriterClosedError as error:
-            if os.getpid() != self._pid:
-                raise
             raise WriterClosedError(
-                f"an error ended the recording before; what was saved is kept. Go on with "
+                "an error ended the recording before; what was saved is kept. Go on with "
                 f"LeRobotRecorder.resume({str(self.root)!r})."
             ) from error
 
     def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise WriterClosedError(
+                f"this recorder belongs to process {self._pid}, this is {os.getpid()}. Record in the first."
+            )
         if self._is_final:
             raise WriterClosedError(
                 f"the recording is finalized. Go on with LeRobotRecorder.resume({str(self.root)!r})."
@@ -347,7 +355,7 @@ class LeRobotRecorder:
     ) -> None:
         if error is None:
             self.finalize()
-        elif not self._is_final:
+        elif not self._is_final and self._pid == os.getpid():
             self._close()
 
     def __repr__(self) -> str:

@@ -211,3 +211,23 @@ def test_a_batch_that_can_be_read_comes_although_a_later_one_cannot(table, monke
 
             monkeypatch.setattr(type(loader._source._builder), "fetch", fail)
         np.testing.assert_array_equal(next(loader)["action"], next(plain)["action"])
+
+
+@pytest.mark.parametrize("is_by_row", [False, True])
+def test_a_transform_that_says_it_goes_by_rows_is_called_once_for_batches_that_are_read_together(tmp_path, is_by_row):
+    sizes = []
+
+    def doubled(batch):
+        sizes.append(len(batch["value"]))
+        return batch | {"double": batch["value"] * 2}
+
+    doubled.is_by_row = is_by_row
+    store = stepwell.create(tmp_path / "steps.well", {"value": stepwell.Array(dtype="int64")})
+    with store.writer() as writer:
+        writer.add_episode({"value": np.arange(100)})
+    loader = ReplayLoader(Table(store), {"value": "value"}, batch_size=8, prefetch=4, transform=doubled)
+    for _ in range(8):
+        batch = next(loader)
+        assert batch["double"].shape == (8,)
+        np.testing.assert_array_equal(batch["double"], 2 * batch["value"])
+    assert sizes == ([32, 32] if is_by_row else [8] * 8)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from stepwell.windows.placed import Drawing
     from stepwell.windows.resolved import ResolvedField
 
-# what was read of a batch: values, what its random numbers depend on, and the memory it is in where that is page-locked
-Fetched = tuple[dict[str, Any], BatchKey, PinnedBlock | None]
+# what was read of a batch: values, what its random numbers depend on, the memory it is in where that is page-locked,
+# and whether it was transformed
+Fetched = tuple[dict[str, Any], BatchKey, PinnedBlock | None, bool]
 
 __all__ = ["BatchBuilder", "Fetched", "Reader"]
 
@@ -139,7 +140,7 @@ class BatchBuilder:
             LoaderError: it could not be read or transformed.
         """
         values, pinned = self._read(positions, key, held)
-        return self.finish(values, key, pinned)
+        return self.finish(values, key, pinned, False)
 
     def read_several(self, positions: Any, key: BatchKey, number: int) -> list[dict[str, Any]]:
         """Return what batches of equal size hold that are read at once: each what `read` would return of it.
@@ -157,18 +158,20 @@ class BatchBuilder:
         return [self.finish(*piece) for piece in self.fetch(positions, key, number)]
 
     def fetch(self, positions: Any, key: BatchKey, number: int) -> list[Fetched]:
-        """Read batches as `read_several`, but leave what comes after reading to `finish`.
+        """Read batches as `read_several`, but leave what comes after reading, unless it goes by rows, to `finish`.
 
         Raises:
             LoaderError: they could not be read.
         """
         values, pinned = self._read(positions, key, None)
         if number == 1:
-            return [(values, key, pinned)]
+            return [(values, key, pinned, False)]
+        if is_done := self._chain.is_by_row:
+            values = self._chain.apply(values, key)
         size = key.num_rows // number
         starts = range(0, key.num_rows, size)
         return [
-            ({name: array[start : start + size] for name, array in values.items()}, each, pinned)
+            ({name: array[start : start + size] for name, array in values.items()}, each, pinned, is_done)
             for start, each in zip(starts, key.pieces(number), strict=True)
         ]
 
@@ -180,13 +183,15 @@ class BatchBuilder:
         memory = pool.lease(num_bytes) if pinned is None else pinned.memory
         return self._reader.read(positions, memory, held=held, draws=key.draws), pinned
 
-    def finish(self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None) -> dict[str, Any]:
+    def finish(
+        self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None, is_done: bool
+    ) -> dict[str, Any]:
         """Transform and wrap one of the batches that were fetched; its dict may have got more keys.
 
         Raises:
             LoaderError: it could not be transformed.
         """
-        if self._chain:
+        if self._chain and not is_done:
             values = self._chain.apply(values, key)
         if self._torch is not None:
             values = to_torch(values, self._torch, pinned)

@@ -124,9 +124,13 @@ class TransformChain:
         (field and number), and so does a function with a parameter ``draws``. One with a parameter ``rng`` gets a numpy
         Generator keyed by (seed, epoch, first position of the batch, field, number). Either way none changes its
         numbers when another field is added. Runs in many threads at once; the callables must allow that.
+
+    Attributes:
+        is_by_row: whether every row that comes out depends on its own row alone, so that several batches may be
+            transformed as one: all transforms say so by an attribute of this name.
     """
 
-    __slots__ = ("_calls", "_whole")
+    __slots__ = ("_calls", "_whole", "is_by_row")
 
     def __init__(
         self,
@@ -141,6 +145,7 @@ class TransformChain:
             self._calls += [(key, call) for call in _field_calls(key, tuple(transforms), known, arenas)]
         several = () if whole is None else tuple(whole) if isinstance(whole, Sequence) else (whole,)
         self._whole = _whole_calls(several, known)
+        self.is_by_row = not self._calls and all(getattr(each, "is_by_row", False) for each in several)
 
     def __bool__(self) -> bool:
         return bool(self._calls or self._whole)

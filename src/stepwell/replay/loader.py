@@ -114,7 +114,7 @@ class ReplayLoader:
         process that made it. With a table's seed, the same steps and the same updates between the same batches give the
         same batches, if ``threads=0``. A batch that could not be drawn in time raises RateLimitError, and the next call
         tries again. Memory of batches is recycled once nobody holds an array of it;
-        up to 8 small ones may share it.
+        up to 16 small ones may share it.
     """
 
     def __init__(

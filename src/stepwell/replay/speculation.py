@@ -17,7 +17,7 @@ __all__ = ["MOST_AHEAD", "Speculation"]
 
 Built = tuple[Progress, Batch]
 # batches that are read together while a table does not change
-MOST_AHEAD = 8
+MOST_AHEAD = 16
 
 
 class Speculation:
@@ -72,9 +72,9 @@ class Speculation:
         drawn = self._drawer.take(rows)
         if foreseen.is_first and not self._fetch(drawn.number):
             return self._build(drawn)
-        values, key, pinned = self._fetched.popleft()
+        values, key, pinned, is_done = self._fetched.popleft()
         self._reader.add_columns(drawn, values)
-        return drawn.afters[0], Batch(self._builder.finish(values, key, pinned), 0, drawn.number)
+        return drawn.afters[0], Batch(self._builder.finish(values, key, pinned, is_done), 0, drawn.number)
 
     def close(self) -> None:
         """Drop what was read ahead."""

@@ -123,6 +123,8 @@ class TransitionTargets:
         in reinforcement learning, 2018.
     """
 
+    is_by_row = True
+
     def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
         from stepwell.kernels.returns import n_step_returns, one_step_discounts
 
@@ -259,6 +261,8 @@ class SequenceTargets:
         and ``is_first`` bool [B, T]. A step counts when it is real, not of the burn-in, and the observation after it is
         known or not needed.
     """
+
+    is_by_row = True
 
     def __init__(self, observations: tuple[str, ...], actions: tuple[str, ...], burn_in: int, discount: float) -> None:
         self.observations = observations

@@ -1,0 +1,116 @@
+"""What a camera shows over an episode: nothing, always the same, and with which statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.lerobot.audit_places import Places
+from stepwell.lerobot.audit_reports import Rule
+from stepwell.lerobot.audit_statistics import StoredStatistics, check_camera_statistics
+from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_steps
+
+__all__ = ["CameraWatch"]
+
+Pixels = npt.NDArray[np.uint8]
+BLOCK = 8
+# levels of 255 by which means of blocks differ though nothing moved: what lossy video leaves, and sensors' noise
+STILL_LEVELS, BLACK_LEVEL = 2.0, 8.0
+SHORTEST_STEPS = 3
+SAMPLED_IMAGES = 16
+
+FROZEN = Rule("camera-frozen", "warning", "Look at the episode: the camera hung, or nothing moved. Leave it out if so.")
+BLACK = Rule("camera-black", "warning", "Look at the episode: the camera was off or covered. Leave it out if so.")
+
+
+@dataclass(slots=True)
+class _Episode:
+    """What is kept of one episode while it is looked at."""
+
+    first: npt.NDArray[np.float64]
+    num_steps: int = 0
+    change: float = 0.0
+    highest: float = 0.0
+
+
+class CameraWatch:
+    """Looks at the pictures of one camera, in any order.
+
+    Args:
+        subject: what is audited.
+        camera: name of the feature.
+        places: rows of the episodes.
+        said: the stored statistics.
+
+    Notes:
+        For one thread. Keeps a thumbnail an episode, and 16 pictures of the one that is looked at.
+    """
+
+    def __init__(self, subject: Subject, camera: str, places: Places, said: StoredStatistics) -> None:
+        self.subject, self.camera, self.places, self._said = subject, camera, places, said
+        self._episodes: dict[int, _Episode] = {}
+        self._kept: dict[int, list[Pixels]] = {}
+        self._sums = StatisticsSum()
+
+    def see(self, place: int, step: int, gray: Pixels, colours: Callable[[], Pixels]) -> None:
+        """Look at one picture.
+
+        Args:
+            place: of its episode in the table.
+            step: of the episode.
+            gray: uint8 [H, W].
+            colours: gives uint8 [H, W, 3] where they are needed.
+        """
+        small = _thumbnail(gray)
+        episode = self._episodes.setdefault(place, _Episode(small))
+        episode.num_steps += 1
+        if small.shape == episode.first.shape:
+            episode.change = max(episode.change, float(np.abs(small - episode.first).max()))
+        episode.highest = max(episode.highest, float(small.max()))
+        length = max(1, int(self.places.length[place]))
+        if step in sampled_steps(length, -(-length // SAMPLED_IMAGES)):
+            self._kept.setdefault(place, []).append(colours())
+        if episode.num_steps == length:
+            self._sum_up(place)
+
+    def _sum_up(self, place: int) -> None:
+        """Make statistics of what was kept of an episode."""
+        pictures = self._kept.pop(place, [])
+        feature = self.subject.info.features[self.camera]
+        fitting = [pixels for pixels in pictures if pixels.shape == feature.feature.fixed_shape]
+        if not fitting:
+            return
+        found = image_summary(fitting, feature.feature)
+        self._sums.add({self.camera: found})
+        number = int(self.subject.episodes.number[place])
+        if number in self._said.by_episode:
+            check_camera_statistics(self.subject, self.camera, self._said.by_episode[number], found, (number,))
+
+    def report(self) -> None:
+        """Tell what was found, after the last picture."""
+        for place in list(self._kept):
+            self._sum_up(place)
+        numbers = self.subject.episodes.number
+        long = {place: episode for place, episode in self._episodes.items() if episode.num_steps >= SHORTEST_STEPS}
+        black = [place for place, episode in long.items() if episode.highest <= BLACK_LEVEL]
+        if black:
+            self.subject.tally.add(BLACK, self.camera, "black from the first step to the last", numbers[black])
+        still = [place for place, episode in long.items() if episode.change <= STILL_LEVELS and place not in black]
+        if still:
+            self.subject.tally.add(FROZEN, self.camera, "the same picture in every step", numbers[still])
+        found = self._sums.result().get(self.camera)
+        if self._said.whole is not None and found is not None and self.subject.chosen is None:
+            check_camera_statistics(self.subject, self.camera, self._said.whole, found)
+
+
+def _thumbnail(gray: Pixels) -> npt.NDArray[np.float64]:
+    """Return the means of blocks, float64 [H / 8, W / 8]."""
+    height, width = (max(1, size // BLOCK) for size in gray.shape)
+    block_height, block_width = gray.shape[0] // height, gray.shape[1] // width
+    cut = gray[: height * block_height, : width * block_width]
+    means: npt.NDArray[np.float64] = cut.reshape(height, block_height, width, block_width).mean(axis=(1, 3))
+    return means

@@ -1,0 +1,217 @@
+"""What an audit finds, and how it is told: rules with stable codes, findings, the report as a table.
+
+::
+
+    pusht (LeRobot v3.0): 9 episodes, 1,481 steps: 1 error, 2 warnings
+      error    span-overlap         2 of 9: 3 4  observation.images.top: ...
+                                                 -> what to do
+      warning  video-several-files  2 of 9: 7 8  observation.images.side: ...
+      warning  video-several-files  1 of 9: 8    observation.images.top: ...
+                                                 -> what to do
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.store.counting import counted
+
+__all__ = ["AuditReport", "Finding", "Rule", "Severity", "Tally"]
+
+Severity = Literal["error", "warning"]
+MAX_SHOWN_EPISODES = 5
+TEXT_WIDTH = 78
+ARROW = "-> "
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a check looks for.
+
+    Args:
+        code: its name for ever, e.g. ``"span-overlap"``.
+        severity: "error": who trains from this gets wrong data, or none; "warning": it may be meant, or only some
+            tools are wrong.
+        advice: what to do.
+    """
+
+    code: str
+    severity: Severity
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """One thing that is wrong with a dataset.
+
+    Args:
+        code: of the rule that is broken.
+        severity: "error" or "warning".
+        message: where, what was found, what is right.
+        episodes: int64 [n], ascending, the affected episodes by their numbers; empty: it is the dataset's as a whole.
+        advice: what to do.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    episodes: npt.NDArray[np.int64]
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.code}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AuditReport:
+    """What `audit` found: ``str()`` is a table, `to_json` the same for programs.
+
+    Args:
+        path: of the dataset.
+        version: of its format; "unknown" where it does not say.
+        num_episodes: episodes that were looked at.
+        num_steps: steps whose rows were read.
+        findings: errors first, each code and feature once.
+        unchecked: what could not be looked at, and why, a line each.
+
+    Notes:
+        An immutable value; safe to share.
+    """
+
+    path: str
+    version: str
+    num_episodes: int
+    num_steps: int
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that are errors."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are warnings."""
+        return tuple(finding for finding in self.findings if finding.severity == "warning")
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether there is no error; warnings may be there."""
+        return not self.errors
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as types of JSON."""
+        findings = [
+            {
+                "severity": finding.severity,
+                "code": finding.code,
+                "message": finding.message,
+                "num_episodes": len(finding.episodes),
+                "episodes": finding.episodes.tolist(),
+                "advice": finding.advice,
+            }
+            for finding in self.findings
+        ]
+        return {
+            "path": self.path,
+            "version": self.version,
+            "num_episodes": self.num_episodes,
+            "num_steps": self.num_steps,
+            "is_ok": self.is_ok,
+            "findings": findings,
+            "unchecked": list(self.unchecked),
+        }
+
+    def __str__(self) -> str:
+        counts = [counted(len(self.errors), "error"), counted(len(self.warnings), "warning")]
+        verdict = ", ".join(counts) if self.findings else "nothing found"
+        size = f"{counted(self.num_episodes, 'episode')}, {counted(self.num_steps, 'step')}"
+        lines = [f"{self.path} (LeRobot {self.version}): {size}: {verdict}", *self._table()]
+        if self.unchecked:
+            lines.append("not looked at:")
+            lines.extend(f"  {line}" for line in self.unchecked)
+        return "\n".join(lines)
+
+    def _table(self) -> Iterator[str]:
+        cells = [(found.severity, found.code, self._episodes_text(found)) for found in self.findings]
+        widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
+        codes = [found.code for found in self.findings]
+        for number, (found, row) in enumerate(zip(self.findings, cells, strict=True)):
+            head = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=True))
+            margin = " " * len(head)
+            what = textwrap.wrap(found.message, TEXT_WIDTH)
+            to_do = textwrap.wrap(ARROW + found.advice, TEXT_WIDTH, subsequent_indent=" " * len(ARROW))
+            yield from (f"{margin if number else head}{line}".rstrip() for number, line in enumerate([*what, *to_do]))
+
+    def _episodes_text(self, finding: Finding) -> str:
+        if not len(finding.episodes):
+            return "-"
+        shown = " ".join(map(str, finding.episodes[:MAX_SHOWN_EPISODES].tolist()))
+        more = " ..." if len(finding.episodes) > MAX_SHOWN_EPISODES else ""
+        return f"{len(finding.episodes):,} of {self.num_episodes:,}: {shown}{more}"
+
+
+@dataclass(slots=True)
+class _Count:
+    """What was found of one rule about one thing."""
+
+    rule: Rule
+    about: str
+    detail: str
+    episodes: set[int]
+    num_places: int = 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Findings while they are gathered: those of one rule about one feature become one.
+
+    Notes:
+        For one thread. Memory grows with the affected episodes, not with the rows.
+    """
+
+    unchecked: list[str] = field(default_factory=list)
+    _counts: dict[tuple[str, str], _Count] = field(default_factory=dict)
+
+    def add(self, rule: Rule, about: str, detail: str, episodes: Iterable[int] = ()) -> None:
+        """Add what was found.
+
+        Args:
+            rule: that is broken.
+            about: the feature or the file it is about; empty: the dataset.
+            detail: the place, what was found, what is right; of several about the same the first is kept.
+            episodes: numbers of the affected ones.
+        """
+        numbers = {int(number) for number in episodes}
+        known = self._counts.get((rule.code, about))
+        if known is None:
+            self._counts[rule.code, about] = _Count(rule, about, detail, numbers)
+        else:
+            known.episodes |= numbers
+            known.num_places += 1
+
+    def skip(self, line: str) -> None:
+        """Note what could not be looked at, once."""
+        if line not in self.unchecked:
+            self.unchecked.append(line)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what was found: errors first, those of one code together, else in the order of coming."""
+        made = [_finding(count) for count in self._counts.values()]
+        codes = list(dict.fromkeys(finding.code for finding in made))
+        return tuple(sorted(made, key=lambda finding: (finding.severity != "error", codes.index(finding.code))))
+
+
+def _finding(count: _Count) -> Finding:
+    message = f"{count.about}: {count.detail}" if count.about else count.detail
+    if count.num_places > 1:
+        message += f" (and in {counted(count.num_places - 1, 'more place')})"
+    episodes = np.array(sorted(count.episodes), np.int64)
+    return Finding(count.rule.code, count.rule.severity, message, episodes, count.rule.advice)

@@ -1,0 +1,95 @@
+"""One pass over the data files: schemas, pieces of the index columns, what the numeric columns hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from stepwell.errors import FormatError
+from stepwell.lerobot.audit_columns import SHAPE, problems_of
+from stepwell.lerobot.audit_images import check_first_images
+from stepwell.lerobot.audit_info import problem_of
+from stepwell.lerobot.audit_pieces import Pieces, episode_cuts, pieces_of
+from stepwell.lerobot.audit_rows import DataFile, read_data_files
+from stepwell.lerobot.audit_statistics import StoredStatistics, check_statistics
+from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audit_values import ColumnFacts, is_action
+from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
+
+__all__ = ["RowsSeen", "walk_rows"]
+
+
+@dataclass(slots=True)
+class RowsSeen:
+    """What is kept of the rows of all data files.
+
+    Args:
+        pieces: of the index columns.
+        facts: by numeric feature.
+        sums: statistics of the numeric features.
+        unread: data files that are there and could not be read.
+        num_rows: of the others.
+    """
+
+    pieces: Pieces
+    facts: dict[str, ColumnFacts]
+    sums: StatisticsSum
+    unread: set[str]
+    num_rows: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    subject: Subject
+    said: StoredStatistics
+    facts: dict[str, ColumnFacts] = field(default_factory=dict)
+    sums: StatisticsSum = field(default_factory=StatisticsSum)
+    parts: list[Pieces] = field(default_factory=list)
+    num_pieces: int = 0
+
+    def see(self, data: DataFile, pieces: Pieces) -> None:
+        """Take in the numeric columns of a file."""
+        found = {}
+        for name, feature in self.subject.info.features.items():
+            if feature.is_camera or feature.is_text:
+                continue
+            try:
+                values = data.numbers(name, self.subject.info)
+            except FormatError as error:
+                self.subject.tally.add(SHAPE, name, problem_of(error), data.episodes)
+                continue
+            if values is not None:
+                facts = self.facts.setdefault(name, ColumnFacts())
+                facts.see(values, pieces, self.num_pieces, of_action=is_action(name))
+                rows = values.reshape(-1, *feature.shape)
+                found[name] = numeric_summary(rows, per_element=self.said.is_per_element(feature))
+        self.sums.add(found)
+        self.parts.append(pieces)
+        self.num_pieces += len(pieces)
+        for number in data.episodes.tolist():
+            if number in self.said.by_episode:
+                check_statistics(self.subject, self.said.by_episode[number], found, number)
+
+
+def walk_rows(subject: Subject, paths: Sequence[str], said: StoredStatistics, advance: Callable[[], None]) -> RowsSeen:
+    """Read every data file once.
+
+    Args:
+        subject: what is audited.
+        paths: of the data files.
+        said: by it is known in which shapes statistics are wanted; those of single episodes are compared at once.
+        advance: called after each file.
+    """
+    walk, cuts, unread, num_rows = _Walk(subject, said), episode_cuts(subject), set(paths), 0
+    for data in read_data_files(subject, paths):
+        num_rows += data.num_rows
+        for rule, name, problem in problems_of(data.file.schema_arrow, subject.info):
+            subject.tally.add(rule, name, problem, data.episodes)
+        check_first_images(subject, data)
+        pieces = pieces_of(data, subject, cuts)
+        if pieces is not None:
+            walk.see(data, pieces)
+        if pieces is not None or not data.num_rows:
+            unread.discard(data.path)
+        advance()
+    return RowsSeen(Pieces.joined(walk.parts), walk.facts, walk.sums, unread, num_rows)

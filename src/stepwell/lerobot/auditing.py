@@ -1,0 +1,178 @@
+"""Audit a LeRobot dataset: what silently breaks training from it, how many episodes it touches, what to do.
+
+::
+
+    meta/    --> info, tasks, table of episodes       audit_info, audit_episodes, audit_meta
+    data/    --> types and shapes of the columns      audit_rows, audit_walk, audit_columns
+             --> pieces of the index columns          audit_pieces, audit_places (whose rows they are), audit_tables
+             --> numeric columns                      audit_values (NaN, constants), audit_statistics
+    videos/  --> the index of each mp4                audit_video_files, audit_videos (spans of the episodes)
+    deep     --> every picture decoded                audit_pictures, audit_images, audit_frames, audit_cameras
+
+Nothing is changed, nothing is trusted, and no check ends the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.lerobot.audit_episodes import read_episodes, read_tasks
+from stepwell.lerobot.audit_info import read_info
+from stepwell.lerobot.audit_meta import check_episode_order, check_task_order, check_totals
+from stepwell.lerobot.audit_pictures import check_pictures
+from stepwell.lerobot.audit_places import Places, find_places
+from stepwell.lerobot.audit_reports import AuditReport, Finding, Tally
+from stepwell.lerobot.audit_rows import data_paths
+from stepwell.lerobot.audit_statistics import (
+    StoredStatistics,
+    check_camera_statistics,
+    check_statistics,
+    read_statistics,
+)
+from stepwell.lerobot.audit_subject import EpisodeList, Subject
+from stepwell.lerobot.audit_tables import TABLE_CHECKS
+from stepwell.lerobot.audit_values import check_values
+from stepwell.lerobot.audit_videos import check_videos, video_members
+from stepwell.lerobot.audit_walk import RowsSeen, walk_rows
+from stepwell.lerobot.hub import locate
+from stepwell.lerobot.info import INFO_PATH
+from stepwell.progress import make_bar
+
+__all__ = ["AuditReport", "Finding", "audit", "is_lerobot"]
+
+SCHEME = "lerobot://"
+
+
+def is_lerobot(source: str | os.PathLike[str]) -> bool:
+    """Whether something is a LeRobot dataset, or says that it is: ``lerobot://...`` or a directory with its info."""
+    return str(source).startswith(SCHEME) or (Path(source) / INFO_PATH).exists()
+
+
+def audit(
+    source: str | os.PathLike[str],
+    *,
+    episodes: Iterable[int] | None = None,
+    deep: bool = False,
+    progress: bool | None = None,
+) -> AuditReport:
+    """Look for what silently breaks training from a LeRobot dataset of v2.0, v2.1 or v3.0.
+
+    Args:
+        source: a directory, ``lerobot://...`` or ``"owner/name"`` of the hub, which is fetched.
+        episodes: numbers of those to look at; default all. What is said of the dataset as a whole, such as totals and
+            statistics, is not compared then.
+        deep: whether to decode every picture and every frame, too.
+        progress: draw a bar, or not; None draws it where standard error is a terminal.
+
+    Returns:
+        What was found; never raises for what is on the disk.
+
+    Raises:
+        DatasetNotFoundError: no such directory or repository.
+        EpisodeNotFoundError: a number that the table of episodes does not have.
+        MissingDependencyError: pyarrow is not installed.
+
+    Example:
+        >>> import json, tempfile
+        >>> from stepwell.testing.lerobot import tiny_lerobot
+        >>> root = tiny_lerobot(f"{tempfile.mkdtemp()}/tiny", cameras={})
+        >>> audit(root).findings
+        ()
+        >>> info = json.loads((root / "meta/info.json").read_text())
+        >>> _ = (root / "meta/info.json").write_text(json.dumps(info | {"total_frames": 1}))
+        >>> [finding.code for finding in audit(root).findings]
+        ['totals']
+
+    Notes:
+        Reads the numeric columns once, a file at a time; keeps a few hundred bytes an episode and the largest column of
+        the largest file. Videos are judged by the index in their heads. For one thread.
+    """
+    root, tally = _root_of(source, episodes), Tally()
+    info = read_info(root, tally)
+    if info is None:
+        tally.skip("everything else: it can only be understood with meta/info.json")
+        return AuditReport(str(root), "unknown", 0, 0, tally.findings(), tuple(tally.unchecked))
+    table = read_episodes(root, info, tally)
+    chosen = None if episodes is None else _places_of(table, episodes)
+    subject = Subject(root, info, read_tasks(root, info, tally), table, chosen, tally)
+    num_rows = _Audit(subject, deep).run(progress)
+    return AuditReport(str(root), info.version, len(subject.places), num_rows, tally.findings(), tuple(tally.unchecked))
+
+
+def _root_of(source: str | os.PathLike[str], episodes: Iterable[int] | None) -> Path:
+    """Return the directory of a dataset; one that is here is not asked whether its tables are right."""
+    text = os.fspath(source)
+    path = Path(text.removeprefix(SCHEME)).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute():
+        raise DatasetNotFoundError(f"no directory {path}. Give that of a LeRobot dataset, with meta/info.json in it.")
+    return locate(text, episodes=None if episodes is None else list(episodes)).root
+
+
+def _places_of(table: EpisodeList, episodes: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    wanted = np.array(sorted(set(episodes)), np.int64)
+    unknown = np.setdiff1d(wanted, table.number)
+    if len(unknown):
+        raise EpisodeNotFoundError(f"no episode {unknown[0]}. The table has {len(table)}.")
+    return np.flatnonzero(np.isin(table.number, wanted))
+
+
+class _Audit:
+    """The checks of one dataset, in their order."""
+
+    def __init__(self, subject: Subject, deep: bool) -> None:
+        self._subject, self._deep = subject, deep
+        self._said = StoredStatistics(None, {})
+
+    def run(self, progress: bool | None) -> int:
+        """Run all checks; returns the number of rows."""
+        subject = self._subject
+        paths = data_paths(subject)
+        videos = sum(len(video_members(subject, camera)) for camera in subject.info.video_keys)
+        self._guard("tasks", lambda: check_task_order(subject))
+        self._guard("table of episodes", lambda: check_episode_order(subject))
+        self._said = read_statistics(subject)
+        with make_bar(len(paths) + videos, "files", "verifying", wanted=progress) as bar:
+            seen = walk_rows(subject, paths, self._said, bar.update)
+            places = find_places(subject, seen.pieces, paths, seen.unread)
+            self._check_rows(seen, places)
+            self._guard("videos", lambda: check_videos(subject, places, bar.update))
+        if self._deep:
+            self._guard("pictures", lambda: check_pictures(subject, places, self._said, progress))
+        else:
+            self._guard("statistics of cameras", self._check_cameras)
+        return seen.num_rows
+
+    def _check_rows(self, seen: RowsSeen, places: Places) -> None:
+        subject = self._subject
+        for check in TABLE_CHECKS:
+            self._guard(check.__name__, lambda check=check: check(subject, seen.pieces, places))  # type: ignore[misc]
+        self._guard("values", lambda: check_values(subject, seen.facts, seen.pieces, places))
+        if subject.chosen is not None:
+            subject.tally.skip("totals and statistics of the whole dataset: only some episodes were asked for")
+            return
+        self._guard("totals", lambda: check_totals(subject, seen.num_rows, places))
+        whole = self._said.whole
+        if whole is not None and not seen.unread:
+            self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums.result()))
+
+    def _check_cameras(self) -> None:
+        """Judge the statistics of cameras by themselves."""
+        for camera in self._subject.info.cameras:
+            if self._said.whole is not None:
+                check_camera_statistics(self._subject, camera, self._said.whole, None)
+            for number, said in self._said.by_episode.items():
+                check_camera_statistics(self._subject, camera, said, None, (number,))
+
+    def _guard(self, name: str, check: Callable[[], None]) -> None:
+        """Run a check; what it cannot cope with is told, and the others go on."""
+        try:
+            check()
+        except Exception as error:  # garbage on the disk may raise anything
+            self._subject.tally.skip(f"{name}: {type(error).__name__}: {error}")

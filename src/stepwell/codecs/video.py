@@ -12,16 +12,13 @@ from stepwell.codecs.codec import SequentialCodec, register_codec
 from stepwell.codecs.options import check_option_names
 from stepwell.codecs.video_decoding import decode_pictures
 from stepwell.codecs.video_encoding import VideoEncoder
-from stepwell.codecs.video_pictures import check_is_picture
 from stepwell.codecs.video_rows import FLAGS_PLACE, SYNC_FLAG, VideoRow, parse_row
-from stepwell.codecs.video_settings import EncoderSettings
+from stepwell.codecs.video_settings import EncoderSettings, check_is_picture
 from stepwell.codecs.video_streams import LastStream
-from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
+from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.schema import Feature
 
 __all__ = ["VideoCodec"]
-
-MAX_SIDE = 8192
 
 
 @register_codec
@@ -98,7 +95,7 @@ class VideoCodec(SequentialCodec):
         pictures: dict[int, list[npt.NDArray[Any]]] = {row.picture: [] for row in rows}
         for row, out in zip(wanted, outs, strict=True):
             pictures[rows[row].picture].append(out)
-        stream, head = self._streams.of(rows[0].kind, bytes(rows[0].packets[0]))
+        stream, head = self._streams.of(rows[0].kind, rows[0].packets[0])
         packets = [packet for row in rows for packet in row.packets]
         decode_pictures(stream, head, packets, pictures, shape=self.feature.fixed_shape, size=size)
 
@@ -116,15 +113,3 @@ def _check_is_run(rows: list[VideoRow]) -> None:
             raise DecodeError(
                 f"video run: row {place} shows picture {row.picture} of the {num_packets} that are there."
             )
-
-
-def _check_is_picture(feature: Feature) -> None:
-    shape = feature.shape
-    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))
-    if feature.kind not in ("image", "array") or feature.np_dtype != np.uint8 or not is_image:
-        raise SchemaError(
-            f'codec "video" cannot store {feature.np_dtype.name} {shape}. Allowed: uint8 (height, width) or '
-            '(height, width, 1 | 3). Use "png" or "zstd" for other dtypes and for 4 channels.'
-        )
-    if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
-        raise SchemaError(f'codec "video" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stepwell.codecs.video_streams import START_CODE, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError
 
-__all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "coded_size", "decode_pictures"]
+__all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "close_decoder", "coded_size", "decode_pictures", "open_decoder"]
 
 MAX_OPEN_DECODERS = 8
 MIN_CODED_SIDE = 16
@@ -212,7 +212,7 @@ def decode_pictures(
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
     key = stream, shape, None if size == shape[:2] else size
     left = dict(wanted)
-    decoder = _open_decoder(key)
+    decoder = open_decoder(*key)
     try:
         for number, frame in decoder.pictures(packets, head):
             outs = left.pop(number, ())
@@ -221,18 +221,22 @@ def decode_pictures(
             for out in outs[1:]:
                 out[...] = outs[0]
         if left:
-            raise DecodeError(f"no picture {min(left)} came out of the {len(packets)} packets of its run.")
+            raise DecodeError(f"video: no picture {min(left)} came out of the {len(packets)} packets of the run.")
     except DecodeError:
-        # one that failed may be in any state
-        _OPEN.decoders.pop(key, None)
+        close_decoder(*key)
         raise
 
 
-def _open_decoder(key: DecoderKey) -> PictureDecoder:
-    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
+def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
+    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread.
+
+    Raises:
+        DecodeError: this build of ffmpeg has no decoder for the stream.
+    """
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()
+    key = stream, shape, size
     decoder = _OPEN.decoders.get(key)
     if decoder is not None:
         _OPEN.decoders.move_to_end(key)
@@ -241,3 +245,8 @@ def _open_decoder(key: DecoderKey) -> PictureDecoder:
     if len(_OPEN.decoders) > MAX_OPEN_DECODERS:
         _OPEN.decoders.popitem(last=False)
     return decoder
+
+
+def close_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
+    """Forget this thread's decoder: one that failed may be in any state."""
+    _OPEN.decoders.pop((stream, shape, size), None)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepwell.codecs.options import choice_option, int_option
 from stepwell.errors import MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["ENCODERS", "MAX_GOP", "EncoderKind", "EncoderSettings", "built_in_encoders"]
+__all__ = ["ENCODERS", "MAX_GOP", "EncoderKind", "EncoderSettings", "built_in_encoders", "check_is_picture"]
 
 DEFAULT_ENCODER = "h264"
 DEFAULT_GOP = 2
 MAX_GOP = 10_000
+MAX_SIDE = 8192
 X26_PRESETS = (
     "ultrafast",
     "superfast",
@@ -148,3 +151,20 @@ def built_in_encoders() -> tuple[str, ...]:
     except ImportError as error:
         raise MissingDependencyError.of("av", "video") from error
     return tuple(name for name, kind in ENCODERS.items() if kind.library in av.codecs_available)
+
+
+def check_is_picture(feature: Feature) -> None:
+    """Refuse a feature whose steps are no pictures of a video.
+
+    Raises:
+        SchemaError: naming what it is and what is allowed.
+    """
+    shape, codec = feature.shape, feature.codec
+    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))
+    if feature.kind not in ("image", "array") or feature.np_dtype != np.uint8 or not is_image:
+        raise SchemaError(
+            f'codec "{codec}" cannot store {feature.np_dtype.name} {shape}. Allowed: uint8 (height, width) or '
+            '(height, width, 1 | 3). Use "png" or "zstd" for other dtypes and for 4 channels.'
+        )
+    if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
+        raise SchemaError(f'codec "{codec}" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')

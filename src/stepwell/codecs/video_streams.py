@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["START_CODE", "StreamId", "stream_of"]
+__all__ = ["START_CODE", "LastStream", "StreamId", "stream_of"]
 
 START_CODE = b"\0\0\1"
 H264_IDR = 5
@@ -29,6 +29,24 @@ class StreamId:
     kind: str
     parameters: bytes = b""
     is_closed: bool = True
+
+
+class LastStream:
+    """The streams of runs, by what their first packets begin with: most begin as the last one did.
+
+    Notes:
+        Safe for any number of threads: what it keeps is replaced as a whole, and threads see one or another.
+    """
+
+    def __init__(self) -> None:
+        self._known = StreamId(""), b""
+
+    def of(self, kind: str, packet: bytes | memoryview) -> tuple[StreamId, bytes]:
+        """Return the stream of a run, and how its first packet begins; see `stream_of`."""
+        stream, head = self._known
+        if not head or stream.kind != kind or packet[: len(head)] != head:
+            stream, head = self._known = stream_of(kind, bytes(packet))
+        return stream, head
 
 
 def stream_of(kind: str, packet: bytes) -> tuple[StreamId, bytes]:

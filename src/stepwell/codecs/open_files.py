@@ -1,0 +1,85 @@
+"""Files that are read at places: a few kept open, whoever reads."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from stepwell.codecs.shared_cache import SharedCache
+
+__all__ = ["MAX_OPEN_FILES", "FileState", "OpenFile", "open_file", "state_of"]
+
+MAX_OPEN_FILES = 64
+
+FileState = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change: what differs when a file was replaced or written to."""
+
+
+class OpenFile:
+    """A file that is open for reading.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be opened.
+
+    Notes:
+        Safe for any number of threads, and for children of a fork: no read moves a place that others share. Closed when
+        nobody has it any more.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.state = _state(os.fstat(self._descriptor))
+
+    @property
+    def num_bytes(self) -> int:
+        """The file's size when it was opened."""
+        return self.state[2]
+
+    def read(self, place: int, count: int) -> bytes:
+        """Return bytes from a place on: ``count``, or fewer where the file ends."""
+        data = os.pread(self._descriptor, count, place)
+        while len(data) < count:
+            more = os.pread(self._descriptor, count - len(data), place + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.close(self._descriptor)
+
+
+_FILES: SharedCache[str, OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
+
+
+def open_file(path: str, state: FileState | None = None) -> OpenFile:
+    """Return a file, opened unless it is; at most `MAX_OPEN_FILES` are kept open in a process.
+
+    Args:
+        path: of the file.
+        state: that it should have; one in another is opened again, once.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    file = _FILES.get(path, lambda: OpenFile(path))
+    if state is not None and file.state != state:
+        _FILES.drop(path, file)
+        file = _FILES.get(path, lambda: OpenFile(path))
+    return file
+
+
+def state_of(path: str) -> FileState:
+    """Return the state of the file that is at a path now."""
+    return _state(Path(path).stat())
+
+
+def _state(status: os.stat_result) -> FileState:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,249 @@
+"""The index of a video file: which picture is shown when, and where in the file the packets lie that make it.
+
+::
+
+    shown      0   1   2   3   4   5         seconds, ascending; a row's time finds the frame
+    packet     0   3   1   2   4   6   ...   in the order of decoding; the same where nothing is reordered
+    key        0               4             where decoding may begin; frames [0, 4) and [4, ...) are runs
+    file       |packet 0|packet 1|....|      position, size
+
+It is made of ffmpeg's own index and of the delays in the file's head, without reading the packets. Where that does not
+say everything (other formats than mp4, fragments, edit lists that leave frames out) all packets are read once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.mp4_boxes import Read, packet_delays
+from stepwell.codecs.video_packets import key_places, kind_of, opened_video, packet_table, packets_of
+from stepwell.codecs.video_rows import STREAM_KINDS
+from stepwell.codecs.video_samples import SampleFormat
+from stepwell.errors import DecodeError
+
+__all__ = ["VideoIndex", "exact_index", "make_index"]
+
+LOOK_PACKETS = 3
+LOOK_LATE_PACKETS = 8
+PTS = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoIndex:
+    """The first video stream of a file.
+
+    Args:
+        height: of its pictures.
+        width: likewise.
+        samples: how its packets become those of a decoder.
+        seconds: float64 [n], when each frame that is shown is, ascending.
+        packets: int32 [n], the packet that makes it; None: packet i makes frame i.
+        pts: int64 [m], when each packet's picture is shown, in ticks; None where frame i is packet i.
+        positions: int64 [m], where each packet lies in the file.
+        sizes: int32 [m], its bytes.
+        keys: int32 [k], the packets at which decoding may begin, ascending.
+        key_frames: int32 [k], at which frame each of their runs begins.
+        is_exact: whether every key packet was looked at: h264 flags some at which decoding cannot begin.
+    """
+
+    height: int
+    width: int
+    samples: SampleFormat
+    seconds: npt.NDArray[np.float64]
+    packets: npt.NDArray[np.int32] | None
+    pts: npt.NDArray[np.int64] | None
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.int32]
+    key_frames: npt.NDArray[np.int32]
+    is_exact: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        arrays = (self.seconds, self.packets, self.pts, self.positions, self.sizes, self.keys)
+        own = 0 if self.key_frames is self.keys else self.key_frames.nbytes
+        return own + sum(array.nbytes for array in arrays if array is not None)
+
+    def nearest(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the frame that is shown nearest to each time, of two the earlier: int64, as many."""
+        after = np.minimum(self.seconds.searchsorted(seconds), len(self.seconds) - 1)
+        before = np.maximum(after - 1, 0)
+        is_before = seconds - self.seconds[before] <= self.seconds[after] - seconds
+        return np.where(is_before, before, after)
+
+    def frame_of(self, packet: int) -> int:
+        """Return the frame that a packet makes."""
+        return packet if self.packets is None else int(np.flatnonzero(self.packets == packet)[0])
+
+    def packets_of(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the packets that make frames."""
+        return frames if self.packets is None else self.packets[frames].astype(np.int64)
+
+    def key_places(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return at which of `keys` decoding begins that shall show what packets make; -1 where there is none."""
+        if self.pts is None:
+            return self.keys.searchsorted(packets, side="right") - 1
+        return key_places(self.keys.astype(np.int64), self.pts, packets)
+
+    def needed(self, key: int, last: int) -> list[int]:
+        """Return the packets to decode from a key packet up to another one.
+
+        What is shown before the key packet and decoded after it needs the run before, and nothing that follows needs
+        it: it is left out.
+        """
+        if self.pts is None:
+            return list(range(key, last + 1))
+        found: list[int] = (key + np.flatnonzero(self.pts[key : last + 1] >= self.pts[key])).tolist()
+        return found
+
+    def run_around(self, seconds: float) -> tuple[int, float, float]:
+        """Return which frames are decoded together with the one at a time: how many, since when and until when."""
+        frame = min(int(self.seconds.searchsorted(seconds)), len(self.seconds) - 1)
+        if frame and 2 * seconds <= self.seconds.item(frame - 1) + self.seconds.item(frame):
+            frame -= 1
+        place = int(self.key_frames.searchsorted(frame, side="right"))
+        first = self.key_frames.item(place - 1) if place else 0
+        stop = self.key_frames.item(place) if place < len(self.key_frames) else len(self.seconds)
+        return stop - first, self._between(first), self._between(stop)
+
+    def _between(self, frame: int) -> float:
+        """Return the time between a frame and the one before it."""
+        if not 0 < frame < len(self.seconds):
+            return math.copysign(math.inf, frame - 1)
+        return (self.seconds.item(frame - 1) + self.seconds.item(frame)) / 2
+
+
+def make_index(path: str, num_bytes: int, read: Read) -> VideoIndex:
+    """Return the index of a file.
+
+    Args:
+        path: of the file.
+        num_bytes: it has.
+        read: (place, count) to bytes of it.
+
+    Raises:
+        DecodeError: not a video, damaged, or one whose packets cannot be found by their place.
+        MissingDependencyError: PyAV is not installed.
+    """
+    with opened_video(path, 0) as (container, video):
+        found = _index_of_head(path, container, video, num_bytes, read)
+    return found or exact_index(path, read)
+
+
+def exact_index(path: str, read: Read) -> VideoIndex:
+    """Return the index of a file from all of its packets; see `make_index`."""
+    table = packet_table(Path(path), 0)
+    with opened_video(path, 0) as (container, video):
+        for packet in islice(packets_of(container, video), LOOK_PACKETS):
+            if packet.pos is None or read(packet.pos, packet.size) != bytes(packet):
+                raise DecodeError(
+                    f"{path}: a file of this format ({container.format.name}) does not hold its packets as they are. "
+                    "Copy its streams into an mp4 file: ffmpeg -i OLD -c copy NEW.mp4."
+                )
+    shown = np.argsort(table.pts, kind="stable")
+    shown = shown[table.is_shown[shown]]
+    return _built(
+        (table.height, table.width),
+        SampleFormat.of(table.kind, table.extradata),
+        table.seconds[shown],
+        shown,
+        table.pts,
+        table.positions,
+        table.sizes,
+        table.is_key,
+        is_exact=True,
+    )
+
+
+def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: Read) -> VideoIndex | None:
+    """Return the index that the file's head tells, None where it may not tell everything."""
+    kind, context, entries = kind_of(video), video.codec_context, getattr(video, "index_entries", None)
+    if "mp4" not in container.format.name or kind not in STREAM_KINDS or not entries:
+        return None
+    facts = [(entry.pos, entry.size, entry.timestamp, entry.is_keyframe, entry.is_discard) for entry in entries]
+    positions, sizes, dts, is_key, is_discard = (np.array(column) for column in zip(*facts, strict=True))
+    delays = packet_delays(read, num_bytes, video.id, len(facts))
+    is_plain = (dts[1:] > dts[:-1]).all() and not is_discard.any() and sizes.all() and is_key.any()
+    if delays is None or not is_plain:
+        return None
+    pts = dts + delays
+    shift = _first_shift(container, video, positions, pts)
+    if shift is None:
+        return None
+    pts += shift
+    is_whole = (positions + sizes).max() <= num_bytes
+    # of a file that is cut off the last packets cannot be looked at; who reads one of them is told
+    if is_whole and not _is_confirmed(container, video, np.stack([positions, sizes, pts, is_key], axis=1)):
+        return None
+    shown = np.argsort(pts, kind="stable")
+    base = video.time_base
+    return _built(
+        (context.height, context.width),
+        SampleFormat.of(kind, bytes(context.extradata or b"")),
+        pts[shown] * base.numerator / base.denominator,
+        shown,
+        pts,
+        positions,
+        sizes,
+        is_key,
+        is_exact=kind != "h264",
+    )
+
+
+def _built(
+    shape: tuple[int, int],
+    samples: SampleFormat,
+    seconds: npt.NDArray[np.float64],
+    shown: npt.NDArray[np.int64],
+    pts: npt.NDArray[np.int64],
+    *where: npt.NDArray[Any],
+    is_exact: bool,
+) -> VideoIndex:
+    """Return an index of packets, and of those that are shown, in that order."""
+    positions, sizes, is_key = where
+    keys = np.flatnonzero(is_key)
+    is_plain = len(shown) == len(pts) and bool((shown[1:] > shown[:-1]).all())
+    small_keys = keys.astype(np.int32)
+    return VideoIndex(
+        *shape,
+        samples,
+        seconds,
+        None if is_plain else shown.astype(np.int32),
+        None if is_plain else pts,
+        positions.astype(np.int64),
+        sizes.astype(np.int32),
+        small_keys,
+        small_keys if is_plain else np.sort(np.searchsorted(pts[shown], pts[keys])).astype(np.int32),
+        is_exact,
+    )
+
+
+def _first_shift(
+    container: Any, video: Any, positions: npt.NDArray[np.int64], pts: npt.NDArray[np.int64]
+) -> int | None:
+    """Return by how much the times that ffmpeg gives are later; None where its first packet is not the first."""
+    packet = next(packets_of(container, video), None)
+    if packet is None or packet.pts is None or packet.pos != positions[0]:
+        return None
+    return int(packet.pts - pts[0])
+
+
+def _is_confirmed(container: Any, video: Any, table: npt.NDArray[np.int64]) -> bool:
+    """Return whether the first and the last packets that ffmpeg gives are those of a table [m, 4]."""
+    packets = list(islice(packets_of(container, video), LOOK_PACKETS))
+    container.seek(int(table[:, PTS].max()), stream=video)
+    late = list(islice(packets_of(container, video), LOOK_LATE_PACKETS))
+    for packet in packets + late:
+        place = np.flatnonzero(table[:, 0] == packet.pos)[:1]
+        told = [packet.pos, packet.size, packet.pts, packet.is_keyframe]
+        if packet.is_discard or not place.size or table[place[0]].tolist() != told:
+            return False
+    return bool(late)

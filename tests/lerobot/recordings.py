@@ -9,7 +9,7 @@ import numpy as np
 import stepwell
 
 FEATURES: dict[str, dict[str, Any]] = {
-    "observation.images.top": {"dtype": "image", "shape": (8, 12, 3), "names": ["height", "width", "channels"]},
+    "observation.images.top": {"dtype": "image", "shape": (16, 24, 3), "names": ["height", "width", "channels"]},
     "observation.state": {"dtype": "float32", "shape": (3,), "names": ["x", "y", "z"]},
     "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
 }
@@ -18,7 +18,7 @@ TASKS = ("push", "pull", "lift")
 
 
 def picture(episode: int, step: int) -> np.ndarray:
-    return np.full((8, 12, 3), (37 * episode + 5 * step) % 256, np.uint8)
+    return np.full((16, 24, 3), (37 * episode + 5 * step) % 256, np.uint8)
 
 
 def frame(episode: int, step: int, task: str | None = None) -> dict[str, Any]:

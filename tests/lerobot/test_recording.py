@@ -70,7 +70,7 @@ def test_cameras_of_dtype_video_are_recorded_as_video(tmp_path: Path) -> None:
     record(tmp_path / "a.well", [3, 5], features=VIDEO_FEATURES, video={"gop": 3})
     store = stepwell.open(tmp_path / "a.well")
     assert store.schema is not None
-    assert store.schema["observation.images.top"] == stepwell.Video((8, 12, 3), gop=3)
+    assert store.schema["observation.images.top"] == stepwell.Video((16, 24, 3), gop=3)
     for number, length in enumerate([3, 5]):
         check_episode(store[number], number, length, tolerance=6)
 
@@ -260,7 +260,7 @@ def test_index_features_may_be_given_and_cameras_may_be_channels_first(tmp_path:
         features = recorder.features
     features["observation.images.top"] = {
         "dtype": "image",
-        "shape": (3, 8, 12),
+        "shape": (3, 16, 24),
         "names": ["channels", "height", "width"],
     }
     record(tmp_path / "b.well", [2], features=features)

@@ -21,6 +21,7 @@ import numpy as np
 
 from stepwell.errors import SchemaError
 from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, VIDEO_PATHS, DatasetInfo
+from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.schema import Array, Feature, Image, Schema, Video
@@ -29,8 +30,9 @@ from stepwell.store.ids import step_id
 from stepwell.store.records import Sync
 from stepwell.windows import View
 
-__all__ = ["create_recorded", "make_info", "settle_unfinished"]
+__all__ = ["create_recorded", "extend_recorded", "make_info", "settle_unfinished"]
 
+ENCODERS = ("h264", "hevc", "av1")
 INDEX_ENTRIES = {
     name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
     for name in INDEX_FEATURES
@@ -113,6 +115,23 @@ def create_recorded(
         metadata={"lerobot": told},
         sync=sync,
     )
+
+
+def extend_recorded(
+    path: str | os.PathLike[str], dataset: Metadata, *, video: Mapping[str, Any] | None, image: Mapping[str, Any]
+) -> Store:
+    """Create the store of what is to be appended to a dataset.
+
+    Args:
+        path: of the store.
+        dataset: its features, and its tasks, which keep their numbers.
+        video: options of `Video`; None: the encoder of the dataset's first camera, if we have it.
+        image: options of `Image`.
+    """
+    codecs = [(feature.raw.get("info") or {}).get("video.codec") for feature in dataset.info.features.values()]
+    known = [codec for codec in codecs if codec in ENCODERS]
+    chosen = {"encoder": known[0]} if video is None and known else video or {}
+    return create_recorded(path, dataset.info, video=chosen, image=image, sync="episode", tasks=dataset.tasks)
 
 
 def settle_unfinished(store: Store, writer: Writer, *, keep: bool) -> int:

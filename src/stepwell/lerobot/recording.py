@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from stepwell.errors import FormatError, ReadOnlyError, SchemaError, StepError, 
 from stepwell.lerobot.frame_queue import FrameQueue
 from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
-from stepwell.lerobot.recorded_stores import create_recorded, make_info, settle_unfinished
+from stepwell.lerobot.recorded_stores import create_recorded, extend_recorded, make_info, settle_unfinished
 from stepwell.lerobot.staging import Staging
 from stepwell.lerobot.tasks import add_tasks, tasks_of
 from stepwell.sizes import parse_bytes
@@ -65,7 +66,7 @@ class LeRobotRecorder:
         ``with`` block by an exception is such a crash, except that what was saved is finalized.
     """
 
-    def __init__(self, store: Store, *, staging: Staging | None, queue_bytes: int | str = QUEUE_BYTES) -> None:
+    def __init__(self, store: Store, *, staging: Staging | None, queue_bytes: int) -> None:
         assert store.schema is not None
         self._store = store
         self._staging = staging
@@ -74,7 +75,7 @@ class LeRobotRecorder:
         self._indices = [name for name in store.schema if name in INDEX_FEATURES and name != "task_index"]
         self._tasks = {text: index for index, text in enumerate(tasks_of(store))}
         self._writer = store.writer(queue_bytes=queue_bytes)
-        self._queue = FrameQueue(self._writer, store.schema, parse_bytes("queue_bytes", queue_bytes, least=0))
+        self._queue = FrameQueue(self._writer, store.schema, queue_bytes)
         self._num_episodes, self._num_frames = (0, 0) if staging is None else staging.num_exported
         self._frame_tasks: dict[str, None] = {}
         self._num_open = 0
@@ -129,11 +130,13 @@ class LeRobotRecorder:
                 f"use_videos=False, but {', '.join(map(repr, info.video_keys))} is of dtype 'video'. "
                 "Make it 'image', or leave use_videos out."
             )
+        make = partial(create_recorded, info=info, video=video or {}, image=image or PNG, sync=sync, repo_id=repo_id)
         _check_writable(Path(root).absolute())
-        staging = None if output == "store" else Staging.begin(root)
-        path = Path(root) if staging is None else staging.path
-        store = create_recorded(path, info, video=video or {}, image=image or PNG, sync=sync, repo_id=repo_id)
-        return cls(store, staging=staging, queue_bytes=queue_bytes)
+        queue = parse_bytes("queue_bytes", queue_bytes, least=0)
+        if output == "store":
+            return cls(make(Path(root)), staging=None, queue_bytes=queue)
+        staging = Staging.begin(root, make)
+        return cls(open(staging.path), staging=staging, queue_bytes=queue)
 
     @classmethod
     def resume(
@@ -161,15 +164,14 @@ class LeRobotRecorder:
             StoreBusyError: another process records a dataset there.
         """
         _check_choice("unfinished", unfinished, Unfinished)
+        queue = parse_bytes("queue_bytes", queue_bytes, least=0)
         is_store = Path(root, STORE_JSON).exists()
         _check_writable(Path(root).absolute() if is_store else Path(root).absolute().parent)
-        staging = None if is_store else Staging.resume(root, video=video or {}, image=image or PNG)
-        store = open(root if staging is None else staging.path)
-        if store.schema is None or "info" not in store.metadata.get("lerobot", {}) or "task_index" not in store.schema:
-            raise FormatError(
-                f"{root} is a store that was not recorded with LeRobot's features. Record into it by store.writer()."
-            )
-        recorder = cls(store, staging=staging, queue_bytes=queue_bytes)
+        if is_store:
+            recorder = cls(_open_recorded(root), staging=None, queue_bytes=queue)
+        else:
+            staging = Staging.resume(root, partial(extend_recorded, video=video, image=image or PNG))
+            recorder = cls(open(staging.path), staging=staging, queue_bytes=queue)
         recorder._settle(unfinished)
         return recorder
 
@@ -361,6 +363,15 @@ class LeRobotRecorder:
     def __repr__(self) -> str:
         state = "finalized" if self._is_final else f"{self._num_open} frames unsaved"
         return f"<LeRobotRecorder {self.root}  {self._num_episodes} episodes, {self._num_frames} frames  {state}>"
+
+
+def _open_recorded(root: str | os.PathLike[str]) -> Store:
+    store = open(root)
+    if store.schema is None or "info" not in store.metadata.get("lerobot", {}) or "task_index" not in store.schema:
+        raise FormatError(
+            f"{root} is a store that was not recorded with LeRobot's features. Record into it by store.writer()."
+        )
+    return store
 
 
 def _check_choice(name: str, value: str, allowed: Any) -> None:

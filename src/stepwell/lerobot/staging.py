@@ -19,17 +19,20 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
+from stepwell.lerobot.extending import fitted_columns
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import finish_append
-from stepwell.lerobot.recorded_stores import create_recorded
+from stepwell.lerobot.schema_mapping import Cameras, map_schema
+from stepwell.lerobot.source_episodes import schema_of
+from stepwell.lerobot.writing import write_dataset
 from stepwell.store import Store, open
 from stepwell.store.layout import STORE_JSON, replace_file
 from stepwell.windows import View
@@ -51,19 +54,23 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.path = root.with_name(f".{root.name}.recording")
+        self.path = _hidden(root)
         self._gone = root.with_name(f".{root.name}.recorded")
         shutil.rmtree(self._gone, ignore_errors=True)
-        self._unlock = weakref.finalize(self, os.close, _lock_directory(self.path))
-        self._finish_append()
+        self._lock()
 
     @classmethod
-    def begin(cls, root: str | os.PathLike[str]) -> Staging:
-        """Return the place for a new dataset.
+    def begin(cls, root: str | os.PathLike[str], make: Callable[[Path], Store]) -> Staging:
+        """Return the place for a new dataset, with a store in it.
+
+        Args:
+            root: of the dataset.
+            make: makes the store at a path.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
             StoreBusyError: another process records there.
+            SchemaError: the store has features that cannot be exported.
         """
         path = Path(root).absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -71,46 +78,52 @@ class Staging:
                 f"{path} is there already. Go on with LeRobotRecorder.resume(), or choose another root."
             )
         staging = cls(path)
-        if (staging.path / STORE_JSON).exists():
-            raise StoreExistsError(
-                f"an earlier recording of {path} was not finalized. Go on with LeRobotRecorder.resume(), or remove "
-                f"{staging.path}."
-            )
+        with staging._unlocked_on_error():
+            if staging._has_store and len(open(staging.path)):
+                raise StoreExistsError(
+                    f"an earlier recording of {path} was not finalized. Go on with LeRobotRecorder.resume(), or remove "
+                    f"{staging.path}."
+                )
+            staging._remove()
+            staging._make(make)
         return staging
 
     @classmethod
-    def resume(cls, root: str | os.PathLike[str], *, video: Mapping[str, Any], image: Mapping[str, Any]) -> Staging:
+    def resume(cls, root: str | os.PathLike[str], make: Callable[[Path, Metadata], Store]) -> Staging:
         """Return the place of a dataset that is recorded already, with a store in it.
 
         Args:
             root: of the dataset; it may not be there yet, if its first recording was not finalized.
-            video: options of `Video`, where the store must be made.
-            image: options of `Image`, likewise.
+            make: makes the store at a path, where there is none, for a dataset.
 
         Raises:
             DatasetNotFoundError: neither a dataset nor a recording.
             FormatError: the dataset is not of v3.0.
             StoreBusyError: another process records there.
+            SchemaError: the dataset has features that cannot be recorded.
         """
         path = Path(root).absolute()
-        hidden = path.with_name(f".{path.name}.recording")
-        if not (path / INFO_PATH).exists() and not (hidden / STORE_JSON).exists():
+        if not (path / INFO_PATH).exists() and not (_hidden(path) / STORE_JSON).exists():
             raise DatasetNotFoundError(
                 f"{path} is neither a recording nor a LeRobot dataset. Begin one with LeRobotRecorder.create()."
             )
         staging = cls(path)
-        if (hidden / STORE_JSON).exists():
+        with staging._unlocked_on_error():
             staging._settle()
-        if not (hidden / STORE_JSON).exists():
-            dataset = staging._dataset()
-            assert dataset is not None
-            if not dataset.info.is_v3:
-                raise FormatError(
-                    f"{path} is a LeRobot dataset of {dataset.info.version}. Only v3.0 can be extended: write it anew "
-                    "first, with stepwell.lerobot.write_dataset()."
-                )
-            create_recorded(hidden, dataset.info, video=video, image=image, sync="episode", tasks=dataset.tasks)
+            if not staging._has_store:
+                dataset = Metadata.load(path)
+                staging._remove()
+                if not dataset.info.is_v3:
+                    raise FormatError(
+                        f"{path} is a LeRobot dataset of {dataset.info.version}. Only v3.0 can be extended: write it "
+                        "anew first, with stepwell.lerobot.write_dataset()."
+                    )
+                staging._make(lambda place: make(place, dataset))
         return staging
+
+    def close(self) -> None:
+        """Give up the lock."""
+        self._unlock()
 
     @property
     def num_exported(self) -> tuple[int, int]:
@@ -126,8 +139,6 @@ class Staging:
         Args:
             store: the one at `path`; nobody records into it any more.
         """
-        from stepwell.lerobot.writing import write_dataset
-
         store.refresh()
         table = store.episodes
         saved = np.flatnonzero(~table.interrupted & ~table.is_open)
@@ -141,16 +152,37 @@ class Staging:
                 View(store, saved),
                 self.root,
                 append=(self.root / INFO_PATH).exists(),
+                cameras=_cameras(store),
                 robot_type=lerobot["info"]["robot_type"],
                 repo_id=lerobot["repo_id"],
             )
+            if store.record.sync != "none":
+                # the recording is on the disk, the dataset that takes its place may not be
+                os.sync()
             self._settle()
         elif not len(store) and (self.root / INFO_PATH).exists():
             self._remove()
-        self._unlock()
+        self.close()
+
+    def _make(self, make: Callable[[Path], Store]) -> None:
+        self._lock()
+        try:
+            # what cannot be exported is refused before anything is recorded
+            self._check(make(self.path))
+        except BaseException:
+            self._remove()
+            raise
+
+    def _check(self, store: Store) -> None:
+        told = store.metadata["lerobot"]["info"]["features"]
+        columns = map_schema(schema_of(store), cameras=_cameras(store), told=told)
+        dataset = self._dataset()
+        if dataset is not None:
+            fitted_columns(columns, dataset)
 
     def _settle(self) -> None:
         """Take out what an export has brought into the dataset, whoever made it."""
+        self._finish_append()
         try:
             told = json.loads((self.path / EXPORT_JSON).read_bytes())
         except FileNotFoundError:
@@ -167,8 +199,25 @@ class Staging:
         (self.path / EXPORT_JSON).unlink()
 
     def _remove(self) -> None:
+        """Take the hidden directory away, and its lock with it."""
         self.path.rename(self._gone)
         shutil.rmtree(self._gone, ignore_errors=True)
+        self._unlock()
+
+    def _lock(self) -> None:
+        self._unlock = weakref.finalize(self, os.close, _lock_directory(self.path))
+
+    @contextmanager
+    def _unlocked_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _has_store(self) -> bool:
+        return (self.path / STORE_JSON).exists()
 
     def _finish_append(self) -> None:
         """Let an append that was killed be done or not: what the dataset has must not change by itself later."""
@@ -177,6 +226,19 @@ class Staging:
 
     def _dataset(self) -> Metadata | None:
         return Metadata.load(self.root) if (self.root / INFO_PATH).exists() else None
+
+
+def _hidden(root: Path) -> Path:
+    return root.with_name(f".{root.name}.recording")
+
+
+def _cameras(store: Store) -> dict[str, Cameras]:
+    features = store.metadata["lerobot"]["info"]["features"]
+    return {
+        name: "video" if entry["dtype"] == "video" else "image"
+        for name, entry in features.items()
+        if entry["dtype"] in ("video", "image")
+    }
 
 
 def _lock_directory(path: Path) -> int:

@@ -222,10 +222,36 @@ class _Import:
         return EpisodeData(columns, found.terminated, found.truncated, found.metadata)
 
     def _column(self, name: str, values: Any, label: str) -> Any:
-        before, after = self._before.get(name), self._after.get(name)
-        if before is None or before == after or not isinstance(values, HasRows):
+        if not isinstance(values, HasRows):
             return values
-        return Recoded(values, before, f"{label}, feature {name!r}")
+        before, where = self._before.get(name), f"{label}, feature {name!r}"
+        if before is None or before == self._after.get(name):
+            return _Named(values, where)
+        return Recoded(_Named(values, where), before, where)
+
+
+class _Named:
+    """Rows whose errors say of which episode and feature they are."""
+
+    def __init__(self, given: HasRows, where: str) -> None:
+        self._given, self._where = given, where
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+        return self._given.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, where that is known."""
+        return int(getattr(self._given, "nbytes", 0))
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Yield the rows; see `HasRows`."""
+        try:
+            yield from self._given.rows(feature)
+        except (OSError, ValueError, LookupError) as error:
+            raise FormatError(f"{self._where}: {error}") from error
 
 
 def _check_target(target: Path, resume: bool) -> None:

@@ -1,0 +1,246 @@
+"""LeRobot datasets as episodes, to be taken into a store: numbers as numpy has them, pictures as the bytes they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from pathlib import Path
+from string import Formatter
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.codecs.files import FileCodec, file_template, make_references
+from stepwell.codecs.parquet_images import picture_format
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.lerobot.fetching import FetchedFiles
+from stepwell.lerobot.info import INFO_PATH, FeatureInfo
+from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.tables import FileRows, first_picture, read_files
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Feature, Image, Schema
+from stepwell.store.encoded_rows import HasRows
+
+__all__ = ["LeRobotReader"]
+
+ADDRESS = "lerobot://"
+TIMESTAMP = "timestamp"
+# numbers and texts of episodes that follow in the same parquet file, which are read with the one asked for
+READ_AHEAD_BYTES = 64 << 20
+TEXT_BYTES = 64
+# what a row of a camera takes on the disk, about: chunks of an import are cut by it
+PICTURE_RATIO = {True: 50, False: 3}
+# the names that the versions of the format have for the two numbers of a file
+NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk", "episode_index": "file"}
+
+Ints = npt.NDArray[np.int64]
+
+
+@register_reader
+class LeRobotReader(Reader):
+    """A LeRobot dataset: a directory, or a repository of the Hugging Face hub.
+
+    Its episodes have the columns of the dataset in their order, the five indices among them; images as PNG or JPEG
+    files and videos as packets, both as they are. Metadata: ``lerobot_episode``, the episode's number, and ``tasks``.
+
+    Args:
+        source: a directory, ``"lerobot:///data/pusht"``, ``"lerobot://owner/name@revision?episodes=0:10"``, or
+            ``"owner/name"``.
+        revision: tag, branch or commit on the hub.
+        token: of the hub.
+        cache_dir: of ``huggingface_hub``: what it has is not fetched again.
+        local_files_only: fetch nothing.
+        ignore: features to leave out.
+        tolerance: seconds that a frame may be off from its row's time.
+
+    Raises:
+        DatasetNotFoundError: no dataset there.
+        FormatError: it is not as its format says.
+
+    Notes:
+        As for `Reader`. Holds the numbers of a part of one parquet file, up to 64 MiB, and row groups of images, up to
+        256 MiB.
+    """
+
+    name: ClassVar[str] = "lerobot"
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | None = None,
+        local_files_only: bool = False,
+        ignore: Collection[str] = (),
+        tolerance: float = 1e-4,
+    ) -> None:
+        super().__init__(source)
+        self._dataset = Metadata.load(source.removeprefix(ADDRESS), ignore=ignore)
+        self._tolerance = tolerance
+        self._fetched: FetchedFiles | None = None
+        self._held: FileRows | None = None
+        self._cameras: dict[str, FileCodec] = {}
+        info = self._dataset.info
+        self.fps = info.fps
+        self.metadata = {
+            "lerobot": {
+                "info": info.raw,
+                "tasks": list(self._dataset.tasks),
+                "repo_id": self._dataset.repo_id,
+                "revision": self._dataset.revision,
+            }
+        }
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is an address of LeRobot, or a directory with a dataset; see `Reader.accepts`."""
+        return source.startswith(ADDRESS) or Path(source, INFO_PATH).is_file()
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]  # it takes a look at the first picture
+        """The features of the dataset; of the first picture it looks whether it is PNG or JPEG."""
+        cameras = self._codecs()
+        features = self._dataset.info.features
+        return Schema(
+            {name: cameras[name].embedded() if name in cameras else info.feature for name, info in features.items()}
+        )
+
+    def __len__(self) -> int:
+        return len(self._dataset.selected)
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        place = int(self._dataset.selected[index])
+        if self._fetched is not None:
+            self._fetched.need(index)
+        rows, number = self._rows_of(place)
+        edges = np.cumsum([0, *rows.lengths])
+        part = slice(int(edges[number]), int(edges[number + 1]))
+        seconds = _values(rows.columns[TIMESTAMP], part)
+        columns: dict[str, Any] = {}
+        for name, info in self._dataset.info.features.items():
+            if info.is_camera:
+                columns[name] = self._pictures(info, place, int(rows.first_rows[number]), seconds)
+            else:
+                columns[name] = _values(rows.columns[name], part)
+        records = self._dataset.episodes
+        told = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
+        return EpisodeData(columns, metadata=told)
+
+    @property
+    def identity(self) -> str:
+        """The dataset's name and revision, or its directory and how its files are now; see `Reader.identity`."""
+        found = self._dataset
+        if self._fetched is not None:
+            return f"lerobot {found.repo_id}@{found.revision}, tolerance {self._tolerance}"
+        return f"lerobot {found.root} {found.fingerprint(found.selected)}, tolerance {self._tolerance}"
+
+    @property
+    def episode_bytes(self) -> int:
+        """About how many bytes an episode takes in a store; see `Reader.episode_bytes`."""
+        found = self._dataset
+        length = float(found.episodes.length[found.selected].mean()) if len(found.selected) else 0.0
+        return int(length * sum(map(_row_bytes, found.info.features.values())))
+
+    def label(self, index: int) -> str:
+        """Return the episode's number in the dataset; see `Reader.label`."""
+        return f"episode {self._dataset.episodes.index[self._dataset.selected[index]]} of {self.source}"
+
+    def prepare(self, episodes: Ints) -> None:
+        """Keep fetched files for these episodes only; see `Reader.prepare`."""
+        if self._fetched is not None:
+            self._fetched.plan(episodes)
+
+    def forget(self, episodes: Ints) -> None:
+        """Let go of fetched files that no other episode needs; see `Reader.forget`."""
+        if self._fetched is not None:
+            self._fetched.done(episodes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None, "_cameras": {}}
+
+    def _codecs(self) -> Mapping[str, FileCodec]:
+        """Return by camera what reads the pictures where they are."""
+        if not self._cameras:
+            for name, info in self._dataset.info.features.items():
+                if info.is_camera:
+                    codec = make_codec(self._camera(info))
+                    assert isinstance(codec, FileCodec)
+                    self._cameras[name] = codec
+        return self._cameras
+
+    def _camera(self, info: FeatureInfo) -> Feature:
+        shape, dataset = info.feature.fixed_shape, self._dataset
+        if info.is_video:
+            files = self._template(dataset.info.video_path or "", info.name)
+            return Image(shape, codec="video-file", files=files, tolerance=self._tolerance)
+        files = self._template(dataset.info.data_path, info.name)
+        found = picture_format(first_picture(dataset, info.name)) or "png"
+        return Image(shape, codec="parquet-image", files=files, column=info.name, format=found)
+
+    def _rows_of(self, place: int) -> tuple[FileRows, int]:
+        """Return numbers and texts of some episodes of a file, and which of them is the one at ``place``."""
+        if self._held is None or place not in self._held.places:
+            features = self._dataset.info.features
+            names = [name for name, info in features.items() if not info.is_camera]
+            pictures = self._dataset.info.image_keys
+            self._held = next(read_files(self._dataset, self._neighbours(place), names, present=pictures))
+        return self._held, int(np.flatnonzero(self._held.places == place)[0])
+
+    def _neighbours(self, place: int) -> Ints:
+        """Return an episode and the chosen ones after it in the same parquet file, as many as may be held."""
+        records = self._dataset.episodes
+        after = self._dataset.selected[self._dataset.selected >= place]
+        is_same = (records.data_chunk[after] == records.data_chunk[place]) & (
+            records.data_file[after] == records.data_file[place]
+        )
+        after = after[: len(after) if is_same.all() else int(np.argmin(is_same))]
+        sizes = np.cumsum(records.length[after]) * sum(
+            _row_bytes(info) for info in self._dataset.info.features.values() if not info.is_camera
+        )
+        return after[: max(1, int(np.searchsorted(sizes, READ_AHEAD_BYTES)))]
+
+    def _pictures(self, info: FeatureInfo, place: int, first_row: int, seconds: npt.NDArray[Any]) -> HasRows:
+        """Return the rows of a camera in an episode."""
+        records = self._dataset.episodes
+        if info.is_video:
+            span = records.videos[info.name]
+            # as LeRobot asks its decoder: the row's float32 seconds and the start, added as float64
+            at = float(span.start[place]) + np.asarray(seconds, np.float64)
+            rows = make_references(span.chunk[place], span.file[place], at)
+        else:
+            at = first_row + np.arange(len(seconds), dtype=np.float64)
+            rows = make_references(records.data_chunk[place], records.data_file[place], at)
+        return self._codecs()[info.name].embed([np.frombuffer(row, np.uint8) for row in rows])
+
+    def _template(self, template: str, key: str) -> str:
+        """Return the dataset's template of files as references have it."""
+        parts = []
+        for literal, field, spec, _ in Formatter().parse(template):
+            parts.append(_escaped(literal))
+            if field is not None:
+                parts.append(_escaped(key) if field == "video_key" else f"{{{NUMBERS[field]}:{spec}}}")
+        return file_template(str(self._dataset.root), "".join(parts))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _values(column: Any, part: slice) -> Any:
+    """Return the rows of an episode: an array, or a list of texts."""
+    if isinstance(column, np.ndarray):
+        return column[part]
+    edges = np.cumsum([0, *column.sizes]).tolist()[part.start : part.stop + 1]
+    return [column.data[start:stop].tobytes().decode("utf-8") for start, stop in pairwise(edges)]
+
+
+def _row_bytes(info: FeatureInfo) -> int:
+    """Return about how many bytes a row takes."""
+    if info.is_text:
+        return TEXT_BYTES
+    size = info.feature.row_bytes
+    return size // PICTURE_RATIO[info.is_video] if info.is_camera else size

@@ -1,0 +1,186 @@
+"""A data set of another system becomes a store."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folder_reader import CAMERA, FolderReader, pictures, write_folder
+
+import stepwell
+from stepwell import Array, Image, Schema, Video
+from stepwell.errors import (
+    EpisodeNotFoundError,
+    FeatureNotFoundError,
+    FormatError,
+    SchemaError,
+    StoreExistsError,
+    WorkerError,
+)
+from stepwell.formats import ImportReport, import_dataset
+from stepwell.formats.importing import imported_schema
+
+pytest.importorskip("imagecodecs")
+pytest.importorskip("simplejpeg")
+LENGTHS = (4, 7, 3, 5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "set", LENGTHS)
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    """Return what must be the same for every way to the same store: all but times and the identity."""
+    found = {}
+    for path in sorted(store.rglob("*")):
+        name = path.relative_to(store).as_posix()
+        if path.name == "episodes.npy":
+            records = np.load(path)
+            records["time_ns"] = 0
+            found[name] = records.tobytes()
+        elif path.is_file() and path.name not in ("store.json", "segment.json", "lock"):
+            found[name] = path.read_bytes()
+    return found
+
+
+def test_encoded_rows_are_stored_as_the_bytes_they_are(folder, tmp_path):
+    report = import_dataset(folder, tmp_path / "x.well", workers=1)
+    store = stepwell.open(tmp_path / "x.well")
+    assert store.schema == Schema({"top": CAMERA, "action": Array(2)})
+    assert (store.fps, dict(store.metadata)) == (10, {"from": "folder"})
+    blobs = b""
+    for index, length in enumerate(LENGTHS):
+        np.testing.assert_array_equal(store[index]["top"], pictures(index, length))
+        assert (store[index]["action"] == index).all()
+        assert store[index].terminated == (index % 2 == 0)
+        assert store[index].metadata == {"file": f"{index:03d}.npz"}
+        with np.load(folder / f"{index:03d}.npz") as found:
+            blobs += b"".join(found[f"top{step}"].tobytes() for step in range(length))
+    assert b"".join((segment.path / "top.bin").read_bytes() for segment in store.segments) == blobs
+    assert report.features["top"].is_kept and report.num_steps == sum(LENGTHS)
+
+
+def test_every_number_of_workers_makes_the_same_store(folder, tmp_path):
+    for workers in (0, 1, 2):
+        import_dataset(folder, tmp_path / f"{workers}.well", codecs="jpeg", workers=workers)
+    first, *others = [files_of(tmp_path / f"{workers}.well") for workers in (0, 1, 2)]
+    assert all(other == first for other in others)
+    assert len(stepwell.open(tmp_path / "2.well").segments) == 4
+
+
+@pytest.mark.parametrize(
+    ("codecs", "codec", "error"),
+    [("jpeg", "jpeg", 12), ({"top": "raw"}, "raw", 0), ("delta", "delta", 0), ({"top": CAMERA}, "png", 0)],
+)
+def test_other_codecs_are_made_as_it_is_written(codecs, codec, error, folder, tmp_path):
+    pytest.importorskip("zstandard")
+    report = import_dataset(folder, tmp_path / "x.well", codecs=codecs, workers=1)
+    store = stepwell.open(tmp_path / "x.well")
+    assert store.schema["top"].codec == codec
+    assert np.abs(store[1]["top"].astype(int) - pictures(1, 7)).mean() <= error
+    assert report.features["top"].is_kept == (codec == "png")
+
+
+def test_codecs_may_be_chosen_by_the_schema(folder, tmp_path):
+    def choose(schema):
+        return {
+            name: Image(feature.shape, codec="jpeg", quality=80) for name, feature in schema.items() if name == "top"
+        }
+
+    import_dataset(folder, tmp_path / "x.well", codecs=choose, workers=1)
+    assert stepwell.open(tmp_path / "x.well").schema["top"] == Image((16, 24, 3), codec="jpeg", quality=80)
+
+
+def test_the_codec_that_a_feature_has_already_means_as_it_is():
+    video = Schema({"top": Video((16, 24, 3), gop=7)})
+    assert imported_schema(video, "video") == video
+    assert imported_schema(video, None) == video
+
+
+def test_chosen_episodes_are_imported_and_no_others_are_read(folder, tmp_path):
+    reader = FolderReader(folder)
+    import_dataset(reader, tmp_path / "x.well", episodes=[3, 1], workers=1)
+    store = stepwell.open(tmp_path / "x.well")
+    assert [episode.metadata["file"] for episode in store] == ["001.npz", "003.npz"]
+    assert reader.prepared == reader.forgotten == [1, 3]
+
+
+@pytest.mark.parametrize("episodes", [[4], slice(9, 12), [], "first", np.zeros(3, bool)])
+def test_episodes_that_are_not_there_are_refused(episodes, folder, tmp_path):
+    with pytest.raises(EpisodeNotFoundError, match="the source has 4"):
+        import_dataset(folder, tmp_path / "x.well", episodes=episodes, workers=1)
+    assert not (tmp_path / "x.well").exists()
+
+
+def test_a_codec_that_cannot_be_is_refused_and_nothing_is_written(folder, tmp_path):
+    with pytest.raises(FeatureNotFoundError, match="wrist"):
+        import_dataset(folder, tmp_path / "x.well", codecs={"wrist": "jpeg"}, workers=1)
+    with pytest.raises(SchemaError, match="feature 'action'"):
+        import_dataset(folder, tmp_path / "x.well", codecs={"action": "jpeg"}, workers=1)
+    with pytest.raises(SchemaError, match="no images"):
+        imported_schema(Schema({"action": Array(2)}), "jpeg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
+
+
+def test_an_episode_that_cannot_be_read_is_named_and_the_others_are_kept(folder, tmp_path):
+    (folder / "002.npz").write_bytes(b"no zip")
+    target = tmp_path / "x.well"
+    with pytest.raises(WorkerError, match=r"episode 2 of .*set cannot be read"):
+        import_dataset(folder, target, workers=1)
+    assert [episode.metadata["file"] for episode in stepwell.open(target)] == ["000.npz", "001.npz"]
+    (folder / "002.npz").write_bytes((folder / "001.npz").read_bytes())
+    reader = FolderReader(folder)
+    report = import_dataset(reader, target, workers=1)
+    assert reader.prepared == [2, 3]
+    assert (report.num_episodes, report.num_steps) == (4, 4 + 7 + 7 + 5)
+
+
+def test_without_resume_a_failure_takes_everything_back(folder, tmp_path):
+    (folder / "002.npz").write_bytes(b"no zip")
+    with pytest.raises(WorkerError):
+        import_dataset(folder, tmp_path / "x.well", workers=1, resume=False)
+    assert not (tmp_path / "x.well").exists()
+
+
+def test_a_row_that_cannot_be_decoded_names_episode_and_feature(folder, tmp_path):
+    with np.load(folder / "001.npz") as found:
+        columns = dict(found)
+    columns["top3"] = columns["top3"][:40]
+    np.savez(folder / "001.npz", **columns)
+    with pytest.raises(WorkerError, match=r"episode 1 of .*set, feature 'top', steps 0 to 6: png row"):
+        import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)
+
+
+def test_a_finished_target_is_refused_before_anything_is_read(folder, tmp_path):
+    import_dataset(folder, tmp_path / "x.well", workers=1)
+    with pytest.raises(StoreExistsError, match="is there already"):
+        import_dataset(tmp_path / "nowhere", tmp_path / "x.well")
+    with pytest.raises(FormatError, match="is not there"):
+        import_dataset(tmp_path / "nowhere", tmp_path / "y.well")
+
+
+def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
+    class Fetching(FolderReader):
+        def __getitem__(self, index):
+            self.scratch.mkdir(exist_ok=True)
+            (self.scratch / "fetched").touch()
+            assert self.scratch.parent == tmp_path
+            return super().__getitem__(index)
+
+    import_dataset(Fetching(folder), tmp_path / "x.well", workers=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.well"]
+
+
+def test_the_report_is_a_table_and_json(folder, tmp_path):
+    report = import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)
+    assert isinstance(report, ImportReport)
+    lines = str(report).splitlines()
+    assert lines[0].startswith("x.well: 4 episodes  19 steps  in ")
+    assert [line.split()[:3] for line in lines[1:3]] == [["feature", "came", "as"], ["top", "png", "jpeg"]]
+    assert lines[3].split()[:5] == ["action", "raw", "as", "it", "was"]
+    assert len({len(line) for line in lines[1:]}) == 1
+    record = json.loads(json.dumps(report.to_json()))
+    assert record["features"]["top"]["after"]["codec"] == "jpeg" and record["num_bytes"] == report.num_bytes
+    assert pickle.loads(pickle.dumps(report)) == report

@@ -1,0 +1,135 @@
+"""Rows by another codec: the same values, in pieces of bounded size."""
+
+import numpy as np
+import pytest
+from folder_reader import pictures
+
+import stepwell
+from stepwell import Array, EncodedRows, Image, Video
+from stepwell.codecs import make_codec
+from stepwell.errors import DecodeError, StepError
+from stepwell.formats import recoded
+from stepwell.formats.recoded import Recoded
+
+pytest.importorskip("imagecodecs")
+pytest.importorskip("simplejpeg")
+
+PIXELS = pictures(1, 9)
+PNG = Image((16, 24, 3), codec="png")
+
+
+def encoded(feature, values=PIXELS):
+    codec = make_codec(feature)
+    if not codec.is_sequential:
+        return EncodedRows([codec.encode(value) for value in values])
+    encoder = codec.encoder()
+    blobs = [blob for value in values for blob in encoder.put(value)] + encoder.end()
+    encoder.close()
+    return EncodedRows(blobs)
+
+
+@pytest.mark.parametrize("before", [PNG, Image((16, 24, 3), codec="delta", every=4), Image((16, 24, 3), codec="zstd")])
+@pytest.mark.parametrize("codec", ["raw", "png", "delta", "zstd"])
+def test_lossless_rows_are_the_same_by_every_codec(before, codec, tmp_path):
+    if "zstd" in (before.codec, codec) or "delta" in (before.codec, codec):
+        pytest.importorskip("zstandard")
+    store = stepwell.create(tmp_path / "x.well", {"top": Image((16, 24, 3), codec=codec)})
+    with store.writer() as writer:
+        writer.add_episode({"top": Recoded(encoded(before), before)})
+    np.testing.assert_array_equal(store[0]["top"], PIXELS)
+
+
+@pytest.mark.parametrize("rows_a_piece", [1, 2, 3, 100])
+@pytest.mark.parametrize("gop", [1, 4, 20])
+def test_pieces_of_any_size_are_the_same_rows_whatever_the_runs(rows_a_piece, gop, monkeypatch):
+    pytest.importorskip("zstandard")
+    before = Image((16, 24, 3), codec="delta", every=gop)
+    monkeypatch.setattr(recoded, "PIECE_BYTES", rows_a_piece * before.row_bytes)
+    pieces = [piece.copy() for piece in Recoded(encoded(before), before).pieces(Image((16, 24, 3)))]
+    assert max(map(len, pieces)) <= rows_a_piece
+    np.testing.assert_array_equal(np.concatenate(pieces), PIXELS)
+
+
+def test_a_piece_is_decoded_only_when_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(recoded, "PIECE_BYTES", 2 * PNG.row_bytes)
+    taken = []
+
+    class Counting:
+        num_rows = len(PIXELS)
+
+        def rows(self, feature):
+            for row, blob in enumerate(encoded(feature)):
+                taken.append(row)
+                yield blob
+
+    pieces = iter(Recoded(Counting(), PNG).pieces(Image((16, 24, 3))))
+    next(pieces)
+    assert taken == [0, 1]
+    rows = iter(Recoded(Counting(), PNG).rows(Image((16, 24, 3), codec="jpeg")))
+    taken.clear()
+    next(rows)
+    assert taken == [0, 1]
+
+
+def test_video_is_decoded_run_by_run(tmp_path):
+    pytest.importorskip("av")
+    video = Video((16, 24, 3), gop=3, crf=10)
+    store = stepwell.create(tmp_path / "x.well", {"top": Image((16, 24, 3))})
+    with store.writer() as writer:
+        writer.add_episode({"top": Recoded(encoded(video), video)})
+    assert np.abs(store[0]["top"].astype(int) - PIXELS).mean() < 12
+    assert not np.array_equal(store[0]["top"][0], store[0]["top"][8])
+
+
+def test_rows_become_video_as_if_their_pixels_were_written(tmp_path):
+    pytest.importorskip("av")
+    store = stepwell.create(tmp_path / "x.well", {"top": Video((16, 24, 3))})
+    with store.writer() as writer:
+        writer.add_episode({"top": Recoded(encoded(PNG), PNG)})
+        writer.add_episode({"top": PIXELS})
+    np.testing.assert_array_equal(store[0]["top"], store[1]["top"])
+
+
+def test_a_damaged_row_names_where_and_which_steps(monkeypatch):
+    monkeypatch.setattr(recoded, "PIECE_BYTES", 2 * PNG.row_bytes)
+    rows = [*encoded(PNG)]
+    rows[5] = rows[5][:40]
+    with pytest.raises(DecodeError, match=r"episode 3, feature 'top', steps 4 to 5: png row"):
+        list(Recoded(EncodedRows(rows), PNG, "episode 3, feature 'top'").rows(Image((16, 24, 3), codec="jpeg")))
+
+
+def test_a_damaged_row_leaves_nothing_of_a_raw_episode(tmp_path):
+    rows = [*encoded(PNG)]
+    rows[5] = rows[5][:40]
+    store = stepwell.create(tmp_path / "x.well", {"top": Image((16, 24, 3)), "action": Array(1)})
+    with store.writer() as writer:
+        with pytest.raises(DecodeError):
+            writer.add_episode({"top": Recoded(EncodedRows(rows), PNG), "action": np.zeros((9, 1), np.float32)})
+        writer.add_episode({"top": PIXELS[:3], "action": np.ones((3, 1), np.float32)})
+    assert [episode.length for episode in store] == [3]
+    np.testing.assert_array_equal(store[0]["top"], PIXELS[:3])
+
+
+def test_pieces_that_are_not_what_was_told_are_refused(tmp_path):
+    class Wrong:
+        num_rows = 4
+
+        def __init__(self, *pieces):
+            self.given = pieces
+
+        def rows(self, feature):
+            raise NotImplementedError
+
+        def pieces(self, feature):
+            return iter(self.given)
+
+    store = stepwell.create(tmp_path / "x.well", {"top": Image((16, 24, 3))})
+    with store.writer() as writer:
+        with pytest.raises(StepError, match="told of 4 rows and gave 5"):
+            writer.add_episode({"top": Wrong(PIXELS[:3], PIXELS[:2])})
+        with pytest.raises(StepError, match="told of 4 rows and gave 3"):
+            writer.add_episode({"top": Wrong(PIXELS[:3])})
+        with pytest.raises(StepError, match=r"gave float64 \(16, 24, 3\)"):
+            writer.add_episode({"top": Wrong(PIXELS[:4].astype(float))})
+        writer.add_episode({"top": Wrong(PIXELS[:3], PIXELS[3:4])})
+    np.testing.assert_array_equal(store[0]["top"], PIXELS[:4])

@@ -1,0 +1,74 @@
+"""Which reader a source gets."""
+
+from pathlib import Path
+
+import pytest
+from folder_reader import FolderReader, write_folder
+
+from stepwell.errors import FormatError
+from stepwell.formats import Reader, find_reader, open_reader, reader_names, register_reader
+from stepwell.formats.registry import _REGISTRY
+
+pytest.importorskip("imagecodecs")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "set")
+
+
+class Also(FolderReader):
+    """Takes what the other takes."""
+
+    name = "also"
+
+
+def test_a_reader_is_found_by_looking(folder):
+    assert find_reader(folder) is FolderReader
+    assert isinstance(open_reader(folder), FolderReader)
+    assert "folder" in reader_names() and "lerobot" in reader_names()
+
+
+def test_a_name_overrides_what_is_found(folder, monkeypatch):
+    monkeypatch.setitem(_REGISTRY, "also", Also)
+    assert find_reader(folder, "also") is Also
+
+
+def test_what_looks_like_two_formats_must_be_named(folder, monkeypatch):
+    monkeypatch.setitem(_REGISTRY, "also", Also)
+    with pytest.raises(FormatError, match=r"several formats: also, folder\. Say which"):
+        find_reader(folder)
+
+
+def test_what_no_reader_takes_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(
+        FormatError, match=r"nowhere: it is not there. There are readers for: .*lerobot.*--import MODULE"
+    ):
+        find_reader(tmp_path / "nowhere")
+    with pytest.raises(FormatError, match="looks like none of them"):
+        find_reader(tmp_path)
+    with pytest.raises(FormatError, match="no reader 'tfrecord'"):
+        find_reader(tmp_path, "tfrecord")
+
+
+def test_an_option_that_a_reader_does_not_have_is_refused(folder):
+    assert open_reader(folder, options={"fps": 5.0}).fps == 5.0
+    with pytest.raises(FormatError, match=r"'folder' has no option 'revision'\. It has: fps, slow"):
+        open_reader(folder, options={"revision": "main"})
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(FormatError, match="'folder' is taken by folder_reader"):
+        register_reader(type("Other", (FolderReader,), {"name": "folder"}))
+    with pytest.raises(FormatError, match=r"'lerobot' is taken by stepwell\.lerobot\.reader"):
+        register_reader(type("Other", (FolderReader,), {"name": "lerobot"}))
+    with pytest.raises(FormatError, match="has no name"):
+        register_reader(type("Nameless", (Reader,), {}))
+    assert register_reader(FolderReader) is FolderReader
+
+
+def test_a_reader_is_a_sequence_of_its_episodes(folder: Path) -> None:
+    reader = open_reader(folder)
+    assert [len(episode.columns["action"]) for episode in reader.episodes()] == [4, 7, 3, 5]
+    assert reader.label(2) == f"episode 2 of {folder}"
+    assert reader.identity == f"folder {folder}, 4 episodes"

@@ -78,6 +78,13 @@ def test_a_video_with_one_delta_has_no_axis_of_time_and_pictures_have(store: Sto
     assert item[f"{SIDE}_is_pad"].shape == item[f"{TOP}_is_pad"].shape == (1,)
 
 
+def test_windows_of_times_and_tasks_leave_the_item_its_own(store: Store, recorded: Store) -> None:
+    item = make(store, {"timestamp": (0, 1), "task_index": (0, 1)})[8]
+    assert item["timestamp"].tolist() == pytest.approx([0.3, 0.4])
+    assert (item["task_index"].tolist(), item["task"]) == ([2, 2], "put it down")
+    assert LeRobotDataset(recorded, delta_timestamps={"task_index": [-0.2, 0.2]})[2]["task"] == "pick"
+
+
 def test_scalars_have_no_axis_and_strings_are_strings(store: Store) -> None:
     item = LeRobotDataset(store)[3]
     assert item["next.reward"].shape == item["index"].shape == ()

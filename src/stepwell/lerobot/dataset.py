@@ -147,8 +147,8 @@ class LeRobotDataset:
         store = self.view.stores[0]
         told = store.metadata.get("lerobot", {})
         self.root = Path(told["root"]) if "root" in told else None
-        is_named = isinstance(repo_id, str) and (root is not None or self.root is None)
-        self.repo_id = str(repo_id) if is_named else str(told.get("repo_id") or store.path.name)
+        named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else (self.root or store.path).name
+        self.repo_id = str(told.get("repo_id") or named)
         self.revision = revision or told.get("revision")
         self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision)
         self.episodes = None if episodes is None else list(episodes)
@@ -306,7 +306,7 @@ def _open_in_place(where: str, episodes: Sequence[int] | None, tolerance: float,
     from stepwell.lerobot.in_place import open_in_place
 
     wanted = None if episodes is None else sorted(set(episodes))
-    if not hub["download_videos"]:
+    if not hub["download_videos"] and not Path(where).is_dir():
         from stepwell.lerobot.hub import locate
 
         return open_in_place(locate(where, episodes=wanted, **hub), tolerance=tolerance)

@@ -46,6 +46,8 @@ __all__ = [
 Images = Literal["float32", "uint8", "uint8_view"]
 Transforms = tuple[Callable[..., Any], ...]
 DATASET_INDEX = "dataset_index"
+# the item's own task_index, where a window of it was asked for
+OWN_TASK = "task_index of the item"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
 
@@ -158,7 +160,7 @@ class ItemFormat:
         return batch
 
     def _tasks_of(self, values: dict[str, Any]) -> list[str]:
-        numbers = values["task_index"].tolist()
+        numbers = values[OWN_TASK if OWN_TASK in self.fields else "task_index"].tolist()
         datasets = values[DATASET_INDEX].tolist() if DATASET_INDEX in self.fields else [0] * len(numbers)
         try:
             return [self.tasks[k][i] for k, i in zip(datasets, numbers, strict=True)]
@@ -229,6 +231,9 @@ def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images:
         fields[name] = Field(
             source, offsets, transform=(*made, *_transforms(features[name], schema.get(name), offsets, images))
         )
+    if "task_index" in steps:
+        source, made = derived.get("task_index", ("task_index", ()))
+        fields[OWN_TASK] = Field(source, transform=made)
     masks = tuple(f"{key}_is_pad" for key in steps)
     texts = frozenset(name for name in order if features[name]["dtype"] == "string")
     return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,))

@@ -11,13 +11,16 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import SchemaError, StepwellError
 from stepwell.progress import make_bar
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.distortion import Distortion
+from stepwell.recorders.embedded_columns import embedded_feature
 from stepwell.recorders.jobs import NUM_COUNTERS, NUM_ITEMS, Failure
 from stepwell.recorders.pool import StartMethod, WorkerPool
 from stepwell.recorders.recoded_columns import RecodedColumn
@@ -37,7 +40,7 @@ __all__ = ["convert", "converted_feature"]
 def convert(
     source: Store | str | os.PathLike[str],
     target: str | os.PathLike[str],
-    features: Mapping[str, Feature | str],
+    features: Mapping[str, Feature | str] = MappingProxyType({}),
     *,
     workers: int | None = None,
     episodes: Any = None,
@@ -47,6 +50,8 @@ def convert(
 
     Episodes keep their order, ends, metadata and ``origin``, so that a split is the same in both stores. The features
     that are not named are copied as they lie on the disk. Each row that was encoded is decoded again and compared.
+    Rows that lie in files of somebody else's, as in a LeRobot data set that is read in place, become the target's own:
+    their packets and image files are taken in as they are, unless the feature is named.
 
     Args:
         source: a store, or its path. Deleted episodes are left behind.
@@ -54,7 +59,7 @@ def convert(
             a hidden directory beside it, which the next try at the same path removes.
         features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
             quality=90)``), of which codec and options count: dtype and shape must be the same. Where both are what the
-            source has already, the bytes are copied.
+            source has already, the bytes are copied. None at all: where rows are to be taken in from other files.
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
             same, byte by byte, for every number.
         episodes: an index, indices, a slice or a bool mask: only these; default all.
@@ -89,12 +94,12 @@ def convert(
         raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
     with nullcontext(source) if isinstance(source, Store) else open(source) as store:
         before = _schema_of(store)
-        after = _converted_schema(before, features)
+        after, embedded = _converted_schema(before, features)
         chosen = episode_indices(store, slice(None) if episodes is None else episodes)
-        chunks = plan_chunks(store, before, after, chosen)
+        chunks = plan_chunks(store, before, after, chosen, embedded)
         record = _record_of(store, after)
         with built_store(target) as hidden:
-            job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after))
+            job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
             results = _run(job, chunks, workers, progress)
             replace_file(f"{hidden}/{STORE_JSON}", seal_json(record.to_json()))
     return ConvertReport(
@@ -102,7 +107,7 @@ def convert(
         num_episodes=len(chosen),
         num_steps=sum(chunk.num_steps for chunk in chunks),
         seconds=time.perf_counter() - began,
-        features={name: _joined(before[name], after[name], [result[name] for result in results]) for name in after},
+        features={name: _joined(job, name, [result[name] for result in results]) for name in after},
     )
 
 
@@ -119,17 +124,19 @@ def _schema_of(store: Store) -> Schema:
     return store.schema
 
 
-def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> Schema:
-    """Return the target's schema; raises what says why it cannot be."""
-    if not features:
+def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> tuple[Schema, frozenset[str]]:
+    """Return the target's schema, and which features are embedded; raises what says why it cannot be."""
+    own = {name: embedded_feature(feature) for name, feature in schema.items() if name not in features}
+    embedded = {name: feature for name, feature in own.items() if feature is not None}
+    if not features and not embedded:
         raise SchemaError(f"no features to convert. Name at least one of {', '.join(schema)}, with its new codec.")
-    changed = dict(schema)
+    changed = {**schema, **embedded}
     for name, given in features.items():
         try:
             changed[name] = converted_feature(schema[name], given)
         except SchemaError as error:
             raise SchemaError(f"feature {name!r}: {error}") from error
-    return Schema(changed)
+    return Schema(changed), frozenset(embedded)
 
 
 def converted_feature(old: Feature, given: Feature | str) -> Feature:
@@ -154,8 +161,11 @@ def converted_feature(old: Feature, given: Feature | str) -> Feature:
         new = replace(old, kind=given.kind, codec=given.codec, options=given.options, codec_module=given.codec_module)
     else:
         raise SchemaError(f"got a {type(given).__name__}. Give the name of a codec, or a feature.")
-    for feature in (old, new):
-        make_codec(feature)
+    make_codec(old)
+    if isinstance(make_codec(new), FileCodec):
+        raise SchemaError(
+            f"codec {new.codec!r} holds references into other files. Give one that holds its rows itself."
+        )
     return new
 
 
@@ -183,13 +193,14 @@ def _run(job: Recoding, chunks: Sequence[Chunk], workers: int | None, progress: 
     return [found[chunk.ordinal] for chunk in chunks]
 
 
-def _joined(before: Feature, after: Feature, columns: Sequence[RecodedColumn]) -> ConvertedFeature:
+def _joined(job: Recoding, name: str, columns: Sequence[RecodedColumn]) -> ConvertedFeature:
     """Return what became of a feature over all chunks."""
+    before, after, is_copied = job.before[name], job.after[name], name not in job.converted or name in job.embedded
     lost = [column.distortion for column in columns if column.distortion is not None]
     return ConvertedFeature(
         before=before,
         after=after,
         bytes_before=sum(column.bytes_before for column in columns),
         bytes_after=sum(column.bytes_after for column in columns),
-        distortion=None if before == after else Distortion.joined(lost),
+        distortion=None if is_copied else Distortion.joined(lost),
     )

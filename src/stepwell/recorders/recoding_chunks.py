@@ -11,6 +11,7 @@ Where the cuts are depends on the source and the features alone, never on the nu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = ["Chunk", "compacted_error", "plan_chunks"]
 # chunks of which there are enough to keep many workers busy, unless they are so small that starting one costs more
 NUM_CHUNKS = 64
 LEAST_CHUNK_BYTES = 8 << 20
+# of what is in a file that is not looked at before its rows are taken
+USUAL_RATIO = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,13 @@ class Chunk:
     num_steps: int
 
 
-def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray[np.int64]) -> list[Chunk]:
+def plan_chunks(
+    store: Store,
+    before: Schema,
+    after: Schema,
+    chosen: npt.NDArray[np.int64],
+    embedded: Collection[str] = (),
+) -> list[Chunk]:
     """Return the chunks: at the first end of an episode beyond the size that one shall have a new one begins.
 
     Args:
@@ -56,6 +65,7 @@ def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray
         before: its schema.
         after: the target's.
         chosen: int64, ascending indices of the episodes to convert.
+        embedded: names of the features that are taken in from files of somebody else's.
 
     Raises:
         StoreBusyError: one of them is in a segment that is still being recorded, or the store was compacted.
@@ -68,7 +78,9 @@ def plan_chunks(store: Store, before: Schema, after: Schema, chosen: npt.NDArray
                 "convert a checkpoint of the store."
             )
     try:
-        row_bytes = {number: _row_bytes(store.segments[number], before, after) for number in set(table.segment[chosen])}
+        row_bytes = {
+            number: _row_bytes(store.segments[number], before, after, embedded) for number in set(table.segment[chosen])
+        }
     except FileNotFoundError as error:
         raise compacted_error(str(store.path), error) from error
     sizes = [int(table.rows[index] * row_bytes[table.segment[index]]) for index in chosen]
@@ -88,11 +100,13 @@ def compacted_error(source: str, error: FileNotFoundError) -> StoreBusyError:
     return StoreBusyError(f"{source} was compacted meanwhile: {error.filename} is gone. Try again.")
 
 
-def _row_bytes(segment: Segment, before: Schema, after: Schema) -> float:
+def _row_bytes(segment: Segment, before: Schema, after: Schema, embedded: Collection[str]) -> float:
     """Return how many bytes a row takes: decoded where it will be converted, on the disk where it is copied."""
     total = 0.0
     for name, feature in before.items():
-        if not feature.is_ragged and (feature.is_raw or after[name] != feature):
+        if name in embedded:
+            total += feature.row_bytes / USUAL_RATIO
+        elif not feature.is_ragged and (feature.is_raw or after[name] != feature):
             total += feature.row_bytes
         else:
             total += 8 + (segment.path / f"{name}.bin").stat().st_size / max(1, segment.num_rows)

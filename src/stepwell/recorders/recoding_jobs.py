@@ -12,6 +12,7 @@ import numpy as np
 
 from stepwell.codecs.codec import codec_class
 from stepwell.errors import StepwellError
+from stepwell.recorders.embedded_columns import embed_column
 from stepwell.recorders.jobs import ITEM, NUM_ITEMS, Failure
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recode_column, stored_bytes
 from stepwell.recorders.recoding_chunks import Chunk, compacted_error
@@ -35,6 +36,7 @@ class Recoding:
         before: the old schema.
         after: the new one.
         modules: that register the codecs, for a process that has not imported them.
+        embedded: names of the features whose rows lie in files of somebody else's, and are taken in as they are.
     """
 
     source: str
@@ -42,6 +44,7 @@ class Recoding:
     before: Schema
     after: Schema
     modules: tuple[str, ...]
+    embedded: frozenset[str] = frozenset()
 
     @property
     def converted(self) -> list[str]:
@@ -77,7 +80,8 @@ class Recoding:
         found: Result = {}
 
         def recode(name: str, stem: str) -> None:
-            found[name] = recode_column(stem, self.before[name], self.after[name], episodes, advance)
+            write = embed_column if name in self.embedded else recode_column
+            found[name] = write(stem, self.before[name], self.after[name], episodes, advance)
 
         columns = {name: partial(recode, name) for name in self.converted}
         merge_segments(directory, self.after, sources, columns=columns)

@@ -12,6 +12,7 @@ _HOMES: dict[str, str] = {
     "MultiLeRobotDataset": "stepwell.lerobot.multiple",
     "LeRobotRecorder": "stepwell.lerobot.recording",
     "locate": "stepwell.lerobot.hub",
+    "open_in_place": "stepwell.lerobot.in_place",
     "statistics_of": "stepwell.lerobot.statistics",
     "write_dataset": "stepwell.lerobot.writing",
 }
@@ -22,6 +23,7 @@ __all__: list[str] = [
     "Metadata",
     "MultiLeRobotDataset",
     "locate",
+    "open_in_place",
     "statistics_of",
     "write_dataset",
 ]

@@ -134,6 +134,11 @@ class _Segment:
             )
             for name, feature in schema.items()
         }
+        # asked of a feature they cost more than a small block
+        self._kinds = {
+            name: (feature.np_dtype, feature.fixed_shape) if feature.is_raw else None
+            for name, feature in schema.items()
+        }
         self._records = _RawFile(f"{directory}/{EPISODES}", EPISODE_DTYPE, ())
         self._metadata = open(f"{directory}/{METADATA}", "xb")  # noqa: SIM115  closed by close()
         self._num_rows = 0
@@ -167,18 +172,20 @@ class _Segment:
     def _check(self, block: EpisodeBlock, num_rows: int) -> None:
         if len(block.metadata) != len(block.lengths):
             raise StepError(f"{len(block.metadata)} metadata for {len(block.lengths)} episodes. Give one each.")
-        for name, feature in self._schema.items():
+        for name, kind in self._kinds.items():
             values = block.columns.get(name)
-            is_right = (
-                isinstance(values, np.ndarray)
-                and values.dtype == feature.np_dtype
-                and values.shape == (num_rows, *feature.fixed_shape)
-                if feature.is_raw
-                else isinstance(values, Blobs) and len(values) == num_rows and values.sizes.sum() == len(values.data)
-            )
+            if kind is None:
+                is_right = (
+                    isinstance(values, Blobs) and len(values) == num_rows and values.sizes.sum() == len(values.data)
+                )
+            else:
+                is_right = isinstance(values, np.ndarray) and (values.dtype, values.shape) == (
+                    kind[0],
+                    (num_rows, *kind[1]),
+                )
             if not is_right:
                 raise StepError(
-                    f"feature {name!r}: got {_described(values)} for {num_rows} rows of {feature!r}. "
+                    f"feature {name!r}: got {_described(values)} for {num_rows} rows of {self._schema[name]!r}. "
                     "Give an array of its dtype and shape, or Blobs where it is encoded."
                 )
 

@@ -1,0 +1,171 @@
+"""Stores that stand for datasets of others: made once, found again by what their files look like, kept while in use.
+
+::
+
+    $STEPWELL_CACHE | $XDG_CACHE_HOME/stepwell | ~/.cache/stepwell
+      lerobot/
+        pusht-5e884898da28/                  name and hash of the dataset's directory
+          lock                               held by who builds; others wait
+          9f86d081884c7d65-2c26b46b.well     a store: digests of the dataset's files, and of what was asked for
+          .9f86....well.7f3a91bc.partial     being built
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from stepwell.errors import DiskFullError, ReadOnlyError, StoreNotFoundError
+from stepwell.lerobot.fingerprints import digest_of, walked
+from stepwell.store.columns import disk_error
+from stepwell.store.layout import new_tag
+from stepwell.store.store import Store
+
+__all__ = ["CachedStore", "cache_directory", "files_digest"]
+
+# another one makes every store anew
+FORMAT = 1
+DIGITS = 16
+OPTION_DIGITS = 8
+ROOT_DIGITS = 12
+SUFFIX = ".well"
+LOCK = "lock"
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+# the store holds nothing of statistics
+UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
+
+
+def cache_directory() -> Path:
+    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
+    if os.environ.get("STEPWELL_CACHE"):
+        return Path(os.environ["STEPWELL_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
+    return Path(home, "stepwell")
+
+
+def files_digest(root: Path) -> str:
+    """Return a digest of names, sizes and mtimes of a LeRobot dataset's tables, but for statistics.
+
+    Args:
+        root: of the dataset.
+    """
+    entries = (*walked(root / "meta"), *walked(root / "data"))
+    return digest_of(entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2]))[:DIGITS]
+
+
+class CachedStore:
+    """The store in the cache that stands for a dataset as its files are now.
+
+    Args:
+        root: the dataset's directory, which its name is made of.
+        name: for people.
+        files: digest of its files.
+        options: what else the store depends on; its ``repr`` counts.
+        cache: directory of the cache.
+
+    Notes:
+        Any number of processes may come at once: one builds, the others wait. A killed one leaves nothing that is taken
+        for whole. While a store that `open` returned lives, no other process removes its files.
+    """
+
+    def __init__(self, root: str, name: str, files: str, options: Any, cache: Path) -> None:
+        told = f"{NO_NAME.sub('-', name)[:64]}-{_digest(root, ROOT_DIGITS)}"
+        self._folder = cache / "lerobot" / told
+        self._files = files
+        self.path = self._folder / f"{files}-{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
+
+    def open(self, build: Callable[[Path], None]) -> Store:
+        """Return the store, open for reading; it is built first where it is not there.
+
+        Args:
+            build: writes the store at a path.
+
+        Raises:
+            ReadOnlyError: it is not there, and the cache cannot be written.
+            DiskFullError: there is no space for it.
+        """
+        found = self._find()
+        while found is None:
+            try:
+                with _locked(self._folder):
+                    if not self.path.exists():
+                        build(self.path)
+                    self._remove_stale()
+            except OSError as error:
+                raise _cache_error(error, self._folder) from error
+            found = self._find()
+        return found
+
+    def _find(self) -> Store | None:
+        """Return the store, if it is there, with a lock that keeps others from removing it."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            # some network file systems have no locks: others may remove it there
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            store = Store(str(self.path), "r")
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, StoreNotFoundError):
+                return None
+            raise
+        weakref.finalize(store, os.close, descriptor)
+        return store
+
+    def _remove_stale(self) -> None:
+        """Remove stores of the dataset as it was before, unless they are in use."""
+        for entry in list(self._folder.iterdir()):
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith((f"{self._files}-", ".")):
+                _remove_unused(entry)
+
+
+def _remove_unused(path: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # who looks for it sees it whole or not at all
+            gone = path.rename(path.with_name(f".{path.name}.{new_tag()}.gone"))
+            shutil.rmtree(gone, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _cache_error(error: OSError, folder: Path) -> OSError:
+    """Return an error that says which variable names another directory; those of stepwell about others as they are."""
+    full = disk_error(error, 0, str(folder))
+    if isinstance(full, DiskFullError):
+        return DiskFullError(f"no space in the cache, {folder}. Make room, or set STEPWELL_CACHE to another directory.")
+    if isinstance(error, PermissionError) or error.errno in UNWRITABLE:
+        return ReadOnlyError(
+            f"the cache, {folder}, cannot be written ({error.strerror}). Set STEPWELL_CACHE to a directory that can."
+        )
+    return error
+
+
+def _digest(text: str, digits: int) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=digits // 2).hexdigest()

@@ -1,0 +1,156 @@
+"""LeRobot datasets read where they are: no file of theirs is converted, and no second engine reads them.
+
+::
+
+    directory, or hub ──> is there a store in the cache for these files? ── yes ──> open it
+                                               | no
+                                               v
+                          Metadata.load ──> mapped_stores.py ──> caching.py ──> open it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.lerobot.caching import CachedStore, cache_directory, files_digest
+from stepwell.lerobot.hub import locate
+from stepwell.lerobot.info import INFO_PATH, DatasetInfo
+from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
+
+if TYPE_CHECKING:
+    from stepwell.store import Store
+
+__all__ = ["open_in_place"]
+
+
+def open_in_place(
+    source: Metadata | str | os.PathLike[str],
+    *,
+    episodes: Iterable[int | slice] | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    ignore: Collection[str] = (),
+    tolerance: float = 1e-4,
+    cache: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Store:
+    """Open a LeRobot dataset as a store, without converting it.
+
+    Args:
+        source: a directory, ``"owner/name"`` on the hub, an address such as ``"lerobot:///data/pusht"``, as
+            `stepwell.lerobot.locate` takes them; or metadata, with the episodes that are selected there.
+        episodes: numbers of episodes, and slices of them; None for all.
+        revision: on the hub.
+        token: for the hub.
+        cache_dir: of the hub's files.
+        local_files_only: never ask the hub.
+        ignore: names of features to leave out.
+        tolerance: how far a video's frame may be from the time that is asked for, seconds.
+        cache: directory for what is made once; default ``$STEPWELL_CACHE``, else ``$XDG_CACHE_HOME/stepwell`` or
+            ``~/.cache/stepwell``.
+        progress: draw a bar, or none; None draws it on a terminal.
+
+    Returns:
+        A store, open for reading, with every feature of the dataset in its order: numbers and text are columns of its
+        own, cameras refer to the dataset's files. ``metadata["lerobot"]`` has its root, repo_id, revision, info, tasks
+        and tolerance; an episode's metadata ``lerobot_episode``, its number in the dataset, and ``tasks``.
+
+    Raises:
+        DatasetNotFoundError: no dataset there.
+        FormatError: a file is missing or not as the format says; the message names it.
+        EpisodeNotFoundError: an episode was asked for that there is not.
+        ReadOnlyError: the cache cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.testing import tiny_lerobot
+        >>> root = tiny_lerobot(f"{tempfile.mkdtemp()}/tiny", cameras={}, lengths=[5, 7])
+        >>> store = open_in_place(root, cache=tempfile.mkdtemp())
+        >>> store[1]["action"].shape, store[1].metadata["tasks"]
+        ((7, 2), ['lift the block', 'put it down'])
+
+    Notes:
+        The first time numbers and text are copied into the cache, about as fast as the parquet files are read; later it
+        is a look at the directories. A dataset whose files changed is copied again, and what stood for it before is
+        removed when nobody uses it. Pictures are read from the dataset: it must stay where it is.
+    """
+    opening = _Opening(frozenset(ignore), tolerance, cache_directory() if cache is None else Path(cache), progress)
+    if isinstance(source, Metadata):
+        return opening.open_known(source)
+    directory = _directory(source)
+    if directory is not None:
+        return opening.open_directory(directory, episodes)
+    found = locate(
+        source,
+        episodes=episodes,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        ignore=ignore,
+        progress=progress,
+    )
+    return opening.open_known(found)
+
+
+class _Opening:
+    """What a dataset is opened with.
+
+    Args:
+        ignore: names of features to leave out.
+        tolerance: of video frames, seconds.
+        cache: directory of the cache.
+        progress: draw a bar, or none.
+    """
+
+    def __init__(self, ignore: frozenset[str], tolerance: float, cache: Path, progress: bool | None) -> None:
+        self._ignore, self._tolerance, self._cache, self._progress = ignore, tolerance, cache, progress
+
+    def open_known(self, metadata: Metadata) -> Store:
+        """Open the selected episodes of a dataset."""
+        name = metadata.repo_id or metadata.root.name
+        return self._open(metadata.root, name, metadata.info, metadata.selected, lambda: metadata)
+
+    def open_directory(self, directory: Path, episodes: Iterable[int | slice] | None) -> Store:
+        """Open a dataset whose metadata are read only if there is no store of it."""
+        root = Path(os.path.abspath(directory))  # noqa: PTH100  resolved links would name blobs of the hub's cache
+        info = read_info(root, ignore=self._ignore)
+        places = select_episodes(episodes, info.total_episodes, str(root))
+
+        def load() -> Metadata:
+            return Metadata.load(root, episodes=places.tolist(), ignore=self._ignore)
+
+        return self._open(root, root.name, info, places, load)
+
+    def _open(
+        self, root: Path, name: str, info: DatasetInfo, places: npt.NDArray[np.int64], load: Callable[[], Metadata]
+    ) -> Store:
+        is_all = len(places) == info.total_episodes
+        # before anything is read: what changes afterwards has another digest
+        files = files_digest(root)
+        options = (None if is_all else places.tobytes(), tuple(info.features), self._tolerance)
+
+        def build(path: Path) -> None:
+            from stepwell.lerobot.mapped_stores import write_mapped_store
+
+            metadata = load()
+            if metadata.info.raw != read_info(root, ignore=self._ignore).raw:
+                raise FormatError(f"{root} has changed since its metadata were read. Open it again.")
+            write_mapped_store(path, metadata, tolerance=self._tolerance, progress=self._progress)
+
+        return CachedStore(str(root), name, files, options, self._cache).open(build)
+
+
+def _directory(source: str | os.PathLike[str]) -> Path | None:
+    """Return the directory of a dataset that is on this machine; None for one that has to be located."""
+    path = Path(source)
+    return path if path.is_dir() or (path / INFO_PATH).exists() else None

@@ -1,0 +1,307 @@
+"""The tables of a LeRobot dataset: numeric and text columns of its parquet files, checked, a file at a time.
+
+::
+
+    file-000.parquet      episode_index   3 3 3 3 5 5 5 9 9        the rows of an episode are found by it,
+                          frame_index     0 1 2 3 0 1 2 0 1        counted by this, and by the table of episodes
+                          action          . . . . . . . . .
+                                                  |------| chosen: rows [4, 7) of the file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.lerobot.arrow_columns import array_of, text_of
+from stepwell.lerobot.meta_files import open_parquet
+from stepwell.store.bulk_writing import Blobs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stepwell.lerobot.metadata import Metadata
+
+__all__ = ["FileRows", "first_picture", "read_columns", "read_files"]
+
+EPISODE, FRAME = "episode_index", "frame_index"
+Ints = npt.NDArray[np.int64]
+# dtype and shape of a row, or None of a text
+Kind = tuple[np.dtype[Any], tuple[int, ...]] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRows:
+    """What one parquet file holds of some episodes.
+
+    Args:
+        places: int64 [n], of the episodes in the dataset's records, in order.
+        chunk: first number of the file's name.
+        file: second number.
+        first_rows: int64 [n], the row of the file at which each episode begins.
+        lengths: int64 [n], rows of each.
+        columns: the episodes' rows one after the other: an array [rows, *shape], or `Blobs` of UTF-8 where it is text.
+    """
+
+    places: Ints
+    chunk: int
+    file: int
+    first_rows: Ints
+    lengths: Ints
+    columns: Mapping[str, npt.NDArray[Any] | Blobs]
+
+
+def read_files(
+    metadata: Metadata, places: npt.ArrayLike, names: Iterable[str], *, present: Iterable[str] = ()
+) -> Iterator[FileRows]:
+    """Yield columns of episodes, a parquet file at a time.
+
+    Args:
+        metadata: of the dataset.
+        places: int [n], ascending places in ``metadata.episodes``.
+        names: of features that are numbers or text.
+        present: further columns that each file must have; they are not read.
+
+    Yields:
+        The episodes of one file, in order: of all files together those of ``places``.
+
+    Raises:
+        FormatError: a file is missing or damaged, has no such column, or its rows are not those that the table of
+            episodes tells of.
+
+    Notes:
+        One file's columns are in memory at a time. Arrays may be views of what pyarrow holds, and read-only.
+    """
+    chosen, kinds = np.asarray(places, np.int64), {name: _kind_of(metadata, name) for name in names}
+    required = list(dict.fromkeys([*kinds, *present, EPISODE, FRAME]))
+    records = metadata.episodes
+    lengths = records.stop[chosen] - records.first[chosen]
+    where = np.stack([records.data_chunk[chosen], records.data_file[chosen]], 1)
+    edges = [0, *(np.flatnonzero((where[1:] != where[:-1]).any(1)) + 1).tolist(), len(chosen)]
+    for start, stop in pairwise(edges):
+        if stop > start:
+            yield _read_file(metadata, chosen[start:stop], lengths[start:stop], kinds, required)
+
+
+def read_columns(
+    metadata: Metadata, places: npt.ArrayLike, names: Iterable[str]
+) -> Iterator[tuple[int, dict[str, npt.NDArray[Any] | list[str]]]]:
+    """Yield columns of whole episodes, one episode at a time; each parquet file is read once.
+
+    Args:
+        metadata: of the dataset.
+        places: int [n], ascending places in ``metadata.episodes``.
+        names: of features that are numbers or text.
+
+    Yields:
+        The place, and by name an array [rows, *shape] of the feature's dtype, or a list of strings.
+
+    Raises:
+        FormatError: as `read_files`.
+    """
+    for found in read_files(metadata, places, names):
+        columns = {
+            name: _strings(column) if isinstance(column, Blobs) else column for name, column in found.columns.items()
+        }
+        edges = [0, *np.cumsum(found.lengths).tolist()]
+        for place, (start, stop) in zip(found.places.tolist(), pairwise(edges), strict=True):
+            yield place, {name: column[start:stop] for name, column in columns.items()}
+
+
+def first_picture(metadata: Metadata, name: str) -> bytes:
+    """Return the first picture's file of a camera whose pictures are in the parquet files; empty without any.
+
+    Raises:
+        FormatError: the first parquet file is missing or damaged, or its column holds no pictures.
+    """
+    import pyarrow as pa
+
+    records = metadata.episodes
+    places = metadata.selected[records.length[metadata.selected] > 0]
+    if not len(places):
+        return b""
+    path = metadata.data_path(int(records.data_chunk[places[0]]), int(records.data_file[places[0]]))
+    with _TableFile(path, _advice(metadata)) as table:
+        table.check_names([name])
+        column = table.first_value(name)
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        column = column.field("bytes")
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise FormatError(
+            f"{path}: column {name!r} is {column.type}. Allowed: binary, or a struct with bytes and path."
+        )
+    return column[0].as_py() or b""
+
+
+def _kind_of(metadata: Metadata, name: str) -> Kind:
+    feature = metadata.info.features[name].feature
+    return None if feature.kind == "text" else (feature.np_dtype, feature.fixed_shape)
+
+
+def _advice(metadata: Metadata) -> str:
+    return f'Run "stepwell verify lerobot://{metadata.root}" to see all that is wrong with it.'
+
+
+def _read_file(
+    metadata: Metadata, places: Ints, lengths: Ints, kinds: Mapping[str, Kind], required: Sequence[str]
+) -> FileRows:
+    records = metadata.episodes
+    chunk, file = int(records.data_chunk[places[0]]), int(records.data_file[places[0]])
+    with _TableFile(metadata.data_path(chunk, file), _advice(metadata)) as table:
+        table.check_names(required)
+        first_rows = table.find(records.index[places], lengths, kinds)
+        columns = table.read(first_rows, lengths, kinds)
+    return FileRows(places, chunk, file, first_rows, lengths, columns)
+
+
+class _TableFile:
+    """One parquet file.
+
+    Args:
+        path: of the file.
+        advice: last words of what is wrong with it.
+    """
+
+    def __init__(self, path: Path, advice: str) -> None:
+        self._path, self._advice = path, advice
+        self._reader = open_parquet(path)
+        self._whole: pa.Table | None = None
+
+    def __enter__(self) -> _TableFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse a file that has not all of these columns."""
+        there = set(self._reader.schema_arrow.names)
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise FormatError(f"{self._path} has no column {', '.join(map(repr, missing))}. {self._advice}")
+
+    def find(self, episodes: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> Ints:
+        """Return the row at which each episode begins.
+
+        Args:
+            episodes: int64 [n], their numbers in the dataset.
+            lengths: int64 [n], rows of each as the table of episodes has them.
+            kinds: of the columns that will be read.
+        """
+        if self._reader.metadata.num_rows == lengths.sum():
+            # all of it is wanted: one read instead of two
+            self._whole = self._read_columns(list(dict.fromkeys([*kinds, EPISODE, FRAME])))
+        table = self._read_columns([EPISODE]) if self._whole is None else self._whole
+        numbers = array_of(table.column(EPISODE), np.dtype(np.int64), (), self._about(EPISODE))
+        return self._find_runs(numbers, episodes, lengths)
+
+    def _find_runs(self, numbers: Ints, episodes: Ints, lengths: Ints) -> Ints:
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.empty(0, np.int64)
+        sizes = np.diff(starts, append=len(numbers)).tolist()
+        runs: dict[int, list[tuple[int, int]]] = {}
+        for number, start, size in zip(numbers[starts].tolist(), starts.tolist(), sizes, strict=True):
+            runs.setdefault(number, []).append((start, size))
+        first_rows = np.zeros(len(episodes), np.int64)
+        for i, (episode, length) in enumerate(zip(episodes.tolist(), lengths.tolist(), strict=True)):
+            found = runs.get(episode, [(0, 0)])
+            if len(found) > 1 or found[0][1] != length:
+                places = "" if len(found) == 1 else f" in {len(found)} places"
+                raise FormatError(
+                    f"{self._path}: episode {episode} has {sum(size for _, size in found)} rows{places} by the column "
+                    f"{EPISODE!r}, the table of episodes says {length} that follow each other. {self._advice}"
+                )
+            first_rows[i] = found[0][0]
+        return first_rows
+
+    def read(self, first_rows: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> dict[str, npt.NDArray[Any] | Blobs]:
+        """Return the wanted columns of the rows of episodes, which were found before."""
+        rows = _rows(first_rows, lengths)
+        if self._whole is not None:
+            table = _cut(self._whole, rows)
+        else:
+            table = self._read_rows(list(dict.fromkeys([*kinds, FRAME])), rows)
+        self._check_frames(table, lengths)
+        return {
+            name: text_of(table.column(name), self._about(name))
+            if kind is None
+            else array_of(table.column(name), *kind, self._about(name))
+            for name, kind in kinds.items()
+        }
+
+    def first_value(self, name: str) -> pa.Array:
+        """Return a column's first row."""
+        import pyarrow as pa
+
+        try:
+            return next(self._reader.iter_batches(1, columns=[name], use_threads=False)).column(name)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{self._path} cannot be read: {error}. {self._advice}") from error
+
+    def _check_frames(self, table: pa.Table, lengths: Ints) -> None:
+        frames = array_of(table.column(FRAME), np.dtype(np.int64), (), self._about(FRAME))
+        ends = np.cumsum(lengths)
+        expected = np.arange(len(frames)) - np.repeat(ends - lengths, lengths)
+        wrong = np.flatnonzero(frames != expected)
+        if len(wrong):
+            row = int(wrong[0])
+            raise FormatError(
+                f"{self._path}: column {FRAME!r} is {frames[row]} in row {expected[row]} of an episode "
+                f"({len(wrong)} rows are wrong). Allowed: 0, 1, 2, ... in each episode. {self._advice}"
+            )
+
+    def _read_rows(self, names: list[str], rows: slice | Ints) -> pa.Table:
+        """Return columns of some rows; only the row groups that hold them are read."""
+        footer = self._reader.metadata
+        ends = np.cumsum([footer.row_group(i).num_rows for i in range(footer.num_row_groups)])
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        of_rows = np.searchsorted(ends, numbers, "right")
+        groups, places = np.unique(of_rows, return_inverse=True)
+        sizes = np.diff(ends, prepend=0)[groups]
+        within = numbers - (ends[of_rows] - np.diff(ends, prepend=0)[of_rows])
+        read = within + (np.cumsum(sizes) - sizes)[places]
+        table = self._read_columns(names, groups.tolist())
+        return _cut(table, slice(int(read[0]), int(read[-1]) + 1) if _is_run(read) else read)
+
+    def _read_columns(self, names: list[str], groups: list[int] | None = None) -> pa.Table:
+        import pyarrow as pa
+
+        try:
+            if groups is None:
+                return self._reader.read(columns=names, use_threads=False)
+            return self._reader.read_row_groups(groups, columns=names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{self._path} cannot be read: {error}. {self._advice}") from error
+
+    def _about(self, name: str) -> str:
+        return f"{self._path}: column {name!r}"
+
+
+def _rows(first_rows: Ints, lengths: Ints) -> slice | Ints:
+    """Return the rows of episodes in order: a slice where they follow each other."""
+    if not len(first_rows):
+        return slice(0, 0)
+    if (first_rows[1:] == first_rows[:-1] + lengths[:-1]).all():
+        return slice(int(first_rows[0]), int(first_rows[-1] + lengths[-1]))
+    ends = np.cumsum(lengths)
+    rows: Ints = np.arange(int(ends[-1])) + np.repeat(first_rows - (ends - lengths), lengths)
+    return rows
+
+
+def _is_run(rows: Ints) -> bool:
+    return bool(len(rows) and (np.diff(rows) == 1).all())
+
+
+def _cut(table: pa.Table, rows: slice | Ints) -> pa.Table:
+    return table.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else table.take(rows)
+
+
+def _strings(blobs: Blobs) -> list[str]:
+    data, ends = blobs.data.tobytes(), np.cumsum(blobs.sizes).tolist()
+    return [data[start:stop].decode("utf-8") for start, stop in pairwise([0, *ends])]

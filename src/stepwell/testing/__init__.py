@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.hub import HubServer
     from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
     from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
@@ -23,6 +24,7 @@ __all__ = [
     "DelayedCodec",
     "EpisodeData",
     "FailingCodec",
+    "HubServer",
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
@@ -47,6 +49,7 @@ _MODULES = {
     "DelayedCodec": "codecs",
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
+    "HubServer": "hub",
     "RunningCodec": "codecs",
     "SequentialCodecConformance": "run_conformance",
     "SlowRunningCodec": "codecs",

@@ -1,7 +1,8 @@
 """Which rows are which episode's: the table of episodes against what the rows say of themselves.
 
-Either may be wrong. The rows count their episodes themselves (``episode_index``, and ``frame_index`` from 0 on); where
-they do so without a fault they are believed and the table is wrong, else the table is believed.
+Either may be wrong. The rows count their episodes themselves (``episode_index``, and ``frame_index`` from 0 on). Where
+they do so without a fault they are believed and the table is wrong; where they do not, or where ``frame_index`` agrees
+with a longer range of the table, the table is believed.
 
 ::
 
@@ -24,6 +25,7 @@ from stepwell.lerobot.audit_subject import EpisodeList, Subject
 __all__ = ["Places", "find_places"]
 
 Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 NOWHERE = -1
 
 RANGE = Rule(
@@ -75,7 +77,7 @@ class _Runs:
     number: Integers
     first: Integers
     stop: Integers
-    is_sound: npt.NDArray[np.bool_]
+    is_sound: Mask
 
 
 def find_places(subject: Subject, pieces: Pieces, paths: Sequence[str], unread: Container[str]) -> Places:
@@ -120,18 +122,19 @@ def _by_rows(subject: Subject, pieces: Pieces) -> tuple[Integers, Integers]:
     known: dict[int, list[int]] = {}
     for place, number in enumerate(runs.number.tolist()):
         known.setdefault(number, []).append(place)
-    is_sane = _sane_ranges(episodes, pieces)
+    is_sane, is_counted = _sane_ranges(episodes, pieces)
     for place in subject.places.tolist():
         number, said = int(episodes.number[place]), (int(episodes.first[place]), int(episodes.stop[place]))
         found = known.get(number, [])
-        is_said = any((int(runs.first[run]), int(runs.stop[run])) == said for run in found)
+        bounds = [(int(runs.first[run]), int(runs.stop[run])) for run in found]
         is_believed = bool(found) and bool(runs.is_sound[found].all())
-        if is_said or (is_sane[place] and not is_believed):
+        if is_counted[place] and all(said[0] <= begin and end <= said[1] for begin, end in bounds):
+            is_believed = False
+        if said in bounds or (is_sane[place] and not is_believed):
             first[place], stop[place] = said
         elif found:
-            run = found[0]
-            first[place], stop[place] = runs.first[run], runs.stop[run]
-            right = f"its rows are [{runs.first[run]}, {runs.stop[run]})"
+            first[place], stop[place] = bounds[0]
+            right = f"its rows are [{bounds[0][0]}, {bounds[0][1]})"
             subject.tally.add(
                 RANGE, "", f"episode {number} is said to be rows [{said[0]}, {said[1]}); {right}", [number]
             )
@@ -152,18 +155,21 @@ def _runs_of(pieces: Pieces) -> _Runs:
     return _Runs(number, first, stop, is_counted & (counts[inverse] == 1))
 
 
-def _sane_ranges(episodes: EpisodeList, pieces: Pieces) -> npt.NDArray[np.bool_]:
-    """Return which ranges of the table lie among the rows and overlap no other."""
+def _sane_ranges(episodes: EpisodeList, pieces: Pieces) -> tuple[Mask, Mask]:
+    """Return which ranges of the table can be, and in which of these frame_index counts from 0 on.
+
+    A range that can be lies among the rows that were read, and overlaps no other.
+    """
     last = int(pieces.stop.max()) if len(pieces) else 0
     is_sane = (episodes.first >= 0) & (episodes.first < episodes.stop) & (episodes.stop <= last)
     order = np.argsort(episodes.first, kind="stable")
     overlaps = episodes.stop[order][:-1] > episodes.first[order][1:]
     is_sane[order[:-1][overlaps]] = False
     is_sane[order[1:][overlaps]] = False
-    # of rows that were not read nothing can be said
     owners = _owners(np.where(is_sane, episodes.first, NOWHERE), episodes.stop, pieces)
-    is_sane[~np.isin(np.arange(len(episodes)), owners)] = False
-    return is_sane
+    is_sane &= np.isin(np.arange(len(episodes)), owners)
+    is_miscounted = (owners >= 0) & (pieces.frame != pieces.first - episodes.first[owners])
+    return is_sane, is_sane & ~np.isin(np.arange(len(episodes)), owners[is_miscounted])
 
 
 def _owners(first: Integers, stop: Integers, pieces: Pieces) -> Integers:

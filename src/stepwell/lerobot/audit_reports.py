@@ -145,10 +145,11 @@ class AuditReport:
         codes = [found.code for found in self.findings]
         for number, (found, row) in enumerate(zip(self.findings, cells, strict=True)):
             head = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=True))
-            margin = " " * len(head)
-            what = textwrap.wrap(found.message, TEXT_WIDTH)
-            to_do = textwrap.wrap(ARROW + found.advice, TEXT_WIDTH, subsequent_indent=" " * len(ARROW))
-            yield from (f"{margin if number else head}{line}".rstrip() for number, line in enumerate([*what, *to_do]))
+            text = textwrap.wrap(found.message, TEXT_WIDTH)
+            if number + 1 == len(codes) or codes[number + 1] != found.code:
+                text += textwrap.wrap(ARROW + found.advice, TEXT_WIDTH, subsequent_indent=" " * len(ARROW))
+            margins = [head, *[" " * len(head)] * (len(text) - 1)]
+            yield from (f"{margin}{line}".rstrip() for margin, line in zip(margins, text, strict=True))
 
     def _episodes_text(self, finding: Finding) -> str:
         if not len(finding.episodes):

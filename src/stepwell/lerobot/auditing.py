@@ -159,7 +159,9 @@ class _Audit:
             return
         self._guard("totals", lambda: check_totals(subject, seen.num_rows, places))
         whole = self._said.whole
-        if whole is not None and not seen.unread:
+        if whole is not None and (seen.unread or not (places.length > 0).all()):
+            subject.tally.skip("statistics: not all rows could be read")
+        elif whole is not None:
             self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums.result()))
 
     def _check_cameras(self) -> None:

@@ -236,6 +236,20 @@ def test_the_loader_gives_the_same_batches(store: Store) -> None:
                 assert torch.equal(value, whole[key])
 
 
+def test_small_batches_that_are_read_together_stay_apart(store: Store) -> None:
+    dataset = make(store, {"action": (0, 1)}, ignore=[TOP, SIDE, "observation.note"])
+    batches = list(dataset.loader(2, order="sequential", threads=0))
+    assert [len(batch["task"]) for batch in batches] == [2] * 10 + [1]
+    items = [
+        {key: value[row] for key, value in batch.items()} for batch in batches for row in range(len(batch["task"]))
+    ]
+    for found, wanted in zip(items, dataset.__getitems__(range(21)), strict=True):
+        assert list(found) == list(wanted)
+        assert all(
+            torch.equal(found[k], v) if isinstance(v, torch.Tensor) else found[k] == v for k, v in wanted.items()
+        )
+
+
 def test_images_of_a_loader_lie_channels_last(store: Store) -> None:
     (batch,) = LeRobotDataset(store).loader(30)
     assert batch[TOP].shape == (21, 3, 16, 24)
@@ -281,6 +295,13 @@ def test_arguments_of_lerobot_without_a_meaning_are_accepted_and_others_refused(
     assert len(LeRobotDataset(store, video_backend="pyav", vcodec="h264", batch_encoding_size=2)) == 21
     with pytest.raises(TypeError, match="delta_timestamp,"):
         LeRobotDataset(store, delta_timestamp={"action": [0.0]})
+
+
+def test_features_that_are_not_needed_are_left_out(store: Store) -> None:
+    dataset = LeRobotDataset(store, ignore=[SIDE, "next.done", "index"])
+    expected = expected_item(1, 3, {})
+    assert_item(dataset[8], {key: value for key, value in expected.items() if key not in (SIDE, "next.done")})
+    assert dataset.meta.camera_keys == [TOP]
 
 
 def test_a_wrong_delta_is_refused_when_the_dataset_is_made(store: Store) -> None:

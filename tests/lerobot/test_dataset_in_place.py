@@ -120,6 +120,7 @@ def test_a_dataset_below_lerobots_home_is_found_by_its_name(tmp_path: Path, monk
     assert (len(dataset), dataset.repo_id) == (3, "me/tiny")
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
     assert len(LeRobotDataset("me/tiny", download_videos=False)) == 3
+    assert "action" not in LeRobotDataset("me/tiny", ignore=["action"])[0]
 
 
 def test_several_datasets_are_read_and_loaded_together(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -87,6 +87,7 @@ class LeRobotDataset:
         token: of the hub.
         cache_dir: of the hub's files.
         local_files_only: whether only files that are here already are used.
+        ignore: names of features to leave out: cameras that are not needed, kinds that stepwell does not read.
         lerobot_arguments: ``video_backend``, ``vcodec`` and others of LeRobot's class that have no meaning here.
 
     Attributes:
@@ -131,6 +132,7 @@ class LeRobotDataset:
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         local_files_only: bool = False,
+        ignore: Collection[str] = (),
         **lerobot_arguments: Any,
     ) -> None:
         unknown = sorted(set(lerobot_arguments) - IGNORED)
@@ -142,6 +144,7 @@ class LeRobotDataset:
             "cache_dir": cache_dir,
             "local_files_only": local_files_only,
             "download_videos": download_videos,
+            "ignore": ignore,
         }
         self.view = _open_view(repo_id, root, episodes, tolerance_s, hub)
         store = self.view.stores[0]
@@ -150,7 +153,7 @@ class LeRobotDataset:
         named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else (self.root or store.path).name
         self.repo_id = str(told.get("repo_id") or named)
         self.revision = revision or told.get("revision")
-        self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision)
+        self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
         self.episodes = None if episodes is None else list(episodes)
         self.image_transforms, self.delta_timestamps = image_transforms, delta_timestamps
         self.tolerance_s = tolerance_s

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +142,8 @@ class ItemFormat:
         An immutable value: picklable, for any number of threads.
     """
 
+    # what a row becomes depends on nothing else: small batches may be arranged together
+    is_by_row: ClassVar[bool] = True
     fields: dict[str, Field]
     keys: tuple[str, ...]
     texts: frozenset[str]

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,6 +122,7 @@ class DatasetMeta:
         repo_id: name of the dataset.
         root: its directory; None for a store that is no dataset's.
         revision: as it was asked for.
+        ignore: names of features to leave out.
 
     Attributes:
         store: as given.
@@ -134,9 +135,18 @@ class DatasetMeta:
         `episodes` and `stats` are read when they are first asked for. Safe to share between threads, picklable.
     """
 
-    def __init__(self, store: Store, *, repo_id: str, root: Path | None = None, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        repo_id: str,
+        root: Path | None = None,
+        revision: str | None = None,
+        ignore: Collection[str] = (),
+    ) -> None:
         self.repo_id, self.root, self.revision = repo_id, root, revision
-        self.info = dataset_info(store)
+        self.info = dataset_info(store, ignore)
+        self._ignore = frozenset(ignore)
         self.store = store
         self._tasks = tasks_of(store) or [""]
 
@@ -167,7 +177,7 @@ class DatasetMeta:
             return None
         from stepwell.lerobot.metadata import Metadata
 
-        return Metadata.load(self.root, repo_id=self.repo_id, revision=self.revision)
+        return Metadata.load(self.root, repo_id=self.repo_id, revision=self.revision, ignore=self._ignore)
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
@@ -242,7 +252,7 @@ class DatasetMeta:
         )
 
 
-def dataset_info(store: Store) -> dict[str, Any]:
+def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     """Return what ``meta/info.json`` holds of a store that is or was a LeRobot dataset, or would hold of any other.
 
     Features of the dataset that the store does not have are left out, those that were added come last. Features that
@@ -250,6 +260,7 @@ def dataset_info(store: Store) -> dict[str, Any]:
 
     Args:
         store: any.
+        ignore: names of features to leave out; an index feature stays.
 
     Raises:
         WindowError: a store without features or without an fps.
@@ -264,6 +275,7 @@ def dataset_info(store: Store) -> dict[str, Any]:
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
     index = {name: _index_entry(name) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
+    features = {name: each for name, each in features.items() if name in INDEX_FEATURES or name not in ignore}
     steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)
     info = {"robot_type": None, **(told or {}), "fps": steps, "features": features}
     if "root" not in store.metadata.get("lerobot", {}):

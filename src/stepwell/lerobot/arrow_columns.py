@@ -59,10 +59,10 @@ def text_of(column: pa.ChunkedArray, where: str) -> Blobs:
 
     array = _one_array(column)
     _check_is_whole(array, where)
-    try:
-        array = array.cast(pa.large_string())
-    except pa.ArrowException as error:
-        raise FormatError(f'{where} is of type {column.type}. meta/info.json says "string".') from error
+    kind = array.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise FormatError(f'{where} is of type {column.type}. meta/info.json says "string".')
+    array = array.cast(pa.large_string())
     _, offsets, data = array.buffers()
     edges = (
         np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1] if len(array) else np.zeros(1)

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.lerobot.caching import CachedStore, cache_directory, files_digest
 from stepwell.lerobot.hub import locate
-from stepwell.lerobot.info import INFO_PATH, DatasetInfo
+from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
+from stepwell.lerobot.sources import parse_source
 
 if TYPE_CHECKING:
     from stepwell.store import Store
@@ -48,8 +49,8 @@ def open_in_place(
     Args:
         source: a directory, ``"owner/name"`` on the hub, an address such as ``"lerobot:///data/pusht"``, as
             `stepwell.lerobot.locate` takes them; or metadata, with the episodes that are selected there.
-        episodes: numbers of episodes, and slices of them; None for all.
-        revision: on the hub.
+        episodes: numbers of episodes, and slices of them; default those of the address, else all.
+        revision: on the hub; default that of the address.
         token: for the hub.
         cache_dir: of the hub's files.
         local_files_only: never ask the hub.
@@ -86,9 +87,9 @@ def open_in_place(
     opening = _Opening(frozenset(ignore), tolerance, cache_directory() if cache is None else Path(cache), progress)
     if isinstance(source, Metadata):
         return opening.open_known(source)
-    directory = _directory(source)
-    if directory is not None:
-        return opening.open_directory(directory, episodes)
+    address = parse_source(source)
+    if address.path is not None:
+        return opening.open_directory(address.path, address.episodes if episodes is None else episodes)
     found = locate(
         source,
         episodes=episodes,
@@ -148,9 +149,3 @@ class _Opening:
             write_mapped_store(path, metadata, tolerance=self._tolerance, progress=self._progress)
 
         return CachedStore(str(root), name, files, options, self._cache).open(build)
-
-
-def _directory(source: str | os.PathLike[str]) -> Path | None:
-    """Return the directory of a dataset that is on this machine; None for one that has to be located."""
-    path = Path(source)
-    return path if path.is_dir() or (path / INFO_PATH).exists() else None

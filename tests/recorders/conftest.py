@@ -5,5 +5,5 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# a program of its own, imported by name: as a module of the tests its codecs would be registered twice
-collect_ignore = ["conversion_killing.py"]
+# programs of their own, imported by name: as a module of the tests codecs would be registered twice
+collect_ignore = ["conversion_killing.py", "resume_killing.py"]

@@ -22,6 +22,8 @@ SCHEMA = Schema(
     }
 )
 
+MARKED = Schema({"action": Array(2, "float32"), "note": Text()})
+
 
 def rich_episode(index: int) -> EpisodeData:
     """Images, ragged arrays, texts and bytes, and a final observation."""
@@ -132,3 +134,31 @@ class Samples:
 
     def __getitem__(self, index: int):
         return np.full((16, 16, 3), index % 256, np.uint8), index % 10
+
+
+class MarkedEpisodes(Episodes):
+    """Writes down which episodes were read, takes its time, and counts what it is told."""
+
+    identity = "marked"
+
+    def __init__(self, folder: Path, length: int = 12, seconds: float = 0.0, at: int = -1) -> None:
+        super().__init__(length, at)
+        self.folder, self.seconds = folder, seconds
+        self.prepared: list[list[tuple[int, int]]] = []
+
+    def __getitem__(self, index):
+        with (self.folder / "read").open("a") as file:
+            file.write(f"{index}\n")
+        time.sleep(self.seconds)
+        action = super().__getitem__(index)["action"]
+        return EpisodeData({"action": action, "note": [f"{index}"] * len(action)}, metadata={"index": index})
+
+    def strange(self, index):
+        raise ValueError("not readable")
+
+    def prepare(self, spans):
+        self.prepared.append(list(spans))
+
+    def forget(self, start, stop):
+        with (self.folder / "forgotten").open("a") as file:
+            file.write(f"{start}:{stop}\n")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.errors import WorkerError
+from stepwell.recorders.resuming import segment_maker
 from stepwell.recorders.sources import Chunk, HasSpans, Items
 from stepwell.store import Store
 
@@ -59,7 +60,10 @@ class Job:
             chunk: the items and the segment's ordinal.
             counters: int64 [NUM_COUNTERS], kept up to date while it works.
         """
-        with self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer:
+        with (
+            segment_maker(self.store.path),
+            self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer,
+        ):
             for index in range(chunk.start, chunk.stop):
                 counters[ITEM] = index
                 try:

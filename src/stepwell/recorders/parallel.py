@@ -283,7 +283,7 @@ class _Recording:
     def _chunks(self, spans: Sequence[tuple[int, int, int]]) -> Iterator[Chunk]:
         for chunk, start, stop in spans:
             if self._unfinished is not None:
-                yield Chunk(start, stop, chunk, tag=self._unfinished.tag(chunk))
+                yield Chunk(start, stop, chunk, tag=self._unfinished.plan.tag(chunk))
             else:
                 yield Chunk(start, stop, self._reserve())
         if self._num_items is None:

@@ -251,6 +251,8 @@ def _next_chunk(connection: Connection, parent: int | None) -> Span | None:
         if parent not in (None, os.getppid()):
             return None
     try:
-        return cast("Span | None", connection.recv())
+        chunk = cast("Span | None", connection.recv())
+        # it may have been sent before the parent was killed
+        return chunk if parent in (None, os.getppid()) else None
     except (EOFError, ConnectionResetError):
         return None

@@ -18,6 +18,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,10 @@ from stepwell.store.building import built_store
 from stepwell.store.layout import DELETED, OPEN_SUFFIX, SEGMENTS, list_segments, locked_store, replace_file
 from stepwell.store.manifests import open_json, seal_json
 
-__all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments"]
+__all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments", "segment_maker"]
 
 IMPORTING = "importing.json"
-# workers whose parent was killed end within a second; until then they hold their segments
+# workers whose parent was killed end within a second; until then they may make segments
 ORPHAN_SECONDS = 5.0
 POLL_SECONDS = 0.05
 
@@ -64,6 +65,10 @@ class Plan:
         """The half-open range of items of each chunk; chunk n is the segment of ordinal n."""
         return cut(self.num_items, self.chunk_items)
 
+    def tag(self, chunk: int) -> str:
+        """Return the tag of a chunk's segment: the same whenever it is made."""
+        return f"{zlib.crc32(repr(self.spans[chunk]).encode()) & 0xFFFF:04x}"
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         fps = None if self.fps is None else float(self.fps)
@@ -92,6 +97,7 @@ class Unfinished:
         plan: what is recorded.
 
     Attributes:
+        plan: as given.
         store: it.
         finished: numbers of the chunks that are there already.
 
@@ -104,7 +110,7 @@ class Unfinished:
     """
 
     def __init__(self, path: str | os.PathLike[str], plan: Plan) -> None:
-        self._path, self._plan = Path(path).absolute(), plan
+        self._path, self.plan = Path(path).absolute(), plan
         if not (self._path / IMPORTING).exists():
             self._create()
         self._lock = _lock(self._path)
@@ -118,10 +124,6 @@ class Unfinished:
         except BaseException:
             os.close(self._lock)
             raise
-
-    def tag(self, chunk: int) -> str:
-        """Return the tag of a chunk's segment: the same whenever it is made."""
-        return f"{zlib.crc32(repr(self._plan.spans[chunk]).encode()) & 0xFFFF:04x}"
 
     def end(self) -> None:
         """All of it is there: from now on it is a store like any other."""
@@ -139,7 +141,7 @@ class Unfinished:
         return len(kept)
 
     def _create(self) -> None:
-        plan = self._plan
+        plan = self.plan
         # whole or not at all: without its record it would be refused by the next call
         with built_store(self._path) as hidden:
             create(hidden, plan.schema, fps=plan.fps, metadata=plan.metadata).close()
@@ -161,7 +163,7 @@ class Unfinished:
 
     def _differences(self) -> list[str]:
         """Return in what the plan is another than that of the call that began."""
-        before, after = read_plan(self._path) or {}, self._plan.to_json()
+        before, after = read_plan(self._path) or {}, self.plan.to_json()
         return [
             f"{name} {_short(before.get(name))}, not {_short(after[name])}"
             for name in after
@@ -171,7 +173,7 @@ class Unfinished:
     def _spans_told(self) -> list[tuple[int, int]]:
         told = read_plan(self._path) or {}
         try:
-            return Plan("", int(told["num_items"]), int(told["chunk_items"]), self._plan.schema).spans
+            return Plan("", int(told["num_items"]), int(told["chunk_items"]), self.plan.schema).spans
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSegmentError(f"{self._path / IMPORTING} is no record of a recording: {error!r}.") from error
 
@@ -197,7 +199,7 @@ class Unfinished:
 
     def _drop_halves(self) -> frozenset[int]:
         """Remove what is not finished; returns the chunks that are."""
-        finished = self._finished(self._plan.spans)
+        finished = self._finished(self.plan.spans)
         remove_segments(str(self._path), {ordinal for ordinal, _ in _segments(self._path)} - finished)
         self.store.refresh()
         return finished
@@ -217,17 +219,42 @@ def _segments(path: Path) -> Iterator[tuple[int, bool]]:
     yield from list_segments(str(path)).values()
 
 
+@contextmanager
+def segment_maker(store: str | os.PathLike[str]) -> Iterator[None]:
+    """Tell, while a chunk is written, that somebody does: a worker may outlive its parent by a moment."""
+    descriptor = os.open(Path(store, SEGMENTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _recovered(path: Path) -> Store:
-    """Open a store, in which nobody else writes."""
+    """Open a store when nobody else writes to it any more."""
+    descriptor = os.open(path / SEGMENTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        is_left = _taken(descriptor)
+    finally:
+        os.close(descriptor)
+    store = open(path)
+    if is_left and all(is_sealed for _, is_sealed in _segments(path)):
+        return store
+    store.close()
+    raise StoreBusyError(f"{path} is being written by another process. Wait for it to end, and try again.")
+
+
+def _taken(descriptor: int) -> bool:
+    """Wait until nobody makes segments; False when somebody goes on doing so."""
     deadline = time.monotonic() + ORPHAN_SECONDS
     while True:
-        store = open(path)
-        if all(is_sealed for _, is_sealed in _segments(path)):
-            return store
-        store.close()
-        if time.monotonic() > deadline:
-            raise StoreBusyError(f"{path} is being written by another process. Wait for it to end, and try again.")
-        time.sleep(POLL_SECONDS)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
 
 
 def _lock(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -262,7 +262,8 @@ class LeRobotRecorder:
             self._writer.close()
         finally:
             if self._staging is not None:
-                self._staging.export(self._store)
+                with closing(self._staging):
+                    self._staging.export(self._store)
 
     def _forget_frames(self) -> None:
         self._frame_tasks.clear()

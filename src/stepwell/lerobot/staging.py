@@ -49,7 +49,7 @@ class Staging:
         root: of the dataset.
 
     Notes:
-        Holds the lock of the hidden directory until it is collected, `export` has emptied it, or the process dies.
+        Holds the lock of the hidden directory until `close`, until it is collected, or the process dies.
     """
 
     def __init__(self, root: Path) -> None:
@@ -132,7 +132,7 @@ class Staging:
         return (0, 0) if dataset is None else (len(dataset.episodes), int(dataset.episodes.length.sum()))
 
     def export(self, store: Store) -> None:
-        """Append the store's episodes to the dataset and let go of them; the lock is given up.
+        """Append the store's episodes to the dataset and let go of them.
 
         Episodes that were not saved stay where they are, for `resume`.
 
@@ -162,7 +162,6 @@ class Staging:
             self._settle()
         elif not len(store) and (self.root / INFO_PATH).exists():
             self._remove()
-        self.close()
 
     def _make(self, make: Callable[[Path], Store]) -> None:
         self._lock()
@@ -200,9 +199,10 @@ class Staging:
 
     def _remove(self) -> None:
         """Take the hidden directory away, and its lock with it."""
-        self.path.rename(self._gone)
-        shutil.rmtree(self._gone, ignore_errors=True)
-        self._unlock()
+        if self._unlock.alive:
+            self.path.rename(self._gone)
+            shutil.rmtree(self._gone, ignore_errors=True)
+            self._unlock()
 
     def _lock(self) -> None:
         self._unlock = weakref.finalize(self, os.close, _lock_directory(self.path))

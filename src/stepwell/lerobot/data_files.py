@@ -126,7 +126,7 @@ def data_schema(infos: Sequence[FeatureInfo]) -> pa.Schema:
         infos: of all features; videos have no column.
     """
     pa = import_pyarrow()
-    fields = [pa.field(info.name, _arrow_type(pa, info), metadata=_extension(info)) for info in _columns(infos)]
+    fields = [pa.field(info.name, _arrow_type(pa, info)) for info in _columns(infos)]
     return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": hf_features(infos)}})})
 
 
@@ -174,17 +174,6 @@ def _hf_feature(info: FeatureInfo) -> dict[str, Any]:
     if len(info.shape) == 1:
         return {"feature": value, "length": info.shape[0], "_type": "Sequence"}
     return {"shape": list(info.shape), "dtype": info.dtype, "_type": EXTENSIONS[len(info.shape) - 2]}
-
-
-def _extension(info: FeatureInfo) -> dict[str, str] | None:
-    """Return what marks a nested list as one of the array types of ``datasets``."""
-    if info.is_camera or info.is_text or len(info.shape) < 2:
-        return None
-    kind = EXTENSIONS[len(info.shape) - 2]
-    return {
-        "ARROW:extension:name": f"datasets.features.features.{kind}ExtensionType",
-        "ARROW:extension:metadata": json.dumps([list(info.shape), info.dtype]),
-    }
 
 
 def _arrow_type(pa: Any, info: FeatureInfo) -> Any:

@@ -108,7 +108,7 @@ def _avcc_sets(data: bytes) -> Iterator[bytes]:
 def _hvcc_sets(data: bytes) -> Iterator[bytes]:
     place = HVCC_SETS_PLACE + 1
     for _ in range(data[HVCC_SETS_PLACE]):
-        count, place = int.from_bytes(data[place + 1 : place + 3], "big"), place + 3
+        count, place = data[place + 1] << 8 | data[place + 2], place + 3
         for _ in range(count):
             unit, place = _sized(data, place)
             yield unit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,17 +85,8 @@ class ParquetImageCodec(FileCodec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the picture into `out`; see `Codec.decode_into`."""
         file = self.file_of(blob)
-        codec = self._codec_of(file)
         try:
-            if codec is not None:
-                codec.decode_into(file, out)
-                return
-        except DecodeError as error:
-            # it may be one of another kind: interlaced, of another depth
-            if not _has_pillow():
-                raise DecodeError(f"{self._where(blob)}: {error}") from error
-        try:
-            out[...] = _decode_other(file, self.feature)
+            self._decode_file(file, out)
         except DecodeError as error:
             raise DecodeError(f"{self._where(blob)}: {error}") from error
 
@@ -105,12 +96,11 @@ class ParquetImageCodec(FileCodec):
         """Return the pixels of a part; see `Codec.decode_crop`."""
         file = self.file_of(blob)
         codec = self._codec_of(file)
-        if codec is None:
-            return super().decode_crop(blob, box, size)
-        try:
-            return codec.decode_crop(file, box, size)
-        except DecodeError as error:
-            raise DecodeError(f"{self._where(blob)}: {error}") from error
+        if codec is not None:
+            # what it refuses may be read whole; if not, that says why
+            with suppress(DecodeError):
+                return codec.decode_crop(file, box, size)
+        return super().decode_crop(blob, box, size)
 
     def file_of(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the bytes of the picture's file, a read-only view.
@@ -136,6 +126,20 @@ class ParquetImageCodec(FileCodec):
         if picture_format(file[:8].tobytes()) == self._format:
             return file.tobytes()
         return self._codecs[self._format].encode(self.decode(blob))
+
+    def _decode_file(self, file: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        codec = self._codec_of(file)
+        if codec is None:
+            out[...] = _decode_other(file, self.feature)
+            return
+        try:
+            codec.decode_into(file, out)
+        except DecodeError as error:
+            # an interlaced picture is none that the codec writes, and yet one
+            try:
+                out[...] = _decode_other(file, self.feature)
+            except (DecodeError, MissingDependencyError):
+                raise error from None
 
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
         found = picture_format(file[:8].tobytes())
@@ -185,10 +189,6 @@ def _parse(blob: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
     if not at.is_integer():
         raise DecodeError(f"a reference to row {at}. Allowed: whole numbers.")
     return chunk, file, int(at)
-
-
-def _has_pillow() -> bool:
-    return find_spec("PIL") is not None
 
 
 def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:

@@ -348,6 +348,46 @@ def test_an_error_of_the_encoder_ends_the_recording_and_keeps_what_was_saved(
         assert recorder.num_episodes == 1
 
 
+def test_arrays_of_a_frame_may_be_used_again(tmp_path: Path) -> None:
+    reused = frame(0, 0)
+    with create(tmp_path / "a.well") as recorder:
+        for step in range(5):
+            for name, value in frame(0, step).items():
+                if name != "task":
+                    reused[name][...] = value
+            recorder.add_frame(reused)
+        recorder.save_episode()
+    check_episode(stepwell.open(tmp_path / "a.well")[0], 0, 5)
+
+
+def test_a_child_process_leaves_the_recording_alone(tmp_path: Path) -> None:
+    recorder = create(tmp_path / "a.well")
+    add_frames(recorder, 0, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            recorder.add_frame(frame(0, 2))
+        except WriterClosedError as error:
+            recorder.finalize()
+            os._exit(0 if "belongs to process" in str(error) else 2)
+        finally:
+            os._exit(3)
+    assert os.waitpid(child, 0)[1] == 0
+    recorder.save_episode()
+    recorder.finalize()
+    check_episode(stepwell.open(tmp_path / "a.well")[0], 0, 2)
+
+
+def test_what_was_found_unfinished_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = create(tmp_path / "a.well")
+    add_frames(recorder, 0, 3)
+    crash(recorder)
+    LeRobotRecorder.resume(tmp_path / "a.well").finalize()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'a.well'}: 3 frames of an episode that was not saved are dropped"
+    ]
+
+
 def record_forever(root: str, told: memoryview) -> None:
     """Record without end, and write down how many episodes and frames the recording owes us."""
     rng = random.Random(len(root))

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.codecs import codec_class, make_codec
+from stepwell.codecs import Codec, codec_class, make_codec
+from stepwell.errors import StepError
 from stepwell.schema import Feature, Schema
 from stepwell.store import EncodedRows, Writer
 
@@ -43,8 +44,8 @@ class FrameQueue:
         queue_bytes: pictures that may wait; two frames always may.
 
     Notes:
-        `put`, `wait` and `forget_error` are for one thread. An error in the background is raised by all calls until
-        `forget_error`, and the steps put meanwhile are lost: an episode must not have a gap.
+        `put`, `wait` and `drop` are for one thread. An error in the background is raised by all calls until `drop`, and
+        the steps put meanwhile are lost: an episode must not have a gap.
     """
 
     def __init__(self, writer: Writer, schema: Schema, queue_bytes: int) -> None:
@@ -67,7 +68,9 @@ class FrameQueue:
         self._check()
         self._slots.acquire()
         kept = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in step.items()}
-        rows = {name: self._encoders.submit(codec.encode, kept.pop(name)) for name, codec in self._codecs.items()}
+        rows = {
+            name: self._encoders.submit(self._encode, codec, kept.pop(name)) for name, codec in self._codecs.items()
+        }
         self._waiting.append((kept, rows))
         self._storing.submit(self._store_ready)
 
@@ -80,8 +83,9 @@ class FrameQueue:
         self._wait()
         self._check()
 
-    def forget_error(self) -> None:
-        """Wait until nothing is under way, and let go of an error: the episode that it broke was discarded."""
+    def drop(self) -> None:
+        """Let go of the steps that are not stored yet, and of an error: their episode is to be discarded."""
+        self._error = self._error or StepError("the steps that waited were dropped.")
         self._wait()
         self._error = None
 
@@ -90,6 +94,10 @@ class FrameQueue:
         self._wait()
         self._storing.shutdown()
         self._encoders.shutdown()
+
+    def _encode(self, codec: Codec, value: Any) -> bytes:
+        # nobody will store it
+        return b"" if self._error is not None else codec.encode(value)
 
     def _wait(self) -> None:
         if self._codecs:

@@ -236,7 +236,7 @@ class LeRobotRecorder:
     def clear_episode_buffer(self) -> None:
         """Take back the frames since the last `save_episode`."""
         self._check_open()
-        self._queue.forget_error()
+        self._queue.drop()
         with self._writing():
             self._writer.discard_episode()
         self._forget_frames()

@@ -166,7 +166,13 @@ def _column(field: Any, values: list[Any]) -> Any:
     pa = import_pyarrow()
     if all(value is None for value in values):
         return pa.nulls(len(values), field.type)
-    return pa.array(values).cast(field.type)
+    try:
+        return pa.array(values).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if not field.name.startswith("stats/"):
+            raise
+        # nobody needs them, and other writers have them in other forms
+        return pa.nulls(len(values), field.type)
 
 
 def _pandas_column(name: str | None, field: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
 from stepwell.store.feature_statistics import FeatureStatistics
 from stepwell.store.statistics import load_statistics
 
-__all__ = ["cameras_of", "first_files", "fitted_columns", "images_stride", "load_extended", "summaries_before"]
+__all__ = [
+    "cameras_of",
+    "first_files",
+    "fitted_columns",
+    "images_stride",
+    "is_per_element",
+    "load_extended",
+    "summaries_before",
+]
 
 NUMBERS = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+")
 COUNT_RATIO = 1e-9
@@ -82,10 +90,23 @@ def first_files(before: Metadata) -> FirstFiles:
     )
 
 
-def summaries_before(before: Metadata) -> dict[str, FeatureStatistics]:
+def is_per_element(before: Metadata) -> bool:
+    """Whether the statistics of a dataset have an entry for each element of an array: those that come of v2.1 have."""
+    arrays = {name: info.shape for name, info in before.info.features.items() if not info.is_camera}
+    stats = before.stats or {}
+    return any(
+        len(shape) > 1 and name in stats and stats[name]["mean"].shape == shape for name, shape in arrays.items()
+    )
+
+
+def summaries_before(before: Metadata, *, per_element: bool) -> dict[str, FeatureStatistics]:
     """Return summaries of a dataset's features: those that lie beside its statistics, if they are of it, else new ones.
 
     Quantiles cannot be merged, and images of some versions have a std of 0: what lerobot wrote is not built upon.
+
+    Args:
+        before: the dataset.
+        per_element: see `stepwell.lerobot.statistics.statistics_of`.
     """
     stored, told = load_statistics(before.root / "meta"), before.stats or {}
     infos = {name: info for name, info in before.info.features.items() if not info.is_text}
@@ -97,7 +118,7 @@ def summaries_before(before: Metadata) -> dict[str, FeatureStatistics]:
 
     with open_in_place(before) as store:
         features = {name: feature for name, feature in (store.schema or {}).items() if is_summed(feature)}
-        return summaries_of(store, features)
+        return summaries_of(store, features, per_element=per_element)
 
 
 def images_stride(before: Metadata, summaries: Mapping[str, FeatureStatistics]) -> int | None:

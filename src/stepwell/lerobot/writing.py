@@ -32,6 +32,7 @@ from stepwell.lerobot.extending import (
     first_files,
     fitted_columns,
     images_stride,
+    is_per_element,
     load_extended,
     summaries_before,
 )
@@ -212,10 +213,13 @@ class _Writing:
         """Add to a dataset of v3.0."""
         with staged_append(root) as target:
             before = load_extended(root, self._fps)
-            columns = fitted_columns(self._columns(cameras_of(before)), before)
-            summaries = summaries_before(before)
+            named = {(self._rename or {}).get(name, name) for name in self._features or self._schema}
+            cameras = {name: choice for name, choice in cameras_of(before).items() if name in named}
+            columns = fitted_columns(self._columns(cameras), before)
+            per_element = is_per_element(before)
+            summaries = summaries_before(before, per_element=per_element)
             stride = images_stride(before, summaries) or image_stride(self._num_steps)
-            preparation = self._preparation(columns, stride, per_element=False)
+            preparation = self._preparation(columns, stride, per_element=per_element)
             data_mb, video_mb = self._sizes_mb
             files = ManyEpisodeFiles(
                 target,

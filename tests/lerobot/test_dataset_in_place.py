@@ -17,6 +17,7 @@ pytest.importorskip("imagecodecs")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+import stepwell  # noqa: E402
 from stepwell.lerobot import LeRobotDataset, MultiLeRobotDataset  # noqa: E402
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows  # noqa: E402
 
@@ -121,6 +122,15 @@ def test_a_dataset_below_lerobots_home_is_found_by_its_name(tmp_path: Path, monk
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
     assert len(LeRobotDataset("me/tiny", download_videos=False)) == 3
     assert "action" not in LeRobotDataset("me/tiny", ignore=["action"])[0]
+
+
+def test_an_address_names_the_directory_and_its_episodes(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", lengths=(3, 4, 2), cameras={})
+    dataset = LeRobotDataset(f"lerobot://{root}?episodes=1:3")
+    assert (dataset.repo_id, dataset.num_episodes, len(dataset)) == ("tiny", 2, 6)
+    assert dataset[0]["index"] == 3
+    whole = LeRobotDataset(stepwell.open(f"lerobot://{root}"))
+    assert (whole.repo_id, whole.root, len(whole)) == ("tiny", root, 9)
 
 
 def test_several_datasets_are_read_and_loaded_together(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ class LeRobotDataset:
         store = self.view.stores[0]
         told = store.metadata.get("lerobot", {})
         self.root = Path(told["root"]) if "root" in told else None
-        named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else (self.root or store.path).name
-        self.repo_id = str(told.get("repo_id") or named)
+        named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else "://"
+        self.repo_id = str(told.get("repo_id") or (named if "://" not in named else (self.root or store.path).name))
         self.revision = revision or told.get("revision")
         self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
         self.episodes = None if episodes is None else list(episodes)

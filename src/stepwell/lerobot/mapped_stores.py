@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepwell.lerobot.metadata import Metadata
     from stepwell.lerobot.tables import FileRows
 
-__all__ = ["write_mapped_store"]
+__all__ = ["mapped_schema", "write_mapped_store"]
 
 Ints = npt.NDArray[np.int64]
 # the names that the versions of the format have for the two numbers of a file
@@ -59,13 +59,19 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
         "tasks": list(metadata.tasks),
         "tolerance": tolerance,
     }
-    schema = _schema(metadata, tolerance)
+    schema = mapped_schema(metadata, tolerance)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
         write_store(path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": told})
 
 
-def _schema(metadata: Metadata, tolerance: float) -> Schema:
+def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
+    """Return the features of a dataset in its order; cameras are references into its files.
+
+    Args:
+        metadata: of the dataset, of which the first parquet file is here: what a camera's pictures are, its first says.
+        tolerance: of the times of video frames, seconds.
+    """
     features: dict[str, Feature] = {}
     for name, info in metadata.info.features.items():
         feature = info.feature

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from string import Formatter
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec, file_template, make_references
-from stepwell.codecs.parquet_images import picture_format
+from stepwell.codecs.files import FileCodec, make_references
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.lerobot.fetching import FetchedFiles
+from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
-from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.tables import FileRows, first_picture, read_files
+from stepwell.lerobot.mapped_stores import mapped_schema
+from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Feature, Image, Schema
+from stepwell.schema import Schema
 from stepwell.store.encoded_rows import HasRows
 
 __all__ = ["LeRobotReader"]
@@ -33,8 +33,6 @@ READ_AHEAD_BYTES = 64 << 20
 TEXT_BYTES = 64
 # what a row of a camera takes on the disk, about: chunks of an import are cut by it
 PICTURE_RATIO = {True: 50, False: 3}
-# the names that the versions of the format have for the two numbers of a file
-NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk", "episode_index": "file"}
 
 Ints = npt.NDArray[np.int64]
 
@@ -79,7 +77,14 @@ class LeRobotReader(Reader):
         tolerance: float = 1e-4,
     ) -> None:
         super().__init__(source)
-        self._dataset = Metadata.load(source.removeprefix(ADDRESS), ignore=ignore)
+        self._dataset, self._snapshot = locate_meta(
+            source,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            ignore=ignore,
+        )
         self._tolerance = tolerance
         self._fetched: FetchedFiles | None = None
         self._held: FileRows | None = None
@@ -114,8 +119,7 @@ class LeRobotReader(Reader):
 
     def __getitem__(self, index: int) -> EpisodeData:
         place = int(self._dataset.selected[index])
-        if self._fetched is not None:
-            self._fetched.need(index)
+        self._fetch(index)
         rows, number = self._rows_of(place)
         edges = np.cumsum([0, *rows.lengths])
         part = slice(int(edges[number]), int(edges[number + 1]))
@@ -134,8 +138,8 @@ class LeRobotReader(Reader):
     def identity(self) -> str:
         """The dataset's name and revision, or its directory and how its files are now; see `Reader.identity`."""
         found = self._dataset
-        if self._fetched is not None:
-            return f"lerobot {found.repo_id}@{found.revision}, tolerance {self._tolerance}"
+        if self._snapshot is not None:
+            return f"lerobot {found.repo_id}@{self._snapshot.commit}, tolerance {self._tolerance}"
         return f"lerobot {found.root} {found.fingerprint(found.selected)}, tolerance {self._tolerance}"
 
     @property
@@ -151,35 +155,54 @@ class LeRobotReader(Reader):
 
     def prepare(self, episodes: Ints) -> None:
         """Keep fetched files for these episodes only; see `Reader.prepare`."""
-        if self._fetched is not None:
-            self._fetched.plan(episodes)
+        files = self._scratch_files()
+        if files is not None:
+            files.plan(episodes)
 
     def forget(self, episodes: Ints) -> None:
         """Let go of fetched files that no other episode needs; see `Reader.forget`."""
-        if self._fetched is not None:
-            self._fetched.done(episodes)
+        files = self._scratch_files()
+        if files is not None:
+            files.done(episodes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None, "_cameras": {}}
 
+    def _scratch_files(self) -> FetchedFiles | None:
+        """Return the files that are fetched for a while; None of a directory, and where they go to the hub's cache."""
+        if self._fetched is None and self._snapshot is not None and self.scratch is not None:
+            users: dict[str, list[int]] = {}
+            for index in range(len(self)):
+                for name in self._names(index):
+                    users.setdefault(name, []).append(index)
+            wanted = {name: np.array(indices, np.int64) for name, indices in users.items()}
+            self._fetched = FetchedFiles(self.scratch, wanted, self._snapshot.fetch_into)
+            self._dataset = replace(self._dataset, root=self.scratch)
+        return self._fetched
+
+    def _names(self, index: int) -> list[str]:
+        """Return the names of the files that hold an episode."""
+        return needed_files(replace(self._dataset, selected=self._dataset.selected[index : index + 1]))
+
+    def _fetch(self, index: int) -> None:
+        files = self._scratch_files()
+        if files is not None:
+            files.need(index)
+        elif self._snapshot is not None:
+            self._snapshot.fetch(self._names(index), progress=False)
+
     def _codecs(self) -> Mapping[str, FileCodec]:
         """Return by camera what reads the pictures where they are."""
         if not self._cameras:
-            for name, info in self._dataset.info.features.items():
-                if info.is_camera:
-                    codec = make_codec(self._camera(info))
+            if self._dataset.info.image_keys:
+                # what the pictures are, the first one says
+                self._fetch(int(np.argmax(self._dataset.episodes.length[self._dataset.selected] > 0)))
+            for name, feature in mapped_schema(self._dataset, self._tolerance).items():
+                if self._dataset.info.features[name].is_camera:
+                    codec = make_codec(feature)
                     assert isinstance(codec, FileCodec)
                     self._cameras[name] = codec
         return self._cameras
-
-    def _camera(self, info: FeatureInfo) -> Feature:
-        shape, dataset = info.feature.fixed_shape, self._dataset
-        if info.is_video:
-            files = self._template(dataset.info.video_path or "", info.name)
-            return Image(shape, codec="video-file", files=files, tolerance=self._tolerance)
-        files = self._template(dataset.info.data_path, info.name)
-        found = picture_format(first_picture(dataset, info.name)) or "png"
-        return Image(shape, codec="parquet-image", files=files, column=info.name, format=found)
 
     def _rows_of(self, place: int) -> tuple[FileRows, int]:
         """Return numbers and texts of some episodes of a file, and which of them is the one at ``place``."""
@@ -215,19 +238,6 @@ class LeRobotReader(Reader):
             at = first_row + np.arange(len(seconds), dtype=np.float64)
             rows = make_references(records.data_chunk[place], records.data_file[place], at)
         return self._codecs()[info.name].embed([np.frombuffer(row, np.uint8) for row in rows])
-
-    def _template(self, template: str, key: str) -> str:
-        """Return the dataset's template of files as references have it."""
-        parts = []
-        for literal, field, spec, _ in Formatter().parse(template):
-            parts.append(_escaped(literal))
-            if field is not None:
-                parts.append(_escaped(key) if field == "video_key" else f"{{{NUMBERS[field]}:{spec}}}")
-        return file_template(str(self._dataset.root), "".join(parts))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _values(column: Any, part: slice) -> Any:

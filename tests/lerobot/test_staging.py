@@ -90,7 +90,6 @@ def test_a_dataset_of_others_is_extended_by_what_has_its_features(tmp_path: Path
     pytest.importorskip("av")
     cameras: Any = {"observation.images.top": ("video", (32, 48)), "observation.images.side": ("png", (16, 16))}
     root = tiny_lerobot(tmp_path / "tiny", episodes=2, cameras=cameras, encoder="av1")
-    leave_out_statistics(root)
     before = Metadata.load(root)
     with LeRobotRecorder.resume(root) as recorder:
         assert (recorder.num_episodes, recorder.num_frames) == (2, before.info.total_frames)
@@ -159,15 +158,6 @@ def test_what_a_dataset_cannot_have_is_refused_before_it_is_recorded(tmp_path: P
     with pytest.raises(SchemaError, match="gif"):
         create(tmp_path / "reach", image={"codec": "gif"})
     assert names(tmp_path) == []
-
-
-def leave_out_statistics(root: Path) -> None:
-    """Leave out the statistics of episodes, which a dataset need not have."""
-    import pyarrow.parquet
-
-    for path in (root / "meta/episodes").rglob("*.parquet"):
-        table = pyarrow.parquet.read_table(path)
-        pyarrow.parquet.write_table(table.select([n for n in table.column_names if not n.startswith("stats/")]), path)
 
 
 def abandon(recorder: LeRobotRecorder) -> None:

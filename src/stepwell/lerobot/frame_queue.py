@@ -41,7 +41,7 @@ class FrameQueue:
     Args:
         writer: takes the steps.
         schema: of the store.
-        queue_bytes: pictures that may wait; two frames always may.
+        queue_bytes: what the steps that wait may have; two always may.
 
     Notes:
         `put`, `wait` and `drop` are for one thread. An error in the background is raised by all calls until `drop`, and
@@ -51,8 +51,8 @@ class FrameQueue:
     def __init__(self, writer: Writer, schema: Schema, queue_bytes: int) -> None:
         self._writer, self._schema = writer, schema
         self._codecs = {name: make_codec(feature) for name, feature in schema.items() if _is_slow(feature)}
-        slow_bytes = sum(schema[name].row_bytes for name in self._codecs)
-        self._slots = threading.Semaphore(max(MIN_SLOTS, queue_bytes // max(1, slow_bytes)))
+        step_bytes = sum(feature.row_bytes for feature in schema.values() if not feature.is_ragged)
+        self._slots = threading.Semaphore(max(MIN_SLOTS, queue_bytes // max(1, step_bytes)))
         self._waiting: deque[tuple[Step, dict[str, Future[bytes]]]] = deque()
         self._error: BaseException | None = None
         # threads begin with the first frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -257,13 +257,11 @@ class LeRobotRecorder:
 
     def _close(self) -> None:
         self._is_final = True
-        try:
+        with nullcontext() if self._staging is None else closing(self._staging):
             self._queue.close()
             self._writer.close()
-        finally:
             if self._staging is not None:
-                with closing(self._staging):
-                    self._staging.export(self._store)
+                self._staging.export(self._store)
 
     def _forget_frames(self) -> None:
         self._frame_tasks.clear()

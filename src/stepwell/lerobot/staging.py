@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
+from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.extending import fitted_columns
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata
@@ -71,7 +72,9 @@ class Staging:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
             StoreBusyError: another process records there.
             SchemaError: the store has features that cannot be exported.
+            MissingDependencyError: pyarrow is not installed, which the export needs.
         """
+        import_pyarrow()
         path = Path(root).absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StoreExistsError(

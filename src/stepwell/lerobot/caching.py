@@ -102,7 +102,10 @@ class CachedStore:
                         build(self.path)
                     self._remove_stale()
             except OSError as error:
-                raise _cache_error(error, self._folder) from error
+                told = _cache_error(error, self._folder)
+                if told is None:
+                    raise
+                raise told from error
             found = self._find()
         return found
 
@@ -155,16 +158,15 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _cache_error(error: OSError, folder: Path) -> OSError:
-    """Return an error that says which variable names another directory; those of stepwell about others as they are."""
-    full = disk_error(error, 0, str(folder))
-    if isinstance(full, DiskFullError):
+def _cache_error(error: OSError, folder: Path) -> OSError | None:
+    """Return an error that says which variable names another directory; None for one that is not about the cache."""
+    if isinstance(disk_error(error, 0, str(folder)), DiskFullError):
         return DiskFullError(f"no space in the cache, {folder}. Make room, or set STEPWELL_CACHE to another directory.")
     if isinstance(error, PermissionError) or error.errno in UNWRITABLE:
         return ReadOnlyError(
             f"the cache, {folder}, cannot be written ({error.strerror}). Set STEPWELL_CACHE to a directory that can."
         )
-    return error
+    return None
 
 
 def _digest(text: str, digits: int) -> str:

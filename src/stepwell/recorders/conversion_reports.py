@@ -150,7 +150,7 @@ class ConvertReport:
 
 
 def _cells(name: str, feature: ConvertedFeature) -> tuple[str, ...]:
-    is_copied = feature.distortion is None
+    is_copied = feature.before == feature.after
     worst = ""
     if feature.worst_at is not None and feature.worst_psnr_db is not None:
         episode, step = feature.worst_at
@@ -168,7 +168,8 @@ def _cells(name: str, feature: ConvertedFeature) -> tuple[str, ...]:
 
 
 def _how(feature: Feature) -> str:
-    return " ".join([feature.codec, *(f"{name}={value}" for name, value in feature.options)])
+    # a path says nothing of how
+    return " ".join([feature.codec, *(f"{name}={value}" for name, value in feature.options if name != "files")])
 
 
 def _times(ratio: float | None) -> str:

@@ -1,0 +1,113 @@
+"""Columns of frames in other files are read by windows, pools and stores as columns of their own are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import stepwell
+from stepwell import Array, EncodedRows, Field, Image, Loader, LoaderError, View
+from stepwell.codecs.files import make_references
+from stepwell.windows import WindowReader
+
+av = pytest.importorskip("av")
+
+SHAPE, FPS, NUM_FRAMES, GOP = (32, 48, 3), 10, 60, 6
+# episodes: file, first frame, steps; they lie in the files in another order, and not back to back
+EPISODES = ((0, 30, 20), (0, 0, 13), (1, 5, 40), (1, 50, 1), (0, 14, 9))
+
+
+def write_video(path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=FPS)
+        stream.height, stream.width, stream.pix_fmt = *SHAPE[:2], "yuv420p"
+        stream.codec_context.options = {"x264-params": f"keyint={GOP}:min-keyint={GOP}:bframes=2:threads=1"}
+        base = rng.integers(0, 255, (8, 10, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+        for number in range(NUM_FRAMES):
+            pixels = np.roll(base, 2 * number, 1)[: SHAPE[0], : SHAPE[1]]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), "rgb24")))
+        container.mux(stream.encode(None))
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[npt.NDArray[np.uint8]]]:
+    """Return a directory of two videos, and their frames."""
+    directory, found = tmp_path_factory.mktemp("videos"), []
+    for file in range(2):
+        write_video(directory / f"{file}.mp4", file)
+        with av.open(str(directory / f"{file}.mp4")) as container:
+            found.append(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
+    return directory, found
+
+
+@pytest.fixture
+def store(frames: Any, tmp_path: Path) -> Iterator[stepwell.Store]:
+    files = f"{frames[0]}/{{file}}.mp4"
+    schema = {"top": Image(SHAPE, codec="video-file", files=files), "action": Array((), "int64")}
+    store = stepwell.create(tmp_path / "a.well", schema, fps=FPS)
+    with store.writer() as writer:
+        for file, first, steps in EPISODES:
+            at = (first + np.arange(steps)) / FPS
+            writer.add_episode({"top": EncodedRows(make_references(0, file, at)), "action": np.arange(steps)})
+    yield store
+    store.close()
+
+
+def expected(found: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
+    return [found[file][first : first + steps] for file, first, steps in EPISODES]
+
+
+def check_windows(batch: Any, episodes: list[npt.NDArray[np.uint8]], offsets: list[int]) -> None:
+    for episode, step, window in zip(batch["episode_index"], batch["step_index"], batch["top"], strict=True):
+        wanted = np.clip(step + np.array(offsets), 0, len(episodes[episode]) - 1)
+        np.testing.assert_array_equal(window, episodes[episode][wanted])
+
+
+OFFSETS = [-7, -1, 0, 2]
+FIELDS = {"top": Field("top", OFFSETS), "episode_index": Field("episode_index"), "step_index": Field("step_index")}
+
+
+def test_episodes_hold_their_frames(store: stepwell.Store, frames: Any) -> None:
+    for episode, wanted in zip(store, expected(frames[1]), strict=True):
+        np.testing.assert_array_equal(episode["top"], wanted)
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+def test_windows_show_the_frames_of_their_episode(store: stepwell.Store, frames: Any, page_cache: bool) -> None:
+    reader = WindowReader(View(store), FIELDS, page_cache=page_cache)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        batch = reader.read(rng.integers(0, reader.index.num_anchors, 16))
+        check_windows(batch, expected(frames[1]), OFFSETS)
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", stepwell.pooled("400 KiB", blocks=4)])
+@pytest.mark.parametrize("page_cache", [True, False])
+def test_every_order_shows_every_anchor_once(store: stepwell.Store, frames: Any, order: Any, page_cache: bool) -> None:
+    seen = []
+    for batch in Loader(store, FIELDS, batch_size=8, order=order, page_cache=page_cache):
+        check_windows(batch, expected(frames[1]), OFFSETS)
+        seen += zip(batch["episode_index"].tolist(), batch["step_index"].tolist(), strict=True)
+    assert sorted(seen) == [(e, s) for e, (_, _, steps) in enumerate(EPISODES) for s in range(steps)]
+
+
+def test_statistics_are_computed_when_they_are_asked_for(store: stepwell.Store, frames: Any) -> None:
+    found = store.statistics()["top"]
+    pixels = np.concatenate(expected(frames[1])).reshape(-1, 3)
+    np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=0.02)
+
+
+def test_missing_file_is_told_with_episode_and_step(store: stepwell.Store, frames: Any, tmp_path: Path) -> None:
+    assert store.verify(deep=True).is_ok
+    schema = {"top": Image(SHAPE, codec="video-file", files=f"{tmp_path}/{{file}}.mp4")}
+    lost = stepwell.create(tmp_path / "b.well", schema, fps=FPS)
+    with lost.writer() as writer:
+        writer.add_episode({"top": EncodedRows(make_references(0, 3, [0.0, 0.1]))})
+    reader = WindowReader(View(lost), {"top": Field("top", [0])})
+    with pytest.raises(LoaderError, match=r"episode 0, step 1.*3\.mp4: there is no such file"):
+        reader.read(np.array([1]))
+    assert not lost.verify(deep=True).is_ok

@@ -133,6 +133,25 @@ def test_an_address_names_the_directory_and_its_episodes(tmp_path: Path) -> None
     assert (whole.repo_id, whole.root, len(whole)) == ("tiny", root, 9)
 
 
+def test_a_dataset_of_the_hub_is_fetched_as_far_as_its_episodes_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    from stepwell.testing.hub import HubServer
+
+    root = tiny_lerobot(tmp_path / "there", lengths=(3, 4, 2), cameras={SIDE: ("video", (32, 48))}, version="v2.1")
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "nothing"))
+    with HubServer({"me/tiny": {"main": root, "v2.1": root}}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        dataset = LeRobotDataset("me/tiny", episodes=[1], cache_dir=tmp_path / "hub", download_videos=False)
+        assert not [file for file in hub.files if file.endswith(".mp4")]
+        dataset = LeRobotDataset("me/tiny", episodes=[1], cache_dir=tmp_path / "hub")
+        assert [file[-18:] for file in hub.files if file.endswith(".mp4")] == ["episode_000001.mp4"]
+    assert (dataset.repo_id, len(dataset), dataset[2]["index"].item()) == ("me/tiny", 4, 5)
+    assert dataset[0][SIDE].shape == (3, 32, 48)
+    assert dataset.meta.total_episodes == 3
+
+
 def test_several_datasets_are_read_and_loaded_together(tmp_path: Path) -> None:
     cameras: dict[str, Any] = {TOP: ("png", (16, 24))}
     tiny_lerobot(tmp_path / "a", lengths=(4, 3), cameras=cameras)

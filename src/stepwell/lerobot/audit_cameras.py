@@ -19,7 +19,7 @@ __all__ = ["CameraWatch"]
 Pixels = npt.NDArray[np.uint8]
 BLOCK = 8
 # levels of 255 by which means of blocks differ though nothing moved: what lossy video leaves, and sensors' noise
-STILL_LEVELS, BLACK_LEVEL = 2.0, 8.0
+STILL_LEVELS, BLACK_LEVEL = 4.0, 8.0
 SHORTEST_STEPS = 3
 SAMPLED_IMAGES = 16
 

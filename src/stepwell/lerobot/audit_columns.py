@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
 from stepwell.lerobot.audit_reports import Rule
 from stepwell.lerobot.info import DatasetInfo, FeatureInfo
 
-__all__ = ["numbers_of", "problems_of"]
+__all__ = ["SHAPE", "TYPE", "numbers_of", "problems_of"]
 
 HF_KEY = b"huggingface"
+NUMBER_KINDS = "biuf"
 
 MISSING = Rule("column-missing", "error", "Write the data files again with it, or take the feature out of info.json.")
 EXTRA = Rule("column-extra", "warning", "Add it to the features of info.json, or drop the column; stepwell ignores it.")
@@ -113,7 +113,7 @@ def numbers_of(column: Any, feature: FeatureInfo) -> npt.NDArray[Any]:
     """Return a numeric ``pyarrow.ChunkedArray`` as an array [rows, elements]; what is missing is NaN.
 
     Raises:
-        FormatError: rows have not as many elements as the feature's shape says.
+        ValueError: they are no numbers, or rows have not as many elements as the feature's shape says.
     """
     import pyarrow as pa
 
@@ -124,8 +124,12 @@ def numbers_of(column: Any, feature: FeatureInfo) -> npt.NDArray[Any]:
     while _leaf_of(array.type)[0]:
         lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
         if lengths is not None and len(set(lengths.drop_null().unique().to_pylist())) > 1:
-            raise FormatError("rows of several lengths")
+            raise ValueError("rows of several lengths")
         array = array.flatten()
     if len(array) != num_rows * num_elements:
-        raise FormatError(f"{len(array)} numbers in {num_rows} rows of shape {list(feature.shape)}")
-    return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(num_rows, num_elements)
+        raise ValueError(f"{len(array)} numbers in {num_rows} rows of shape {list(feature.shape)}")
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
+    if values.dtype.kind not in NUMBER_KINDS:
+        # bools of which some are missing come as objects
+        values = np.array([np.nan if value is None else value for value in values], np.float64)
+    return values.reshape(num_rows, num_elements)

@@ -92,6 +92,8 @@ def pieces_of(data: DataFile, subject: Subject, cuts: Integers) -> Pieces | None
     except FormatError as error:
         subject.tally.add(UNREADABLE, data.path, problem_of(error), data.episodes)
         return None
+    except ValueError:  # the check of the columns' types and shapes tells it
+        return None
     episode = _whole(columns["episode_index"])
     if episode is None or not data.num_rows:
         return None

@@ -53,7 +53,8 @@ class DataFile:
         """Return a numeric column as [rows, elements]; None where it is missing.
 
         Raises:
-            FormatError: it cannot be read, or its rows are of another shape.
+            FormatError: it cannot be read.
+            ValueError: it holds no numbers, or rows of another shape.
         """
         if name not in self.file.schema_arrow.names:
             return None

@@ -102,7 +102,8 @@ def check_statistics(
     episodes = [] if episode is None else [episode]
     of_what = "" if episode is None else f" of episode {episode}"
     for name, summary in found.items():
-        if subject.info.features[name].is_index:  # nobody normalises these
+        # nobody normalises indexes, and what is not finite is another finding
+        if subject.info.features[name].is_index or (summary.num_nan + summary.num_inf).any():
             continue
         if name not in said:
             subject.tally.add(MISSING, name, f"no statistics{of_what}", episodes)

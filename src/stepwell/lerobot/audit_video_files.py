@@ -151,7 +151,7 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
         is_regular = False
         rate = (len(seconds) - 1) / since[-1]
         if np.abs(since - numbers / rate).max() < TOLERANCE_SECONDS:
-            detail = f"{path} has {rate:.6g} frames a second, the dataset {fps:g}"
+            detail = f"{path} has {rate:.5g} frames a second, the dataset {fps:g}"
             subject.tally.add(FPS, camera, detail, episodes)
         else:
             at = int(np.argmax(beside > TOLERANCE_SECONDS))

@@ -26,6 +26,7 @@ __all__ = ["check_videos", "video_members"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 HALF_FRAME = 0.5
 AGAIN = "Correct from_timestamp and file_index in meta/episodes: these steps show"
 
@@ -118,12 +119,15 @@ def _check_spans(subject: Subject, camera: str, file: VideoFile, spans: _Spans, 
             detail = f"{file.path.name} has {file.num_frames} frames, its episode {spans.length[0]} rows"
             subject.tally.add(FRAMES, camera, detail, spans.number)
             return
+        is_sound = np.ones(1, np.bool_)
     else:
         spans = _restarted(subject, camera, file, spans, before)
         _check_lengths(subject, camera, spans)
-        is_inside = _check_ends(subject, camera, file, spans)
-        _check_grid(subject, camera, file, spans, is_inside)
-    _check_beginnings(subject, camera, file, spans)
+        is_sound = _check_ends(subject, camera, file, spans)
+        is_sound &= _check_grid(subject, camera, file, spans, is_sound)
+    # where frames are not at their times, nobody can say which one is the first
+    if file.is_regular:
+        _check_beginnings(subject, camera, file, spans, is_sound)
 
 
 def _restarted(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> _Spans:
@@ -147,8 +151,8 @@ def _check_lengths(subject: Subject, camera: str, spans: _Spans) -> None:
         subject.tally.add(LENGTH, camera, detail, spans.number[wrong])
 
 
-def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -> npt.NDArray[np.bool_]:
-    """Look for spans that overlap or leave the file; returns which lie in it."""
+def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -> Mask:
+    """Look for spans that overlap or leave the file; returns which do neither."""
     fps, name = subject.info.fps, file.path.name
     begin = spans.start * fps
     end = begin + spans.length
@@ -167,15 +171,15 @@ def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -
     elif not beyond.any() and file.num_frames > spans.length.sum() and subject.chosen is None:
         rest = file.num_frames - int(spans.length.sum())
         subject.tally.add(UNUSED, camera, f"{rest} of {file.num_frames} frames of {name} are in no episode")
-    return ~beyond
+    is_sound = ~beyond
+    is_sound[overlaps] = is_sound[overlaps + 1] = False
+    return is_sound
 
 
-def _check_grid(
-    subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_inside: npt.NDArray[np.bool_]
-) -> None:
+def _check_grid(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_inside: Mask) -> Mask:
+    """Look whether a frame is shown at each span's start; returns where."""
     shown = file.index.seconds[file.index.nearest(spans.start)]
-    beside = np.where(is_inside, np.abs(shown - spans.start), 0.0)
-    wrong = beside > TOLERANCE_SECONDS
+    wrong = is_inside & (np.abs(shown - spans.start) > TOLERANCE_SECONDS)
     if wrong.any() and file.is_regular:
         at = int(np.argmax(wrong))
         detail = (
@@ -183,16 +187,18 @@ def _check_grid(
             f"{file.path.name} is shown at {shown[at]:.9g} s (tolerance {TOLERANCE_SECONDS:g} s)"
         )
         subject.tally.add(OFF_GRID, camera, detail, spans.number[wrong])
+    return ~wrong
 
 
-def _check_beginnings(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -> None:
+def _check_beginnings(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
     """Look whether each episode can be decoded without the one before it."""
-    frames = file.index.nearest(spans.start)
-    no_key = [at for at, frame in enumerate(frames.tolist()) if not file.begins_run(frame)]
+    frames = file.index.nearest(spans.start).tolist()
+    places = np.flatnonzero(is_sound).tolist()
+    no_key = [at for at in places if not file.begins_run(frames[at])]
     if no_key:
         detail = f"episode {spans.number[no_key[0]]} does not begin with a key frame of {file.path.name}"
         subject.tally.add(NO_KEY, camera, detail, spans.number[no_key])
-    is_open = [at for at, frame in enumerate(frames.tolist()) if at not in no_key and file.needs_before(frame)]
+    is_open = [at for at in places if at not in no_key and file.needs_before(frames[at])]
     if is_open:
         detail = f"episode {spans.number[is_open[0]]} begins in an open group of pictures of {file.path.name}"
         subject.tally.add(OPEN_GROUP, camera, detail, spans.number[is_open])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.lerobot.audit_columns import SHAPE, problems_of
 from stepwell.lerobot.audit_images import check_first_images
 from stepwell.lerobot.audit_info import problem_of
 from stepwell.lerobot.audit_pieces import Pieces, episode_cuts, pieces_of
-from stepwell.lerobot.audit_rows import DataFile, read_data_files
+from stepwell.lerobot.audit_rows import UNREADABLE, DataFile, read_data_files
 from stepwell.lerobot.audit_statistics import StoredStatistics, check_statistics
 from stepwell.lerobot.audit_subject import Subject
 from stepwell.lerobot.audit_values import ColumnFacts, is_action
 from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
+from stepwell.store.feature_statistics import FeatureStatistics
 
 __all__ = ["RowsSeen", "walk_rows"]
 
@@ -26,14 +31,14 @@ class RowsSeen:
     Args:
         pieces: of the index columns.
         facts: by numeric feature.
-        sums: statistics of the numeric features.
+        sums: statistics of the numeric features, without those of which some rows could not be read.
         unread: data files that are there and could not be read.
         num_rows: of the others.
     """
 
     pieces: Pieces
     facts: dict[str, ColumnFacts]
-    sums: StatisticsSum
+    sums: dict[str, FeatureStatistics]
     unread: set[str]
     num_rows: int
 
@@ -45,19 +50,22 @@ class _Walk:
     facts: dict[str, ColumnFacts] = field(default_factory=dict)
     sums: StatisticsSum = field(default_factory=StatisticsSum)
     parts: list[Pieces] = field(default_factory=list)
+    partial: set[str] = field(default_factory=set)
     num_pieces: int = 0
 
-    def see(self, data: DataFile, pieces: Pieces) -> None:
-        """Take in the numeric columns of a file."""
+    def see(self, data: DataFile, cuts: npt.NDArray[np.int64]) -> bool:
+        """Look at a file; returns whether its rows were understood."""
+        subject, wrong = self.subject, set()
+        for rule, name, problem in problems_of(data.file.schema_arrow, subject.info):
+            subject.tally.add(rule, name, problem, data.episodes)
+            wrong.add(name)
+        check_first_images(subject, data)
+        pieces = pieces_of(data, subject, cuts)
+        if pieces is None:
+            return not data.num_rows
         found = {}
-        for name, feature in self.subject.info.features.items():
-            if feature.is_camera or feature.is_text:
-                continue
-            try:
-                values = data.numbers(name, self.subject.info)
-            except FormatError as error:
-                self.subject.tally.add(SHAPE, name, problem_of(error), data.episodes)
-                continue
+        for name, feature in subject.info.features.items():
+            values = None if feature.is_camera or feature.is_text else self._numbers(data, name, name in wrong)
             if values is not None:
                 facts = self.facts.setdefault(name, ColumnFacts())
                 facts.see(values, pieces, self.num_pieces, of_action=is_action(name))
@@ -68,7 +76,22 @@ class _Walk:
         self.num_pieces += len(pieces)
         for number in data.episodes.tolist():
             if number in self.said.by_episode:
-                check_statistics(self.subject, self.said.by_episode[number], found, number)
+                check_statistics(subject, self.said.by_episode[number], found, number)
+        return True
+
+    def _numbers(self, data: DataFile, name: str, is_told: bool) -> npt.NDArray[Any] | None:
+        """Return a numeric column; None where it is missing or is none, which is told unless it was."""
+        rule = SHAPE
+        try:
+            return data.numbers(name, self.subject.info)
+        except FormatError as error:
+            rule, problem = UNREADABLE, problem_of(error)
+        except ValueError as error:
+            problem = str(error)
+        self.partial.add(name)
+        if not is_told:
+            self.subject.tally.add(rule, name, problem, data.episodes)
+        return None
 
 
 def walk_rows(subject: Subject, paths: Sequence[str], said: StoredStatistics, advance: Callable[[], None]) -> RowsSeen:
@@ -83,13 +106,11 @@ def walk_rows(subject: Subject, paths: Sequence[str], said: StoredStatistics, ad
     walk, cuts, unread, num_rows = _Walk(subject, said), episode_cuts(subject), set(paths), 0
     for data in read_data_files(subject, paths):
         num_rows += data.num_rows
-        for rule, name, problem in problems_of(data.file.schema_arrow, subject.info):
-            subject.tally.add(rule, name, problem, data.episodes)
-        check_first_images(subject, data)
-        pieces = pieces_of(data, subject, cuts)
-        if pieces is not None:
-            walk.see(data, pieces)
-        if pieces is not None or not data.num_rows:
-            unread.discard(data.path)
+        try:
+            if walk.see(data, cuts):
+                unread.discard(data.path)
+        except Exception as error:  # garbage on the disk may raise anything
+            subject.tally.skip(f"{data.path}: {type(error).__name__}: {error}")
         advance()
-    return RowsSeen(Pieces.joined(walk.parts), walk.facts, walk.sums, unread, num_rows)
+    sums = {name: found for name, found in walk.sums.result().items() if name not in walk.partial}
+    return RowsSeen(Pieces.joined(walk.parts), walk.facts, sums, unread, num_rows)

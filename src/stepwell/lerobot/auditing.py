@@ -162,7 +162,7 @@ class _Audit:
         if whole is not None and (seen.unread or not (places.length > 0).all()):
             subject.tally.skip("statistics: not all rows could be read")
         elif whole is not None:
-            self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums.result()))
+            self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums))
 
     def _check_cameras(self) -> None:
         """Judge the statistics of cameras by themselves."""

@@ -27,6 +27,7 @@ from stepwell.lerobot.meta_files import (
     open_parquet,
     read_columns,
     read_json_lines,
+    said,
     whole_number,
 )
 
@@ -149,7 +150,7 @@ def _text_lists(column: Any, path: Path) -> list[tuple[str, ...]]:
         codes = lists.flatten().dictionary_encode()
         words = codes.dictionary.to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: column 'tasks' is not lists of texts: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path}: column 'tasks' is not lists of texts: {said(error)}. {WHAT_TO_DO}") from error
     if codes.null_count:
         raise FormatError(f"{path}: column 'tasks' lacks {codes.null_count} texts. {WHAT_TO_DO}")
     flat = [words[code] for code in codes.indices.to_pylist()]

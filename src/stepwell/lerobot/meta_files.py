@@ -36,7 +36,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is not JSON: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}, line {number} is not JSON: {error}. {WHAT_TO_DO}") from error
+            raise FormatError(f"{path}, line {number} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
         if not isinstance(record, dict):
             raise FormatError(f"{path}, line {number} is a JSON {type(record).__name__}. Allowed: an object.")
         records.append(record)
@@ -88,7 +88,7 @@ def open_parquet(path: Path) -> Any:
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except _parquet_errors() as error:
-        raise FormatError(f"{path} is not a parquet file, or an unfinished one: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path} is not a parquet file, or an unfinished one: {said(error)}. {WHAT_TO_DO}") from error
 
 
 def read_columns(file: Any, path: Path, names: Sequence[str]) -> Any:
@@ -103,7 +103,7 @@ def read_columns(file: Any, path: Path, names: Sequence[str]) -> Any:
     try:
         return file.read(columns=list(names), use_threads=False)
     except _parquet_errors() as error:
-        raise FormatError(f"{path} cannot be read: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path} cannot be read: {said(error)}. {WHAT_TO_DO}") from error
 
 
 def number_column(table: Any, name: str, dtype: npt.DTypeLike, path: Path) -> npt.NDArray[Any]:
@@ -120,7 +120,13 @@ def number_column(table: Any, name: str, dtype: npt.DTypeLike, path: Path) -> np
             raise ValueError(f"{column.null_count} of {len(column)} values are missing")
         return np.asarray(column.cast(pa.from_numpy_dtype(np.dtype(dtype))).to_numpy())
     except _parquet_errors() as error:
-        raise FormatError(f"{path}: column {name!r} is not {np.dtype(dtype)}: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path}: column {name!r} is not {np.dtype(dtype)}: {said(error)}. {WHAT_TO_DO}") from error
+
+
+def said(error: Exception) -> str:
+    """Return the first line of a message, without its full stop: for a sentence that goes on."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(". ") if lines else type(error).__name__
 
 
 def _short(record: Mapping[str, Any]) -> str:
@@ -134,7 +140,7 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} cannot be read: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path} cannot be read: {said(error)}. {WHAT_TO_DO}") from error
 
 
 def _parquet_errors() -> tuple[type[Exception], ...]:

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.lerobot.episode_tables import episode_paths
 from stepwell.lerobot.info import DatasetInfo
-from stepwell.lerobot.meta_files import WHAT_TO_DO, open_parquet, read_columns, read_json, read_json_lines, whole_number
+from stepwell.lerobot.meta_files import (
+    WHAT_TO_DO,
+    open_parquet,
+    read_columns,
+    read_json,
+    read_json_lines,
+    said,
+    whole_number,
+)
 
 __all__ = ["EPISODES_STATS_LINES", "STATS_PATH", "EpisodeStatistics", "Statistics", "merged", "read_statistics"]
 
@@ -67,15 +75,17 @@ def _merged_feature(name: str, parts: Sequence[dict[str, npt.NDArray[np.float64]
     try:
         low, high, mean, std, counts = (np.stack([part[key] for part in parts]) for key in MERGED)
         weights = counts.reshape(len(parts), *[1] * (mean.ndim - 1))
-        total = weights.sum()
-        whole = (mean * weights).sum(0) / total
-        variance = ((std**2 + (mean - whole) ** 2) * weights).sum(0) / total
+        # features with infinities have no mean, and that is what is said
+        with np.errstate(all="ignore"):
+            whole = (mean * weights).sum(0) / weights.sum()
+            variance = ((std**2 + (mean - whole) ** 2) * weights).sum(0) / weights.sum()
+            deviation = np.sqrt(variance)
     except (KeyError, ValueError) as error:
         raise FormatError(
-            f"{EPISODES_STATS_LINES}: the statistics of {name!r} cannot be merged ({error}). Allowed: "
+            f"{EPISODES_STATS_LINES}: the statistics of {name!r} cannot be merged ({said(error)}). Allowed: "
             f"{', '.join(MERGED)} of one shape, the count of shape [1]. {WHAT_TO_DO}"
         ) from error
-    return dict(zip(MERGED, (low.min(0), high.max(0), whole, np.sqrt(variance), counts.sum(0)), strict=True))
+    return dict(zip(MERGED, (low.min(0), high.max(0), whole, deviation, counts.sum(0)), strict=True))
 
 
 def _parsed(raw: Any, where: str) -> Statistics:
@@ -92,7 +102,7 @@ def _array(value: Any, where: str) -> npt.NDArray[np.float64]:
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"{where} is not an array of numbers: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{where} is not an array of numbers: {said(error)}. {WHAT_TO_DO}") from error
 
 
 class EpisodeStatistics:

@@ -14,6 +14,7 @@ from stepwell.lerobot.meta_files import (
     open_parquet,
     read_columns,
     read_json_lines,
+    said,
     whole_number,
 )
 
@@ -62,7 +63,7 @@ def _read_table(path: Path) -> list[tuple[int, Any]]:
     try:
         texts = table.column(name).to_pylist()
     except ValueError as error:
-        raise FormatError(f"{path}: column {name!r} is not text: {error}. {WHAT_TO_DO}") from error
+        raise FormatError(f"{path}: column {name!r} is not text: {said(error)}. {WHAT_TO_DO}") from error
     return list(zip(number_column(table, INDEX, "int64", path).tolist(), texts, strict=True))
 
 

@@ -60,15 +60,15 @@ class FetchedFiles:
                 if path not in known and not path.is_dir() and not _is_hidden(path.relative_to(self._directory)):
                     _let_go(path)
 
-    def need(self, episode: int) -> None:
-        """Return when the files of an episode are there."""
-        for name in self._files_of.get(episode, ()):
-            path = self._directory / name
+    def need(self, name: str) -> None:
+        """Return when a file is there."""
+        path = self._directory / name
+        if path.exists():
+            return
+        with self._locked(name):
             if not path.exists():
-                with self._locked(name):
-                    if not path.exists():
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                        self._fetch(name, self._directory)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fetch(name, self._directory)
 
     def done(self, episodes: Ints) -> None:
         """Let go of the files that no other episode will need."""

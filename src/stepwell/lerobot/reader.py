@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -119,7 +119,7 @@ class LeRobotReader(Reader):
 
     def __getitem__(self, index: int) -> EpisodeData:
         place = int(self._dataset.selected[index])
-        self._fetch(index)
+        self._fetch(self._names(index))
         rows, number = self._rows_of(place)
         edges = np.cumsum([0, *rows.lengths])
         part = slice(int(edges[number]), int(edges[number + 1]))
@@ -180,23 +180,27 @@ class LeRobotReader(Reader):
             self._dataset = replace(self._dataset, root=self.scratch)
         return self._fetched
 
-    def _names(self, index: int) -> list[str]:
+    def _names(self, index: int, *, videos: bool = True) -> list[str]:
         """Return the names of the files that hold an episode."""
-        return needed_files(replace(self._dataset, selected=self._dataset.selected[index : index + 1]))
+        if self._snapshot is None:
+            return []
+        return needed_files(replace(self._dataset, selected=self._dataset.selected[index : index + 1]), videos=videos)
 
-    def _fetch(self, index: int) -> None:
+    def _fetch(self, names: Iterable[str]) -> None:
         files = self._scratch_files()
         if files is not None:
-            files.need(index)
+            for name in names:
+                files.need(name)
         elif self._snapshot is not None:
-            self._snapshot.fetch(self._names(index), progress=False)
+            self._snapshot.fetch(names, progress=False)
 
     def _codecs(self) -> Mapping[str, FileCodec]:
         """Return by camera what reads the pictures where they are."""
         if not self._cameras:
             if self._dataset.info.image_keys:
                 # what the pictures are, the first one says
-                self._fetch(int(np.argmax(self._dataset.episodes.length[self._dataset.selected] > 0)))
+                first = int(np.argmax(self._dataset.episodes.length[self._dataset.selected] > 0))
+                self._fetch(self._names(first, videos=False))
             for name, feature in mapped_schema(self._dataset, self._tolerance).items():
                 if self._dataset.info.features[name].is_camera:
                     codec = make_codec(feature)

@@ -27,6 +27,11 @@ from .recordings import FEATURES, TASKS, VIDEO_FEATURES, add_frames, check_episo
 pytest.importorskip("pyarrow")
 
 
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 def create(root: Path, features: Any = FEATURES, **options: Any) -> LeRobotRecorder:
     return LeRobotRecorder.create(root, fps=10, features=features, output="v3.0", **{"sync": "none", **options})
 

@@ -124,6 +124,23 @@ def test_a_dataset_below_lerobots_home_is_found_by_its_name(tmp_path: Path, monk
     assert "action" not in LeRobotDataset("me/tiny", ignore=["action"])[0]
 
 
+def test_subtasks_are_looked_up_where_a_dataset_has_them(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    root = tiny_lerobot(tmp_path / "tiny", lengths=(3,), cameras={})
+    (data,) = root.rglob("data/**/*.parquet")
+    rows = parquet.read_table(data)
+    parquet.write_table(rows.append_column("subtask_index", pyarrow.array([0, 1, 1])), data)
+    info = json.loads((root / "meta" / "info.json").read_text())
+    info["features"]["subtask_index"] = {"dtype": "int64", "shape": [1], "names": None}
+    (root / "meta" / "info.json").write_text(json.dumps(info))
+    table = pyarrow.table({"subtask_index": [0, 1], "subtask": ["reach", "grasp"]})
+    parquet.write_table(table, root / "meta" / "subtasks.parquet")
+    dataset = LeRobotDataset(root, delta_timestamps={"subtask_index": [-0.1, 0.0]})
+    assert [item["subtask"] for item in dataset.__getitems__(range(3))] == ["reach", "grasp", "grasp"]
+    assert list(dataset[0])[-2:] == ["task", "subtask"]
+    assert dataset[2]["subtask_index"].tolist() == [1, 1]
+
+
 def test_an_address_names_the_directory_and_its_episodes(tmp_path: Path) -> None:
     root = tiny_lerobot(tmp_path / "tiny", lengths=(3, 4, 2), cameras={})
     dataset = LeRobotDataset(f"lerobot://{root}?episodes=1:3")

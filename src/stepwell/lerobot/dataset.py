@@ -35,6 +35,7 @@ IGNORED = frozenset(
         "camera_encoder",
         "camera_encoder_config",
         "depth_encoder",
+        "depth_output_unit",
         "encoder_queue_maxsize",
         "encoder_threads",
         "force_cache_sync",
@@ -45,6 +46,7 @@ IGNORED = frozenset(
         "streaming_encoding",
         "vcodec",
         "video_backend",
+        "video_decoder_cache_size",
         "video_encoder",
     }
 )

@@ -46,8 +46,8 @@ __all__ = [
 Images = Literal["float32", "uint8", "uint8_view"]
 Transforms = tuple[Callable[..., Any], ...]
 DATASET_INDEX = "dataset_index"
-# the item's own task_index, where a window of it was asked for
-OWN_TASK = "task_index of the item"
+# of the key of an item's own index, where a window of it was asked for
+OWN = " of the item"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
 
@@ -137,6 +137,7 @@ class ItemFormat:
         keys: of an item, in order; ``task`` follows, the text of ``task_index`` or of a feature of that name.
         texts: those of them that are strings.
         tasks: by ``task_index``, of each dataset; a field ``dataset_index`` says which, where there are several.
+        subtasks: by ``subtask_index``, of datasets that have them.
 
     Notes:
         An immutable value: picklable, for any number of threads.
@@ -148,6 +149,7 @@ class ItemFormat:
     keys: tuple[str, ...]
     texts: frozenset[str]
     tasks: tuple[tuple[str, ...], ...]
+    subtasks: tuple[str, ...] | None = None
 
     def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return a batch in the order of an item, with its tasks; strings as lists.
@@ -157,20 +159,34 @@ class ItemFormat:
         """
         batch = {key: values[key].tolist() if key in self.texts else values[key] for key in self.keys}
         batch["task"] = batch.pop("task") if "task" in self.texts else self._tasks_of(values)
+        if self.subtasks is not None:
+            batch["subtask"] = _looked_up("subtask_index", [self.subtasks], _own(values, "subtask_index"))
         if DATASET_INDEX in self.fields:
             batch[DATASET_INDEX] = values[DATASET_INDEX]
         return batch
 
     def _tasks_of(self, values: dict[str, Any]) -> list[str]:
-        numbers = values[OWN_TASK if OWN_TASK in self.fields else "task_index"].tolist()
-        datasets = values[DATASET_INDEX].tolist() if DATASET_INDEX in self.fields else [0] * len(numbers)
-        try:
-            return [self.tasks[k][i] for k, i in zip(datasets, numbers, strict=True)]
-        except IndexError:
-            raise FormatError(
-                f"task_index {max(numbers)}, and the dataset has {min(map(len, self.tasks))} tasks: its table of tasks "
-                "is cut short. Write the dataset again, or select other episodes."
-            ) from None
+        datasets = values[DATASET_INDEX].tolist() if DATASET_INDEX in self.fields else None
+        return _looked_up("task_index", self.tasks, _own(values, "task_index"), datasets)
+
+
+def _own(values: dict[str, Any], name: str) -> list[int]:
+    """Return an index of each item's own row, where a window of it was asked for, too."""
+    found: list[int] = values.get(f"{name}{OWN}", values[name]).tolist()
+    return found
+
+
+def _looked_up(
+    name: str, tables: Sequence[tuple[str, ...]], numbers: list[int], datasets: list[int] | None = None
+) -> list[str]:
+    """Return texts by number, of one table or of each dataset's own."""
+    try:
+        return [tables[k][i] for k, i in zip(datasets or [0] * len(numbers), numbers, strict=True)]
+    except IndexError:
+        raise FormatError(
+            f"{name} {max(numbers)}, and the dataset has {min(map(len, tables))} texts for it: its table is cut short. "
+            "Write the dataset again, or select other episodes."
+        ) from None
 
 
 def delta_steps(
@@ -233,12 +249,13 @@ def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images:
         fields[name] = Field(
             source, offsets, transform=(*made, *_transforms(features[name], schema.get(name), offsets, images))
         )
-    if "task_index" in steps:
-        source, made = derived.get("task_index", ("task_index", ()))
-        fields[OWN_TASK] = Field(source, transform=made)
+    for name in {"task_index", "subtask_index"} & set(steps):
+        source, made = derived.get(name, (name, ()))
+        fields[f"{name}{OWN}"] = Field(source, transform=made)
     masks = tuple(f"{key}_is_pad" for key in steps)
     texts = frozenset(name for name in order if features[name]["dtype"] == "string")
-    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,))
+    subtasks = None if meta.subtasks is None else tuple(meta.subtasks.index)
+    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks)
 
 
 def _transforms(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepwell.errors import FeatureNotFoundError, WindowError
+from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.lerobot.info import INDEX_FEATURES
 from stepwell.lerobot.tasks import episode_tasks, tasks_of
 from stepwell.schema import Feature
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info"]
 
+SUBTASKS = "meta/subtasks.parquet"
 INDEX_DTYPES = {"timestamp": "float32"}
 
 
@@ -171,6 +172,16 @@ class DatasetMeta:
         return TaskRows(self._tasks)
 
     @cached_property
+    def subtasks(self) -> TaskRows | None:
+        """The subtasks by subtask_index, of datasets that have them.
+
+        Raises:
+            FormatError: their table is not as the format says.
+        """
+        path = None if self.root is None else self.root / SUBTASKS
+        return TaskRows(_subtasks(path)) if path and "subtask_index" in self.features and path.exists() else None
+
+    @cached_property
     def _metadata(self) -> Metadata | None:
         """What the directory's files say; None for a store that is no dataset's."""
         if self.root is None:
@@ -298,6 +309,18 @@ def _described(feature: Feature) -> dict[str, Any]:
 
 def _index_entry(name: str) -> dict[str, Any]:
     return {"dtype": INDEX_DTYPES.get(name, "int64"), "shape": [1], "names": None}
+
+
+def _subtasks(path: Path) -> list[str]:
+    """Return the texts of a table that pandas wrote with the texts as its index."""
+    from stepwell.lerobot.meta_files import open_parquet, read_columns
+
+    with open_parquet(path) as file:
+        others = [name for name in file.schema_arrow.names if name != "subtask_index"]
+        if not others:
+            raise FormatError(f"{path} has no column of texts. Write the dataset again.")
+        texts: list[str] = read_columns(file, path, others[-1:]).column(0).to_pylist()
+    return texts
 
 
 def _store_columns(store: Store) -> dict[str, Sequence[Any]]:

@@ -274,6 +274,7 @@ class MultiLeRobotDataset:
             keys=tuple(key for key in first.keys if key not in left_out),
             texts=first.texts - self.disabled_features,
             tasks=tuple(made.tasks[0] for made in formats),
+            subtasks=None,
         )
 
 

@@ -10,8 +10,8 @@ import pytest
 from stepwell.cli.environment import describe_environment
 from stepwell.cli.main import main, make_parser
 
-VERBS = ("demo", "info", "ls", "show", "verify", "convert", "bench", "env")
-READING = ("info", "ls", "show", "verify", "convert", "bench", "env")
+VERBS = ("demo", "info", "ls", "show", "verify", "convert", "export", "bench", "env")
+READING = ("info", "ls", "show", "verify", "convert", "export", "bench", "env")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -46,6 +46,9 @@ def test_every_verb_that_reads_takes_json(verb: str, capsys: pytest.CaptureFixtu
         ["ls", "x.well", "--last", "0"],
         ["demo", "--image", "gif"],
         ["convert", "a.well"],
+        ["export", "a.well"],
+        ["export", "a.well", "b", "--version", "v2.0"],
+        ["export", "a.well", "b", "--rename", "action"],
         ["convert", "a.well", "--codec", "image=jpeg"],
         ["convert", "a.well", "b.well", "--codec", "=jpeg"],
         ["convert", "a.well", "b.well", "--codec", "image="],

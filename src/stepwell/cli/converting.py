@@ -20,7 +20,7 @@ from stepwell.store import open
 from stepwell.store.counting import counted
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 
-__all__ = ["run_convert"]
+__all__ = ["check_episodes", "run_convert"]
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def _convert(arguments: argparse.Namespace) -> Any:
     with open(arguments.source) as store:
         if store.schema is None:
             raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
-        _check_episodes(len(store), str(store.path), arguments.episodes)
+        check_episodes(len(store), str(store.path), arguments.episodes)
         return convert(
             store,
             arguments.target,
@@ -62,7 +62,7 @@ def _import(arguments: argparse.Namespace) -> Any:
 
     with _told_how_to_go_on(arguments.target):
         reader = open_reader(arguments.source, arguments.reader, options)
-        _check_episodes(len(reader), str(arguments.source), arguments.episodes)
+        check_episodes(len(reader), str(arguments.source), arguments.episodes)
         return import_dataset(
             reader, arguments.target, codecs=codecs, episodes=arguments.episodes, workers=arguments.workers
         )
@@ -82,7 +82,7 @@ def _told_how_to_go_on(target: Path) -> Iterator[None]:
         raise
 
 
-def _check_episodes(count: int, where: str, episodes: slice | None) -> None:
+def check_episodes(count: int, where: str, episodes: slice | None) -> None:
     """Raise EpisodeNotFoundError for a range that reaches past the episodes, or holds none."""
     if episodes is None or not count:
         return

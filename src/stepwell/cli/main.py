@@ -40,7 +40,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for add_verb in (_add_demo, _add_info, _add_ls, _add_show, _add_verify, _add_convert, _add_bench, _add_env):
+    for add_verb in (
+        _add_demo,
+        _add_info,
+        _add_ls,
+        _add_show,
+        _add_verify,
+        _add_convert,
+        _add_export,
+        _add_bench,
+        _add_env,
+    ):
         add_verb(verbs)
     return parser
 
@@ -59,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stepwell {__version__}")
         return EXIT_OK
     if arguments.verb is None:
-        parser.error("a verb is needed: demo, info, ls, show, verify, convert, bench or env. See stepwell --help")
+        parser.error(
+            "a verb is needed: demo, info, ls, show, verify, convert, export, bench or env. See stepwell --help"
+        )
     try:
         return _run(arguments)
     except StepwellError as error:
@@ -160,6 +172,13 @@ def _name_and_codec(text: str) -> tuple[str, str]:
     if (equals and not name) or not codec:
         raise argparse.ArgumentTypeError(f"{text!r} is not CODEC or FEATURE=CODEC, e.g. jpeg or front=jpeg")
     return name, codec
+
+
+def _name_and_name(text: str) -> tuple[str, str]:
+    name, _, new = text.partition("=")
+    if not name or not new:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NEW, e.g. camera=observation.images.front")
+    return name, new
 
 
 def _option_of_feature(text: str) -> tuple[str, str, str]:
@@ -328,6 +347,51 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
     parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
+    _add_json(parser)
+    _add_import(parser)
+
+
+def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        verbs,
+        "exporting:run_export",
+        "export",
+        "write a store as a LeRobot dataset",
+        "  stepwell export pusht.well pusht --task 'Push the T to the goal'\n"
+        "  stepwell export pusht.well pusht-v21 --version v2.1 --cameras image --episodes 0:100\n"
+        "  stepwell export today.well pusht --append\n"
+        "  stepwell export arm.well arm --feature camera --feature action --rename camera=observation.images.front",
+    )
+    parser.add_argument("source", type=_place, metavar="STORE", help="directory of the store, or lerobot://...")
+    parser.add_argument("target", type=Path, metavar="DST", help="directory of the dataset; must not be there")
+    parser.add_argument(
+        "--version",
+        dest="format_version",
+        choices=("v3.0", "v2.1"),
+        default="v3.0",
+        help="of LeRobot's format, default: v3.0",
+    )
+    parser.add_argument("--task", metavar="TEXT", help="of all steps, default: what the store says")
+    parser.add_argument(
+        "--cameras",
+        choices=("auto", "image", "video"),
+        default="auto",
+        help="how they are stored; auto, the default: PNG and JPEG as images, others as video",
+    )
+    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
+    parser.add_argument(
+        "--feature", action="append", default=[], metavar="NAME", help="only these; may be repeated, default: all"
+    )
+    parser.add_argument(
+        "--rename",
+        action="append",
+        default=[],
+        type=_name_and_name,
+        metavar="NAME=NEW",
+        help="a feature's name in the dataset; may be repeated",
+    )
+    parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
+    parser.add_argument("--workers", type=_threads, metavar="N", help="threads that encode, default: one a processor")
     _add_json(parser)
     _add_import(parser)
 

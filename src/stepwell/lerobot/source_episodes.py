@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import SchemaError, StoreBusyError
+from stepwell.formats.opening import open
 from stepwell.schema import Feature, Schema
-from stepwell.store import Segment, Store, open
+from stepwell.store import Segment, Store
 from stepwell.windows import View
 
 __all__ = ["SourceEpisode", "as_view", "episodes_of", "schema_of"]

@@ -154,6 +154,26 @@ def test_a_store_pickles_and_verifies(tiny: Path) -> None:
     assert store.statistics(names=["action"])["action"].mean.shape == (2,)
 
 
+def test_training_goes_on_with_a_copy_of_the_dataset_elsewhere(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "copy")
+    stores = [open_in_place(tiny), open_in_place(tmp_path / "copy", cache=tmp_path / "other")]
+    loaders = [stepwell.Loader(store, {"index": "index"}, batch_size=4, order="random", threads=0) for store in stores]
+    batches = iter(loaders[0])
+    next(batches)
+    loaders[1].load_state_dict(loaders[0].state_dict())
+    assert next(batches)["index"].tolist() == next(iter(loaders[1]))["index"].tolist()
+    assert open_in_place(tiny, episodes=[1]).uuid != stores[0].uuid
+
+
+def test_the_table_tells_no_ratio_of_references(tmp_path: Path) -> None:
+    info = open_in_place(tiny_lerobot(tmp_path / "tiny", cameras=CAMERAS)).info()
+    for row in info.features:
+        if row.name in CAMERAS:
+            assert (row.ratio, row.step_bytes) == (None, None)
+    assert info.name.startswith("tiny-")
+    assert info.ratio is None
+
+
 # through loaders
 
 

@@ -6,8 +6,8 @@
       lerobot/
         pusht-5e884898da28/                  name and hash of the dataset's directory
           lock                               held by who builds; others wait
-          9f86d081884c7d65-2c26b46b.well     a store: digests of the dataset's files, and of what was asked for
-          .9f86....well.7f3a91bc.partial     being built
+          pusht-9f86d081884c7d65-2c26b46b.well     a store: digests of the files, and of what was asked for
+          .pusht-9f86....well.7f3a91bc.partial     being built
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ FORMAT = 1
 DIGITS = 16
 OPTION_DIGITS = 8
 ROOT_DIGITS = 12
+MAX_NAME = 64
 SUFFIX = ".well"
 LOCK = "lock"
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
@@ -79,10 +80,10 @@ class CachedStore:
     """
 
     def __init__(self, root: str, name: str, files: str, options: Any, cache: Path) -> None:
-        told = f"{NO_NAME.sub('-', name)[:64]}-{_digest(root, ROOT_DIGITS)}"
-        self._folder = cache / "lerobot" / told
-        self._files = files
-        self.path = self._folder / f"{files}-{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
+        told = NO_NAME.sub("-", name)[:MAX_NAME].strip("-.") or "dataset"
+        self._folder = cache / "lerobot" / f"{told}-{_digest(root, ROOT_DIGITS)}"
+        self._current = f"{told}-{files}-"
+        self.path = self._folder / f"{self._current}{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
 
     def open(self, build: Callable[[Path], None]) -> Store:
         """Return the store, open for reading; it is built first where it is not there.
@@ -131,7 +132,7 @@ class CachedStore:
     def _remove_stale(self) -> None:
         """Remove stores of the dataset as it was before, unless they are in use."""
         for entry in list(self._folder.iterdir()):
-            if entry.name.endswith(SUFFIX) and not entry.name.startswith((f"{self._files}-", ".")):
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith((self._current, ".")):
                 _remove_unused(entry)
 
 

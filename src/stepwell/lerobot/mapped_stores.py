@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -62,7 +64,18 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
     schema = mapped_schema(metadata, tolerance)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
-        write_store(path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": told})
+        write_store(path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": told}, uuid=_identity(metadata))
+
+
+def _identity(metadata: Metadata) -> str:
+    """Return the same for the same episodes of a dataset wherever they lie: training goes on on another machine."""
+    records, places = metadata.episodes, metadata.selected
+    found = hashlib.blake2b(json.dumps(metadata.info.raw, sort_keys=True).encode(), digest_size=16)
+    for numbers in (records.index[places], records.first[places], records.stop[places]):
+        found.update(numbers.tobytes())
+    for path in metadata.data_files(places):
+        found.update(path.stat().st_size.to_bytes(8, "little") if path.exists() else b"")
+    return found.hexdigest()
 
 
 def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:

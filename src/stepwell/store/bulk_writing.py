@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,7 @@ def write_store(
     *,
     fps: float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    uuid: str | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> None:
     """Write a new store; it appears whole, at the end, or not at all.
@@ -84,6 +85,7 @@ def write_store(
         blocks: whole episodes, in order; one block is in memory at a time.
         fps: steps a second, or None.
         metadata: of the store, JSON types.
+        uuid: its identity, 32 hexadecimal digits: loader states of one store fit another of the same. Default random.
         segment_bytes: a new segment is begun after the first block beyond this size.
 
     Raises:
@@ -100,6 +102,7 @@ def write_store(
         [[0.0, 1.0], [2.0]]
     """
     record = StoreRecord(schema=schema, fps=fps, metadata=dict(metadata or {}), segment_bytes=segment_bytes)
+    record = record if uuid is None else replace(record, uuid=uuid)
     with built_store(path) as target:
         segment: _Segment | None = None
         ordinal = 0

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import codec_class
+from stepwell.codecs import SequentialCodec, codec_class
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
@@ -216,12 +217,15 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     stored = sum(_stored_bytes(segment, name, feature) for segment in store.segments)
     num_rows = sum(segment.num_rows for segment in store.segments)
     raw: int | None = None
-    if not feature.is_ragged:
+    # references say nothing of how large what they refer to is
+    is_reference = _is_a(feature, FileCodec)
+    if not feature.is_ragged and not is_reference:
         raw = num_rows * feature.row_bytes
     elif feature.codec == "raw":
         raw = stored
     dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
-    step_bytes = stored / num_rows if num_rows and _is_sequential(feature) else None
+    is_run = _is_a(feature, SequentialCodec) and not is_reference
+    step_bytes = stored / num_rows if num_rows and is_run else None
     return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes)
 
 
@@ -229,11 +233,11 @@ def _capacity(capacity: Capacity) -> str:
     return str(capacity) if capacity.unit == "steps" else human_bytes(capacity.amount)
 
 
-def _is_sequential(feature: Feature) -> bool:
+def _is_a(feature: Feature, kind: type[Any]) -> bool:
     if feature.is_raw:
         return False
     try:
-        return codec_class(feature).is_sequential
+        return issubclass(codec_class(feature), kind)
     except StepwellError:
         # a codec that this process does not have
         return False

@@ -2,45 +2,46 @@
 
 ::
 
-    meta/    --> info, tasks, table of episodes       audit_info, audit_episodes, audit_meta
-    data/    --> types and shapes of the columns      audit_rows, audit_walk, audit_columns
-             --> pieces of the index columns          audit_pieces, audit_places (whose rows they are), audit_tables
-             --> numeric columns                      audit_values (NaN, constants), audit_statistics
-    videos/  --> the index of each mp4                audit_video_files, audit_videos (spans of the episodes)
-    deep     --> every picture decoded                audit_pictures, audit_images, audit_frames, audit_cameras
+    meta/    --> info, tasks, table of episodes --+
+    data/    --> a file at a time ----------------+--> checks --> findings --> report
+    videos/  --> the index of each mp4 file ------+
+    deep     --> every picture, decoded ----------+
 
-Nothing is changed, nothing is trusted, and no check ends the others.
+The checks are in `stepwell.lerobot.audits`. Nothing is changed, nothing is trusted, and no check ends the others.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
-from stepwell.lerobot.audit_episodes import read_episodes, read_tasks
-from stepwell.lerobot.audit_info import read_info
-from stepwell.lerobot.audit_meta import check_episode_order, check_task_order, check_totals
-from stepwell.lerobot.audit_pictures import check_pictures
-from stepwell.lerobot.audit_places import Places, find_places
-from stepwell.lerobot.audit_reports import AuditReport, Finding, Tally
-from stepwell.lerobot.audit_rows import data_paths
-from stepwell.lerobot.audit_statistics import (
+from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError
+from stepwell.lerobot.audits.episodes import read_episodes, read_tasks
+from stepwell.lerobot.audits.info import read_info
+from stepwell.lerobot.audits.meta import check_episode_order, check_task_order, check_totals
+from stepwell.lerobot.audits.pictures import check_pictures
+from stepwell.lerobot.audits.places import Places, find_places
+from stepwell.lerobot.audits.reports import AuditReport, Finding, Tally
+from stepwell.lerobot.audits.rows import data_paths
+from stepwell.lerobot.audits.statistics import (
     StoredStatistics,
     check_camera_statistics,
     check_statistics,
     read_statistics,
 )
-from stepwell.lerobot.audit_subject import EpisodeList, Subject
-from stepwell.lerobot.audit_tables import TABLE_CHECKS
-from stepwell.lerobot.audit_values import check_values
-from stepwell.lerobot.audit_videos import check_videos, video_members
-from stepwell.lerobot.audit_walk import RowsSeen, walk_rows
-from stepwell.lerobot.hub import locate
+from stepwell.lerobot.audits.subject import EpisodeList, Subject
+from stepwell.lerobot.audits.tables import TABLE_CHECKS
+from stepwell.lerobot.audits.values import check_values
+from stepwell.lerobot.audits.videos import check_videos, video_members
+from stepwell.lerobot.audits.walk import RowsSeen, walk_rows
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.repositories import Repository, Snapshot
+from stepwell.lerobot.sources import Source, parse_source
 from stepwell.progress import make_bar
 
 __all__ = ["AuditReport", "Finding", "audit", "is_lerobot"]
@@ -56,16 +57,17 @@ def is_lerobot(source: str | os.PathLike[str]) -> bool:
 def audit(
     source: str | os.PathLike[str],
     *,
-    episodes: Iterable[int] | None = None,
+    episodes: Iterable[int | slice] | None = None,
     deep: bool = False,
     progress: bool | None = None,
 ) -> AuditReport:
     """Look for what silently breaks training from a LeRobot dataset of v2.0, v2.1 or v3.0.
 
     Args:
-        source: a directory, ``lerobot://...`` or ``"owner/name"`` of the hub, which is fetched.
-        episodes: numbers of those to look at; default all. What is said of the dataset as a whole, such as totals and
-            statistics, is not compared then.
+        source: a directory, ``lerobot://...`` or ``"owner/name"`` of the hub, from which the files that the table of
+            episodes names are fetched.
+        episodes: numbers and slices; default those of the address, else all. What is said of the dataset as a whole,
+            such as totals and statistics, is not compared with some.
         deep: whether to decode every picture and every frame, too.
         progress: draw a bar, or not; None draws it where standard error is a terminal.
 
@@ -92,35 +94,54 @@ def audit(
         Reads the numeric columns once, a file at a time; keeps a few hundred bytes an episode and the largest column of
         the largest file. Videos are judged by the index in their heads. For one thread.
     """
-    root, tally = _root_of(source, episodes), Tally()
+    place, tally = parse_source(source), Tally()
+    snapshot = Repository(place.repo_id, place.revision).open() if place.repo_id is not None else None
+    root = _directory(place) if snapshot is None else snapshot.root
     info = read_info(root, tally)
     if info is None:
         tally.skip("everything else: it can only be understood with meta/info.json")
-        return AuditReport(str(root), "unknown", 0, 0, tally.findings(), tuple(tally.unchecked))
+        return AuditReport(os.fspath(source), "unknown", 0, 0, tally.findings(), tuple(tally.unchecked))
     table = read_episodes(root, info, tally)
-    chosen = None if episodes is None else _places_of(table, episodes)
+    wanted = place.episodes if episodes is None else episodes
+    chosen = None if wanted is None else _places_of(table, wanted)
     subject = Subject(root, info, read_tasks(root, info, tally), table, chosen, tally)
+    if snapshot is not None:
+        _fetch(snapshot, subject, progress)
     num_rows = _Audit(subject, deep).run(progress)
-    return AuditReport(str(root), info.version, len(subject.places), num_rows, tally.findings(), tuple(tally.unchecked))
+    unchecked = tuple(tally.unchecked)
+    return AuditReport(os.fspath(source), info.version, len(subject.places), num_rows, tally.findings(), unchecked)
 
 
-def _root_of(source: str | os.PathLike[str], episodes: Iterable[int] | None) -> Path:
-    """Return the directory of a dataset; one that is here is not asked whether its tables are right."""
-    text = os.fspath(source)
-    path = Path(text.removeprefix(SCHEME)).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_absolute():
-        raise DatasetNotFoundError(f"no directory {path}. Give that of a LeRobot dataset, with meta/info.json in it.")
-    return locate(text, episodes=None if episodes is None else list(episodes)).root
+def _directory(place: Source) -> Path:
+    if place.path is None or not place.path.is_dir():
+        raise DatasetNotFoundError(f"no directory {place.path}. Give that of a LeRobot dataset.")
+    return place.path
 
 
-def _places_of(table: EpisodeList, episodes: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    wanted = np.array(sorted(set(episodes)), np.int64)
-    unknown = np.setdiff1d(wanted, table.number)
-    if len(unknown):
+def _places_of(table: EpisodeList, wanted: Iterable[int | slice]) -> npt.NDArray[np.int64]:
+    """Return the places of episodes in the table, ascending."""
+    numbers = table.number.tolist()
+    chosen: set[int] = set()
+    for entry in wanted:
+        chosen.update(numbers[entry] if isinstance(entry, slice) else [int(entry)])
+    unknown = sorted(chosen.difference(numbers))
+    if unknown:
         raise EpisodeNotFoundError(f"no episode {unknown[0]}. The table has {len(table)}.")
-    return np.flatnonzero(np.isin(table.number, wanted))
+    return np.flatnonzero(np.isin(table.number, list(chosen)))
+
+
+def _fetch(snapshot: Snapshot, subject: Subject, progress: bool | None) -> None:
+    """Fetch the files of the episodes; those that the repository does not have are findings later."""
+    names = {subject.data_path(place) for place in subject.places.tolist()}
+    for camera in subject.info.video_keys:
+        names.update(video_members(subject, camera))
+    known = sorted(name for name in names if name is not None)
+    try:
+        snapshot.fetch(known, progress=progress)
+    except FormatError:
+        for name in known:
+            with suppress(FormatError):
+                snapshot.fetch([name], progress=False)
 
 
 class _Audit:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_places import Places
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_statistics import StoredStatistics, check_camera_statistics
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.statistics import StoredStatistics, check_camera_statistics
+from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_steps
 
 __all__ = ["CameraWatch"]

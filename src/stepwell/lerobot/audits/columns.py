@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_reports import Rule
+from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.info import DatasetInfo, FeatureInfo
 
 __all__ = ["SHAPE", "TYPE", "numbers_of", "problems_of"]

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_info import problem_of
-from stepwell.lerobot.audit_reports import Rule, Tally
-from stepwell.lerobot.audit_subject import EpisodeList, SpanList
+from stepwell.lerobot.audits.info import problem_of
+from stepwell.lerobot.audits.reports import Rule, Tally
+from stepwell.lerobot.audits.subject import EpisodeList, SpanList
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import number_column, open_parquet, read_columns, read_json_lines
 

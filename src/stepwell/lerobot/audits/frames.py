@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from stepwell.codecs.video_packets import opened_video
 from stepwell.errors import DecodeError, MissingDependencyError
-from stepwell.lerobot.audit_cameras import CameraWatch
-from stepwell.lerobot.audit_reports import Rule
+from stepwell.lerobot.audits.cameras import CameraWatch
+from stepwell.lerobot.audits.reports import Rule
 
 __all__ = ["watch_frames"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_cameras import CameraWatch
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_rows import DataFile
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.cameras import CameraWatch
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.rows import DataFile
+from stepwell.lerobot.audits.subject import Subject
 
 __all__ = ["check_first_images", "watch_images"]
 

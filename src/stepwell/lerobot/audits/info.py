@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_reports import Rule, Tally
+from stepwell.lerobot.audits.reports import Rule, Tally
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import WHAT_TO_DO, read_json
 

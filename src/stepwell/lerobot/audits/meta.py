@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from stepwell.lerobot.audit_places import Places
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
 
 __all__ = ["check_episode_order", "check_task_order", "check_totals"]
 

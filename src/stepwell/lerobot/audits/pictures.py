@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_cameras import CameraWatch
-from stepwell.lerobot.audit_frames import watch_frames
-from stepwell.lerobot.audit_images import watch_images
-from stepwell.lerobot.audit_places import NOWHERE, Places
-from stepwell.lerobot.audit_reports import Tally
-from stepwell.lerobot.audit_rows import data_paths, read_data_files
-from stepwell.lerobot.audit_statistics import StoredStatistics
-from stepwell.lerobot.audit_subject import Subject
-from stepwell.lerobot.audit_videos import video_members
+from stepwell.lerobot.audits.cameras import CameraWatch
+from stepwell.lerobot.audits.frames import watch_frames
+from stepwell.lerobot.audits.images import watch_images
+from stepwell.lerobot.audits.places import NOWHERE, Places
+from stepwell.lerobot.audits.reports import Tally
+from stepwell.lerobot.audits.rows import data_paths, read_data_files
+from stepwell.lerobot.audits.statistics import StoredStatistics
+from stepwell.lerobot.audits.subject import Subject
+from stepwell.lerobot.audits.videos import video_members
 from stepwell.progress import make_bar
 
 __all__ = ["check_pictures"]

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_info import problem_of
-from stepwell.lerobot.audit_rows import UNREADABLE, DataFile
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.info import problem_of
+from stepwell.lerobot.audits.rows import UNREADABLE, DataFile
+from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.info import INDEX_FEATURES
 
 __all__ = ["Pieces", "episode_cuts", "pieces_of"]

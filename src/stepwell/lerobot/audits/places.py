@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_pieces import Pieces
-from stepwell.lerobot.audit_reports import Rule, Tally
-from stepwell.lerobot.audit_subject import EpisodeList, Subject
+from stepwell.lerobot.audits.pieces import Pieces
+from stepwell.lerobot.audits.reports import Rule, Tally
+from stepwell.lerobot.audits.subject import EpisodeList, Subject
 
 __all__ = ["Places", "find_places"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_columns import numbers_of
-from stepwell.lerobot.audit_info import problem_of
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.columns import numbers_of
+from stepwell.lerobot.audits.info import problem_of
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import open_parquet, read_columns
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_info import problem_of
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.info import problem_of
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.meta_files import read_json, read_json_lines
 from stepwell.lerobot.statistics import as_lerobot

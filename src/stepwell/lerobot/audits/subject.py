@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_reports import Tally
+from stepwell.lerobot.audits.reports import Tally
 from stepwell.lerobot.info import DatasetInfo
 
 __all__ = ["EpisodeList", "SpanList", "Subject"]

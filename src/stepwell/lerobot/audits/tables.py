@@ -1,6 +1,6 @@
 """Checks of the index columns: index, frame_index, episode_index, timestamp, task_index of every row.
 
-Each is a comparison of pieces with the episodes that they belong to, see `stepwell.lerobot.audit_pieces`.
+Each is a comparison of pieces with the episodes that they belong to, see `stepwell.lerobot.audits.pieces`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_pieces import Pieces
-from stepwell.lerobot.audit_places import Places
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.pieces import Pieces
+from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
 
 __all__ = ["TABLE_CHECKS", "TOLERANCE_SECONDS"]
 

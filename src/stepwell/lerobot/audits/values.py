@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_pieces import Pieces
-from stepwell.lerobot.audit_places import Places
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
+from stepwell.lerobot.audits.pieces import Pieces
+from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
 from stepwell.store.counting import counted
 
 __all__ = ["ColumnFacts", "check_values", "is_action"]

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from stepwell.codecs.video_index import VideoIndex, make_index
 from stepwell.errors import MissingDependencyError, StepwellError
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
-from stepwell.lerobot.audit_tables import TOLERANCE_SECONDS
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
+from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
 
 __all__ = ["VideoFile", "open_video_file"]
 

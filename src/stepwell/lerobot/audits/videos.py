@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audit_places import Places
-from stepwell.lerobot.audit_reports import Rule
-from stepwell.lerobot.audit_subject import Subject
-from stepwell.lerobot.audit_tables import TOLERANCE_SECONDS
-from stepwell.lerobot.audit_video_files import VideoFile, open_video_file
+from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.reports import Rule
+from stepwell.lerobot.audits.subject import Subject
+from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
+from stepwell.lerobot.audits.video_files import VideoFile, open_video_file
 
 __all__ = ["check_videos", "video_members"]
 

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.audit_columns import SHAPE, problems_of
-from stepwell.lerobot.audit_images import check_first_images
-from stepwell.lerobot.audit_info import problem_of
-from stepwell.lerobot.audit_pieces import Pieces, episode_cuts, pieces_of
-from stepwell.lerobot.audit_rows import UNREADABLE, DataFile, read_data_files
-from stepwell.lerobot.audit_statistics import StoredStatistics, check_statistics
-from stepwell.lerobot.audit_subject import Subject
-from stepwell.lerobot.audit_values import ColumnFacts, is_action
+from stepwell.lerobot.audits.columns import SHAPE, problems_of
+from stepwell.lerobot.audits.images import check_first_images
+from stepwell.lerobot.audits.info import problem_of
+from stepwell.lerobot.audits.pieces import Pieces, episode_cuts, pieces_of
+from stepwell.lerobot.audits.rows import UNREADABLE, DataFile, read_data_files
+from stepwell.lerobot.audits.statistics import StoredStatistics, check_statistics
+from stepwell.lerobot.audits.subject import Subject
+from stepwell.lerobot.audits.values import ColumnFacts, is_action
 from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
 from stepwell.store.feature_statistics import FeatureStatistics
 

@@ -1,0 +1,170 @@
+"""Sound datasets have no findings, and whatever is on the disk ends no audit."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("av")
+
+import stepwell.lerobot
+from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.lerobot.auditing import audit, is_lerobot
+from stepwell.lerobot.audits.reports import Rule, Tally
+from stepwell.testing.lerobot import tiny_lerobot
+
+from .audits.damage import change_rows, found, tiny_set
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
+CAMERAS = {"observation.images.top": ("png", (16, 24)), "observation.images.side": ("video", (32, 48))}
+CHOSEN = ["totals and statistics of the whole dataset"]
+
+needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the real datasets of ../shared/data are not here")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
+def test_a_sound_dataset_has_no_findings(version, files, deep, tmp_path):
+    root = tiny_set(tmp_path, version=version, cameras=CAMERAS, files=files, lengths=(5, 9, 6, 7))
+    report = audit(root, deep=deep)
+    several = {"video-several-files": [1, 2, 3]} if (version, files) == ("v3.0", 3) else {}
+    assert set(found(report)) == set(several)
+    assert (report.version, report.num_episodes, report.num_steps, report.is_ok) == (version, 4, 27, True)
+
+
+def test_datasets_of_many_files_and_directories_have_no_findings(tmp_path):
+    for version in ("v2.1", "v3.0"):
+        root = tiny_lerobot(tmp_path / version, version=version, cameras={}, episodes=12, files=5, chunks_size=2)
+        assert found(audit(root)) == {}
+
+
+def test_a_rate_that_is_no_whole_number_of_milliseconds_is_sound(tmp_path):
+    root = tiny_set(tmp_path, fps=29.97, cameras={"observation.images.side": ("video", (32, 48))}, lengths=(50, 40))
+    assert found(audit(root)) == {}
+
+
+@needs_samples
+@pytest.mark.parametrize("name", ["v21_png", "v21_video", "v30_png", "v30_video"])
+def test_real_datasets_have_no_errors_and_true_warnings(name):
+    report = audit(SHARED / name, deep=True)
+    codes = found(report)
+    assert report.is_ok
+    # the goal's pose never changes in these recordings
+    assert codes.pop("constant") == []
+    # what lerobot 0.4.4 is known for
+    if name.startswith("v30"):
+        assert codes.pop("statistics-quantiles") == [] and codes.pop("statistics-camera") == []
+    if name == "v30_video":
+        assert codes.pop("video-several-files") == [7, 8]
+    assert codes == {}
+
+
+def test_episodes_may_be_chosen_and_the_others_are_not_looked_at(tmp_path):
+    root = tiny_set(tmp_path, files=3)
+    change_rows(root, "timestamp", {2: 0.203}, file=1)
+    assert found(audit(root, episodes=[0, 2]), unchecked=CHOSEN) == {}
+    assert found(audit(root, episodes=[1]), unchecked=CHOSEN) == {"timestamp-grid": [1]}
+    report = audit(root, episodes=range(1, 3))
+    assert (report.num_episodes, found(report, unchecked=CHOSEN)) == (2, {"timestamp-grid": [1]})
+
+
+def test_chosen_episodes_in_a_file_with_others_are_looked_at_alone(tmp_path):
+    root = tiny_set(tmp_path)
+    change_rows(root, "timestamp", {2: 0.203, 15: 0.303})
+    assert found(audit(root, episodes=[1]), unchecked=CHOSEN) == {}
+    assert found(audit(root, episodes=[2]), unchecked=CHOSEN) == {"timestamp-grid": [2]}
+
+
+def test_a_source_may_be_written_as_a_url(tmp_path, monkeypatch):
+    root = tiny_set(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for source in (f"lerobot://{root}", "lerobot://./set", "set", str(root)):
+        assert audit(source).num_steps == 18
+
+
+def test_what_is_not_there_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="no directory"):
+        audit(tmp_path / "nothing")
+    with pytest.raises(EpisodeNotFoundError, match="no episode 9"):
+        audit(tiny_set(tmp_path), episodes=[0, 9])
+
+
+def test_an_empty_directory_is_one_finding(tmp_path):
+    assert found(audit(tmp_path), unchecked=["everything else"]) == {"info": []}
+
+
+def test_a_dataset_is_told_by_its_info_or_its_scheme(tmp_path):
+    assert is_lerobot("lerobot://lerobot/pusht") and is_lerobot(tiny_set(tmp_path))
+    assert not is_lerobot(tmp_path) and not is_lerobot(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("seed", range(12))
+def test_garbage_ends_no_audit(seed, version, tmp_path):
+    root = tiny_set(tmp_path, version=version, cameras=CAMERAS, files=2)
+    rng = random.Random(seed)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    for path in rng.sample(files, 3):
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.randrange(1, 40)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data[: rng.choice([len(data), len(data), len(data) // 2])])
+    report = audit(root, deep=True)
+    assert report.findings and str(report) and json.dumps(report.to_json())
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_every_file_may_be_missing(version, tmp_path):
+    sound = tiny_set(tmp_path, version=version, cameras=CAMERAS, files=2)
+    for number, path in enumerate(sorted(path for path in sound.rglob("*") if path.is_file())):
+        root = Path(shutil.copytree(sound, tmp_path / str(number)))
+        (root / path.relative_to(sound)).unlink()
+        report = audit(root)
+        assert {finding.code for finding in report.findings} - {"video-several-files"}
+
+
+def test_the_report_is_a_table_of_errors_and_then_warnings(tmp_path):
+    root = tiny_set(tmp_path, cameras=CAMERAS, files=3)
+    change_rows(root, "timestamp", {2: 0.203}, file=1)
+    lines = str(audit(root)).splitlines()
+    assert lines[0] == f"{root} (LeRobot v3.0): 3 episodes, 18 steps: 1 error, 1 warning"
+    assert lines[1].split()[:6] == ["error", "timestamp-grid", "1", "of", "3:", "1"]
+    assert lines[2].strip().startswith("-> Write timestamp = frame_index / fps")
+    assert any(line.split()[:2] == ["warning", "video-several-files"] for line in lines)
+    assert max(map(len, lines)) <= 140
+
+
+def test_a_report_without_findings_is_one_line(tmp_path):
+    assert str(audit(tiny_set(tmp_path))).endswith("3 episodes, 18 steps: nothing found")
+
+
+def test_findings_of_one_rule_about_one_thing_become_one():
+    rule, other = Rule("a", "warning", "do"), Rule("b", "error", "do")
+    tally = Tally()
+    tally.add(rule, "x", "first", [3])
+    tally.add(other, "x", "else")
+    tally.add(rule, "x", "second", [1, 3])
+    tally.add(rule, "y", "third")
+    found = tally.findings()
+    assert [(f.code, f.message) for f in found] == [
+        ("b", "x: else"),
+        ("a", "x: first (and in 1 more place)"),
+        ("a", "y: third"),
+    ]
+    np.testing.assert_array_equal(found[1].episodes, [1, 3])
+
+
+def test_what_cannot_be_looked_at_is_told_once():
+    tally = Tally()
+    tally.skip("videos: PyAV is not installed")
+    tally.skip("videos: PyAV is not installed")
+    assert tally.unchecked == ["videos: PyAV is not installed"]
+
+
+def test_audit_is_a_name_of_the_package():
+    assert stepwell.lerobot.audit is audit

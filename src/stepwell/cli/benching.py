@@ -6,9 +6,10 @@ import argparse
 import json
 
 from stepwell.cli.streaming import stream
+from stepwell.formats.opening import open
 from stepwell.loader import Loader
 from stepwell.progress import make_bar
-from stepwell.store import Store, open
+from stepwell.store import Store
 from stepwell.windows import Field, View
 
 __all__ = ["default_offsets", "run_bench"]

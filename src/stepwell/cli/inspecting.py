@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from stepwell.formats.opening import open
+from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
-from stepwell.store import Store, open
+from stepwell.store import Store
 from stepwell.store.tables import make_table
 
 __all__ = ["episode_records", "metadata_text", "run_info", "run_ls"]
@@ -21,10 +24,17 @@ def run_info(arguments: argparse.Namespace) -> int:
     with open(arguments.path, mode="r") as store:
         table = make_table(store)
         schema: Mapping[str, Feature] = store.schema or {}
+    if isinstance(arguments.path, str):
+        # an address: the store that stands for it lies in a cache, where its name says nothing
+        table = replace(table, name=arguments.path, path=arguments.path)
+    plan = read_plan(arguments.path)
     if not arguments.json:
         print(table)
+        if plan is not None:
+            print(f"  unfinished       {table.num_episodes} of {plan['num_items']}; the same call again makes the rest")
         return 0
     record = table.to_json()
+    record["unfinished"] = plan and {"source": plan["source"], "num_episodes": plan["num_items"]}
     for row in record["features"]:
         # as numbers, null for what varies: the table's text is for people
         row["shape"] = list(schema[row["name"]].shape)

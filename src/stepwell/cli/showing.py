@@ -14,8 +14,9 @@ import numpy as np
 from stepwell.cli.inspecting import metadata_text
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
+from stepwell.formats.opening import open
 from stepwell.schema import Feature
-from stepwell.store import Episode, Store, open
+from stepwell.store import Episode, Store
 from stepwell.store.counting import counted
 
 __all__ = ["describe_value", "run_show", "value_to_json"]

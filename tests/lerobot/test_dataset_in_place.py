@@ -101,6 +101,20 @@ def test_tiny_datasets_give_what_was_written(tmp_path: Path, version: Any) -> No
         assert np.abs(item[SIDE][:, :, :20].numpy() - np.moveaxis(side, -1, 0)).max() < NEAR
 
 
+def test_a_converted_dataset_gives_the_same_items(tmp_path: Path) -> None:
+    from stepwell.formats.importing import import_dataset
+
+    cameras: dict[str, Any] = {TOP: ("png", (16, 24)), SIDE: ("video", (32, 48))}
+    root = tiny_lerobot(tmp_path / "tiny", lengths=(5, 4), cameras=cameras)
+    import_dataset(str(root), tmp_path / "tiny.well", workers=1)
+    deltas = {TOP: [-0.1, 0.0], SIDE: [0.1], "action": [0.0, 0.1]}
+    here, there = (LeRobotDataset(path, delta_timestamps=deltas) for path in (root, tmp_path / "tiny.well"))
+    assert there.meta.info == here.meta.info
+    for item, other in zip(here.__getitems__(range(9)), there.__getitems__(range(9)), strict=True):
+        assert list(item) == list(other)
+        assert all(torch.equal(other[k], v) if isinstance(v, torch.Tensor) else other[k] == v for k, v in item.items())
+
+
 def test_metadata_are_those_of_the_whole_dataset(tmp_path: Path) -> None:
     root = tiny_lerobot(tmp_path / "tiny", lengths=(5, 7, 4), cameras={SIDE: ("video", (32, 48))}, files=2)
     dataset = LeRobotDataset(root, episodes=[2])

@@ -100,8 +100,19 @@ def test_what_a_store_lacks_is_left_out_and_what_varies_in_shape_too(tmp_path: P
     store = stepwell.create(tmp_path / "a.well", features, fps=10, metadata={"lerobot": told})
     info = dataset_info(store)
     indexes = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
-    assert list(info["features"]) == ["action", "extra", *indexes]
+    assert list(info["features"]) == ["action", *indexes, "extra"]
     assert info["total_episodes"] == 0
+
+
+def test_index_features_keep_the_order_of_the_dataset_whichever_are_stored(tmp_path: Path) -> None:
+    features = {"task_index": stepwell.Array((), "int32"), "action": stepwell.Array(2)}
+    own = stepwell.create(tmp_path / "own.well", features, fps=10)
+    indexes = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+    assert list(dataset_info(own)["features"]) == ["action", *indexes]
+    assert dataset_info(own)["features"]["task_index"]["dtype"] == "int32"
+    told = {"info": info_of(), "tasks": []}
+    copy = stepwell.create(tmp_path / "copy.well", features, fps=10, metadata={"lerobot": told})
+    assert list(dataset_info(copy)["features"]) == ["action", *indexes]
 
 
 def test_a_rate_that_is_no_whole_number_stays_one(tmp_path: Path) -> None:

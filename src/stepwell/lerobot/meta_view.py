@@ -281,10 +281,12 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     if schema is None or not fps:
         what = "no features yet" if schema is None else "no fps"
         raise WindowError(f"{store.path} has {what}, and a LeRobot dataset has. Give them to stepwell.create.")
-    known = {} if told is None else {name: each for name, each in told["features"].items() if name in schema}
+    # index features that a store does not hold are computed
+    there = {*schema, *INDEX_FEATURES}
+    known = {} if told is None else {name: each for name, each in told["features"].items() if name in there}
     own = {name: _described(each) for name, each in schema.items() if not each.is_ragged or each.kind == "text"}
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
-    index = {name: _index_entry(name) for name in INDEX_FEATURES if name not in known}
+    index = {name: own.get(name, _index_entry(name)) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
     features = {name: each for name, each in features.items() if name in INDEX_FEATURES or name not in ignore}
     steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)

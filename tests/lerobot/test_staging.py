@@ -219,6 +219,29 @@ def test_an_export_that_was_killed_happens_once(
     check_dataset(root, [*expected, 2])
 
 
+def test_episodes_that_others_recorded_after_a_kill_are_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "reach"
+    record(create(root), [3])
+    recorder = LeRobotRecorder.resume(root)
+    add_frames(recorder, 2, 4)
+    recorder.save_episode()
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(staging_module, "write_dataset", killed)
+        recorder.finalize()
+    with LeRobotRecorder.create(tmp_path / "other.well", fps=10, features=FEATURES, sync="none") as other:
+        add_frames(other, 1, 4)
+        other.save_episode()
+    write_dataset(tmp_path / "other.well", root, append=True)
+    LeRobotRecorder.resume(root).finalize()
+    check_dataset(root, [3, 4, 4])
+
+
 def test_a_full_disk_at_the_end_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = create(tmp_path / "reach")
     add_frames(recorder, 0, 3)

@@ -8,8 +8,8 @@
         export.json          while an export is going on: which episodes, and what the dataset had before
       .reach.recorded/       on its way out
 
-An export counts from the moment when the dataset's info.json tells of its episodes. Who finds an ``export.json`` sees
-by that whether it happened: no episode comes twice, and none is lost.
+An export counts from the moment when the dataset's info.json tells of its episodes. Who finds an ``export.json`` looks
+whether they are there, by their lengths and numbers: no episode comes twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import finish_append
 from stepwell.lerobot.schema_mapping import Cameras, map_schema
 from stepwell.lerobot.source_episodes import schema_of
+from stepwell.lerobot.tables import read_columns
 from stepwell.lerobot.writing import write_dataset
 from stepwell.store import Store, open
 from stepwell.store.layout import STORE_JSON, replace_file
@@ -162,7 +164,7 @@ class Staging:
             if store.record.sync != "none":
                 # the recording is on the disk, the dataset that takes its place may not be
                 os.sync()
-            self._settle()
+            self._let_go(told)
         elif not len(store) and (self.root / INFO_PATH).exists():
             self._remove()
 
@@ -183,22 +185,43 @@ class Staging:
             fitted_columns(columns, dataset)
 
     def _settle(self) -> None:
-        """Take out what an export has brought into the dataset, whoever made it."""
+        """Find out whether an export that was killed happened, and let go of its episodes if it did."""
         self._finish_append()
         try:
             told = json.loads((self.path / EXPORT_JSON).read_bytes())
         except FileNotFoundError:
             return
+        if self._is_exported(told):
+            self._let_go(told)
+        else:
+            (self.path / EXPORT_JSON).unlink()
+
+    def _is_exported(self, told: dict[str, Any]) -> bool:
         dataset = self._dataset()
-        lengths = [] if dataset is None else dataset.episodes.length[told["before"] :].tolist()
-        if lengths[: len(told["lengths"])] == told["lengths"]:
-            with open(self.path) as store:
-                store.delete_episodes(np.isin(store.episodes.origin, told["origins"]))
-                is_empty = not len(store)
-            if is_empty:
-                self._remove()
-                return
-        (self.path / EXPORT_JSON).unlink()
+        first, lengths = told["before"], told["lengths"]
+        if dataset is None or dataset.episodes.length[first : first + len(lengths)].tolist() != lengths:
+            return False
+        # of the same lengths are also those that somebody else recorded meanwhile
+        with open(self.path) as store:
+            places = {origin: first + i for i, origin in enumerate(told["origins"])}
+            mine = [(places[e], i) for i, e in enumerate(store.episodes.origin.tolist()) if e in places]
+            names = [name for name, feature in schema_of(store).items() if feature.is_raw and name != "task_index"]
+            theirs = dict(read_columns(dataset, [place for place, _ in mine], names))
+            return all(
+                np.array_equal(theirs[place][name], store[i][name], equal_nan=True)
+                for place, i in mine
+                for name in names
+            )
+
+    def _let_go(self, told: dict[str, Any]) -> None:
+        """Remove episodes that are in the dataset, and the directory with the last of them."""
+        with open(self.path) as store:
+            store.delete_episodes(np.isin(store.episodes.origin, told["origins"]))
+            is_empty = not len(store)
+        if is_empty:
+            self._remove()
+        else:
+            (self.path / EXPORT_JSON).unlink()
 
     def _remove(self) -> None:
         """Take the hidden directory away, and its lock with it."""

@@ -136,11 +136,12 @@ class LeRobotReader(Reader):
 
     @property
     def identity(self) -> str:
-        """The dataset's name and revision, or its directory and how its files are now; see `Reader.identity`."""
+        """The dataset's name and commit, or its directory and how the files of ``meta/`` are; see `Reader.identity`."""
         found = self._dataset
         if self._snapshot is not None:
             return f"lerobot {found.repo_id}@{self._snapshot.commit}, tolerance {self._tolerance}"
-        return f"lerobot {found.root} {found.fingerprint(found.selected)}, tolerance {self._tolerance}"
+        # not of the others: who mends a damaged file wants to go on
+        return f"lerobot {found.root} {found.fingerprint([])}, tolerance {self._tolerance}"
 
     @property
     def episode_bytes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import MutableSequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepwell.errors import WorkerError
+from stepwell.errors import FormatError, WorkerError
 from stepwell.recorders.resuming import segment_maker
 from stepwell.recorders.sources import Chunk, HasSpans, Items
 from stepwell.store import Store
@@ -30,8 +30,9 @@ class Failure:
 
     @classmethod
     def of(cls, item: int | None, error: BaseException, noun: str = "item") -> Failure:
-        """Describe an error that is being handled."""
-        return cls(item, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)), noun)
+        """Describe an error that is being handled; what a file has wrong needs no trace."""
+        trace = "" if isinstance(error, FormatError) else "".join(traceback.format_exception(error))
+        return cls(item, f"{type(error).__name__}: {error}", trace, noun)
 
     def to_error(self) -> WorkerError:
         """Return the error that the caller gets; it carries the trace."""

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.video_index import VideoIndex, exact_index, make_index
-from stepwell.codecs.video_packets import packet_table
+from stepwell.codecs.video_packets import key_places, packet_table
 from stepwell.errors import DecodeError
 
 av = pytest.importorskip("av")
@@ -134,12 +134,23 @@ def test_frame_nearest_to_a_time_is_found_and_of_two_the_earlier(tmp_path: Path)
     index = index_of(write_video(tmp_path / "a.mp4", params=OPEN_GOP + "normal"))
     times = np.array([-5.0, 0.0, 0.019, 0.02, 0.021, 0.04, 0.8, 1e9])
     wanted = [int(np.argmin(np.abs(index.seconds - time))) for time in times]
-    np.testing.assert_array_equal(index.nearest(times), wanted)
+    assert [index.nearest(float(time)) for time in times] == wanted
     for time in times:
         count, since, until = index.run_around(float(time))
         members = (index.seconds >= since) & (index.seconds < until)
         assert members.sum() == count
-        assert members[index.nearest(np.array([time]))[0]]
+        assert members[index.nearest(float(time))]
+
+
+def test_key_packets_are_those_of_all_packets(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", params=OPEN_GOP + "normal")
+    index, table = index_of(path), packet_table(path, 0)
+    keys = np.flatnonzero(table.is_key)
+    frames = np.arange(len(index.seconds))
+    packets = [index.packet_of(int(frame)) for frame in frames]
+    assert [index.frame_of(packet) for packet in packets] == frames.tolist()
+    places = key_places(keys, table.pts, np.array(packets))
+    assert [index.key_of(packet) for packet in packets] == keys[places].tolist()
 
 
 def test_index_takes_about_24_bytes_a_frame(tmp_path: Path) -> None:

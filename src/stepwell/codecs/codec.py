@@ -153,7 +153,8 @@ class SequentialCodec(Codec):
         is_slow: whether a writer encodes in a thread of its own, so that who appends does not wait.
         resizes: whether `decode_run` resizes images; else it is never asked to, and who reads does it.
         sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``. None: decoding may begin at any
-            row, and `run_of` says which are best decoded together.
+            row. `decode_run` is given any rows, in any order, and finds those that are best decoded together itself;
+            `run_of` tells others of them.
 
     Notes:
         As for `Codec`; what a decoder keeps open between calls is one a thread.
@@ -210,7 +211,7 @@ class SequentialCodec(Codec):
 
         Returns:
             (first, stop) with ``lo <= first <= row < stop <= hi``; (-1, -1) where no sync row is before the row. Where
-            there is no `sync_mark` any such range will do: what it holds is decoded together.
+            there is no `sync_mark` any such range will do: by it blocks of steps are cut.
         """
         if self.sync_mark is None:
             return row, row + 1

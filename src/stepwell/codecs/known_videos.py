@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import add
+
 from stepwell.codecs.open_files import FileState, open_file, state_of
 from stepwell.codecs.shared_cache import SharedCache
 from stepwell.codecs.video_index import VideoIndex, exact_index, make_index
@@ -41,16 +43,15 @@ class KnownVideo:
         Raises:
             DecodeError: the file is gone, was changed, ends before them, or is damaged.
         """
-        positions, sizes = self.index.positions[numbers], self.index.sizes[numbers]
-        ends = positions + sizes
-        begin, end = int(positions.min()), int(ends.max())
-        if end - begin <= int(sizes.sum()) + MAX_GAP_BYTES * len(numbers):
+        # one at a time: most runs are of a few packets, and numpy's calls cost more than they save
+        places = [self.index.positions.item(number) for number in numbers]
+        sizes = [self.index.sizes.item(number) for number in numbers]
+        begin, end = min(places), max(map(add, places, sizes))
+        if end - begin <= sum(sizes) + MAX_GAP_BYTES * len(numbers):
             data = memoryview(self.read(begin, end - begin))
-            places = (positions - begin).tolist()
-            parts = [data[place : place + size] for place, size in zip(places, sizes.tolist(), strict=True)]
+            parts = [data[place - begin : place - begin + size] for place, size in zip(places, sizes, strict=True)]
         else:
-            spans = zip(positions.tolist(), sizes.tolist(), strict=True)
-            parts = [memoryview(self.read(place, size)) for place, size in spans]
+            parts = [memoryview(self.read(place, size)) for place, size in zip(places, sizes, strict=True)]
         packet = self.index.samples.packet
         return [packet(part, is_key=place == 0) for place, part in enumerate(parts)]
 

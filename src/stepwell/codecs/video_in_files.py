@@ -26,7 +26,6 @@ DEFAULT_TOLERANCE = 1e-4
 # rows may show a frame twice; more than twice as many as there are frames are not looked at
 MOST_ROWS_A_FRAME = 2
 REFERENCE = struct.Struct("<iid")
-WHERE, WHERE_NUMBER = struct.Struct("<ii"), struct.Struct("<q")
 # the numbers of directory and file as one
 PLACED_DTYPE = np.dtype([("where", "<i8"), ("at", "<f8")])
 
@@ -135,50 +134,47 @@ class VideoFileCodec(FileCodec, SequentialCodec):
         """Decode any rows, the frames of each run of the file once; see `SequentialCodec.decode_run`."""
         if not len(wanted):
             return
-        references = parse_references([blobs[row] for row in wanted]).view(PLACED_DTYPE)
-        where, seconds = references["where"], references["at"]
-        if (where == where[0]).all():
-            self._show_file(where[0], seconds, outs, size)
-            return
-        for one in dict.fromkeys(where.tolist()):
-            places = np.flatnonzero(where == one).tolist()
-            self._show_file(one, seconds[places], [outs[place] for place in places], size)
-
-    def _show_file(self, where: Any, seconds: npt.NDArray[np.float64], outs: Outs, size: Size) -> None:
-        chunk, file = WHERE.unpack(WHERE_NUMBER.pack(where))
-        try:
-            self._show(self._video(chunk, file), seconds, outs, size)
-        except DecodeError:
-            if not forget_changed(self.path_of(chunk, file)):
-                raise
-            self._show(self._video(chunk, file), seconds, outs, size)
+        files: dict[tuple[int, int], tuple[list[float], list[npt.NDArray[Any]]]] = {}
+        for row, out in zip(wanted, outs, strict=True):
+            blob = blobs[row]
+            if blob.size != REFERENCE.size:
+                parse_references([blob])  # says what is wrong
+            chunk, file, at = REFERENCE.unpack(blob.data)
+            seconds, targets = files.setdefault((chunk, file), ([], []))
+            seconds.append(at)
+            targets.append(out)
+        for (chunk, file), (seconds, targets) in files.items():
+            try:
+                self._show(self._video(chunk, file), seconds, targets, size)
+            except DecodeError:
+                if not forget_changed(self.path_of(chunk, file)):
+                    raise
+                self._show(self._video(chunk, file), seconds, targets, size)
 
     def _video(self, chunk: int, file: int) -> KnownVideo:
         return known_video(self.path_of(chunk, file), self._number)
 
-    def _show(self, video: KnownVideo, seconds: npt.NDArray[np.float64], outs: Outs, size: Size) -> None:
+    def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
         """Write the frames of one file that are nearest to times."""
         index = video.index
-        frames = index.nearest(seconds)
-        # written so that a time that is not a number is refused, too
-        is_near = np.abs(index.seconds[frames] - seconds) <= self._tolerance
-        if not is_near.all():
-            wrong = int(np.argmin(is_near))
-            raise self._far_off(video, float(seconds[wrong]), int(frames[wrong]))
-        packets = index.packets_of(frames)
         runs: dict[int, Wanted] = {}
-        for place, packet, out in zip(index.key_places(packets).tolist(), packets.tolist(), outs, strict=True):
-            runs.setdefault(place, {}).setdefault(packet, []).append(out)
-        for place, wanted in runs.items():
-            self._show_run(video, place, wanted, size)
+        for at, out in zip(seconds, outs, strict=True):
+            frame = index.nearest(at)
+            # written so that a time that is not a number is refused, too
+            if not abs(index.seconds.item(frame) - at) <= self._tolerance:
+                raise self._far_off(video, at, frame)
+            packet = index.packet_of(frame)
+            runs.setdefault(index.key_of(packet), {}).setdefault(packet, []).append(out)
+        for key, wanted in runs.items():
+            self._show_run(video, key, wanted, size)
 
-    def _show_run(self, video: KnownVideo, place: int, wanted: Wanted, size: Size) -> None:
-        """Write what packets make of one run, which begins at the key packet with a number."""
+    def _show_run(self, video: KnownVideo, key: int, wanted: Wanted, size: Size) -> None:
+        """Write what packets of one run make, which begins at a key packet."""
         index = video.index
         try:
-            if place < 0:
+            if key < 0:
                 raise DecodeError("no keyframe is before it")
-            numbers = index.needed(int(index.keys[place]), max(wanted))
+            numbers = index.needed(key, max(wanted))
             packets = video.packets(numbers)
             stream, head = self._streams.of(index.samples.kind, packets[0])
             if stream.is_closed or index.is_exact:
@@ -194,9 +190,8 @@ class VideoFileCodec(FileCodec, SequentialCodec):
                 f"{str(error).removeprefix('video: ').rstrip('.')}. {LOST}"
             ) from error
         # whether decoding may begin there is not sure
-        frames = [index.frame_of(packet) for packet, outs in wanted.items() for _ in outs]
-        outs = [out for outs in wanted.values() for out in outs]
-        self._show(look_closer(video), index.seconds[frames], outs, size)
+        seconds = [index.seconds.item(index.frame_of(packet)) for packet, outs in wanted.items() for _ in outs]
+        self._show(look_closer(video), seconds, [out for outs in wanted.values() for out in outs], size)
 
     def _far_off(self, video: KnownVideo, seconds: float, frame: int) -> DecodeError:
         return DecodeError(

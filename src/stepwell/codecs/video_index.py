@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.mp4_boxes import Read, packet_delays
-from stepwell.codecs.video_packets import key_places, kind_of, opened_video, packet_table, packets_of
+from stepwell.codecs.video_packets import kind_of, opened_video, packet_table, packets_of
 from stepwell.codecs.video_rows import STREAM_KINDS
 from stepwell.codecs.video_samples import SampleFormat
 from stepwell.errors import DecodeError
@@ -72,26 +72,32 @@ class VideoIndex:
         own = 0 if self.key_frames is self.keys else self.key_frames.nbytes
         return own + sum(array.nbytes for array in arrays if array is not None)
 
-    def nearest(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Return the frame that is shown nearest to each time, of two the earlier: int64, as many."""
-        after = np.minimum(self.seconds.searchsorted(seconds), len(self.seconds) - 1)
-        before = np.maximum(after - 1, 0)
-        is_before = seconds - self.seconds[before] <= self.seconds[after] - seconds
-        return np.where(is_before, before, after)
+    def nearest(self, seconds: float) -> int:
+        """Return the frame that is shown nearest to a time, of two the earlier."""
+        after = min(int(self.seconds.searchsorted(seconds)), len(self.seconds) - 1)
+        if after and seconds - self.seconds.item(after - 1) <= self.seconds.item(after) - seconds:
+            return after - 1
+        return after
+
+    def packet_of(self, frame: int) -> int:
+        """Return the packet that makes a frame."""
+        return frame if self.packets is None else self.packets.item(frame)
 
     def frame_of(self, packet: int) -> int:
         """Return the frame that a packet makes."""
         return packet if self.packets is None else int(np.flatnonzero(self.packets == packet)[0])
 
-    def packets_of(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the packets that make frames."""
-        return frames if self.packets is None else self.packets[frames].astype(np.int64)
+    def key_of(self, packet: int) -> int:
+        """Return the key packet at which decoding begins that shall show what a packet makes; -1 where there is none.
 
-    def key_places(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return at which of `keys` decoding begins that shall show what packets make; -1 where there is none."""
-        if self.pts is None:
-            return self.keys.searchsorted(packets, side="right") - 1
-        return key_places(self.keys.astype(np.int64), self.pts, packets)
+        It is the last one that is neither decoded nor shown after it, see `stepwell.codecs.video_packets.key_places`.
+        """
+        place = int(self.keys.searchsorted(packet, side="right")) - 1
+        if self.pts is not None:
+            shown = self.pts.item(packet)
+            while place >= 0 and self.pts.item(self.keys.item(place)) > shown:
+                place -= 1
+        return self.keys.item(place) if place >= 0 else -1
 
     def needed(self, key: int, last: int) -> list[int]:
         """Return the packets to decode from a key packet up to another one.
@@ -106,10 +112,7 @@ class VideoIndex:
 
     def run_around(self, seconds: float) -> tuple[int, float, float]:
         """Return which frames are decoded together with the one at a time: how many, since when and until when."""
-        frame = min(int(self.seconds.searchsorted(seconds)), len(self.seconds) - 1)
-        if frame and 2 * seconds <= self.seconds.item(frame - 1) + self.seconds.item(frame):
-            frame -= 1
-        place = int(self.key_frames.searchsorted(frame, side="right"))
+        place = int(self.key_frames.searchsorted(self.nearest(seconds), side="right"))
         first = self.key_frames.item(place - 1) if place else 0
         stop = self.key_frames.item(place) if place < len(self.key_frames) else len(self.seconds)
         return stop - first, self._between(first), self._between(stop)

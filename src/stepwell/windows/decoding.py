@@ -285,6 +285,9 @@ def decode_runs(  # noqa: PLR0917
     Raises:
         RowError: bytes that are no row; its index counts in ``wanted``.
     """
+    if codec.sync_mark is None:
+        _decode_any(codec, offsets, blob, [row for row, _, _ in wanted], outs, size)
+        return
     place = 0
     while place < len(wanted):
         row, lo, hi = wanted[place]
@@ -302,6 +305,23 @@ def decode_runs(  # noqa: PLR0917
         except Exception as error:
             raise RowError(place + _first_bad(codec, blobs, rows, outs[place:end], size), error) from error
         place = end
+
+
+def _decode_any(  # noqa: PLR0917
+    codec: SequentialCodec,
+    offsets: npt.NDArray[Any],
+    blob: npt.NDArray[np.uint8],
+    rows: list[int],
+    outs: list[npt.NDArray[Any]],
+    size: tuple[int, int] | None,
+) -> None:
+    """Decode rows of a codec that itself finds those that are decoded together: all at once."""
+    begins, ends = offsets[rows].tolist(), offsets[np.add(rows, 1)].tolist()
+    blobs = [blob[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    try:
+        codec.decode_run(blobs, range(len(rows)), outs, size)
+    except Exception as error:
+        raise RowError(_first_bad(codec, blobs, list(range(len(rows))), outs, size), error) from error
 
 
 def _first_bad(

@@ -72,3 +72,18 @@ def test_pinned_tensors_are_cut_from_the_one_storage_that_torch_made() -> None:
     assert storages == {block.memory.ctypes.data}
     states[0, 0] = 7
     assert found["states"][0, 0] == 7
+
+
+def test_pinned_tensors_of_exchanged_axes_are_cut_from_it_too() -> None:
+    block = PinnedBlock(512, UnpinnedTorch())
+    images = np.ndarray((2, 4, 5, 3), "u1", block.memory, 64)
+    images[:] = np.arange(images.size).reshape(images.shape)
+    states = np.ndarray((3, 4), "f4", block.memory, 256)
+    states[:] = np.arange(12).reshape(3, 4)
+    arrays = {"planes": np.moveaxis(images, -1, 1), "some": states[1:, ::2], "number": states[2, 3:].reshape(())}
+    found = to_torch(dict(arrays), UnpinnedTorch(), block)
+    for key, array in arrays.items():
+        assert found[key].shape == array.shape
+        assert found[key].tolist() == array.tolist()
+        assert found[key].untyped_storage().data_ptr() == block.memory.ctypes.data
+    assert found["planes"].is_contiguous(memory_format=torch.channels_last)

@@ -82,12 +82,14 @@ class PinnedBlock:
 
     def tensor(self, value: npt.NDArray[Any]) -> Any:
         """Return a pinned tensor of an array's values: a view of the block where the array is one, else a copy."""
-        start = value.ctypes.data - self._address
-        inside = value.base is self.memory and value.flags.c_contiguous
-        if not inside or value.size == 0:
+        start, size = value.ctypes.data - self._address, value.itemsize
+        # axes may be in any order: channels first are a view of channels last
+        fits = all(stride > 0 and stride % size == 0 for stride in value.strides)
+        if value.base is not self.memory or value.size == 0 or not fits:
             return _wrap(value, self._torch).pin_memory()
-        flat = self._storage[start : start + value.nbytes]
-        return flat.view(_torch_dtype(value.dtype, self._torch)).view(value.shape)
+        reach = sum(stride * (length - 1) for stride, length in zip(value.strides, value.shape, strict=True))
+        flat = self._storage[start : start + reach + size].view(_torch_dtype(value.dtype, self._torch))
+        return flat.as_strided(value.shape, [stride // size for stride in value.strides])
 
 
 _DTYPES: dict[np.dtype[Any], Any] = {}

@@ -33,6 +33,7 @@ __all__ = ["VideoIndex", "exact_index", "make_index"]
 LOOK_PACKETS = 3
 LOOK_LATE_PACKETS = 8
 PTS = 2
+KEY_FLAG, DISCARD_FLAG = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,10 +172,11 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
     kind, context, entries = kind_of(video), video.codec_context, getattr(video, "index_entries", None)
     if "mp4" not in container.format.name or kind not in STREAM_KINDS or not entries:
         return None
-    facts = [(entry.pos, entry.size, entry.timestamp, entry.is_keyframe, entry.is_discard) for entry in entries]
-    positions, sizes, dts, is_key, is_discard = (np.array(column) for column in zip(*facts, strict=True))
+    facts = [(entry.pos, entry.size, entry.timestamp, entry.flags) for entry in entries]
+    positions, sizes, dts, flags = np.array(facts, np.int64).T
+    is_key = flags & KEY_FLAG != 0
     delays = packet_delays(read, num_bytes, video.id, len(facts))
-    is_plain = (dts[1:] > dts[:-1]).all() and not is_discard.any() and sizes.all() and is_key.any()
+    is_plain = (dts[1:] > dts[:-1]).all() and not (flags & DISCARD_FLAG).any() and sizes.all() and is_key.any()
     if delays is None or not is_plain:
         return None
     pts = dts + delays

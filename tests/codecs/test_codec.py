@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stepwell.codecs import Codec, codec_names, make_codec, register_codec
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Array, Feature, Image
-from stepwell.testing import features, values
+from stepwell.testing import RunningCodec, features, values
 
 
 def same(a: Any, b: Any) -> bool:
@@ -157,3 +157,28 @@ def test_crop_is_cut_from_the_whole_where_a_codec_knows_no_better() -> None:
     codec, image = make_codec(feature), np.arange(63, dtype=np.uint8).reshape(7, 9)
     part = codec.decode_crop(np.frombuffer(codec.encode(image), np.uint8), (2, 3, 4, 5), (2, 2))
     np.testing.assert_array_equal(part, image[2:6, 3:8])
+
+
+def test_run_is_the_row_alone_where_rows_say_nothing_and_the_codec_neither() -> None:
+    class Silent(RunningCodec):
+        name = "silent"
+        sync_mark = None
+
+    codec = Silent(Array(2, "uint8", codec="silent"))
+    offsets, blob = np.array([0, 3, 6, 9], np.uint64), np.zeros(9, np.uint8)
+    assert [codec.run_of(offsets, blob, row, 0, 3) for row in range(3)] == [(0, 1), (1, 2), (2, 3)]
+    assert codec.is_sync(blob[:3])
+    assert not codec.is_sync(blob[:0])
+
+
+def test_runs_are_found_by_the_marks() -> None:
+    codec = RunningCodec(Array(2, "uint8", codec="running", run=3))
+    encoder = codec.encoder()
+    rows = [blob for value in range(7) for blob in encoder.put(np.full(2, value, "uint8"))] + encoder.end()
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.uint64)
+    blob = np.frombuffer(b"".join(rows), np.uint8)
+    runs = [codec.run_of(offsets, blob, row, 0, 7) for row in range(7)]
+    assert runs == [(0, 3)] * 3 + [(3, 6)] * 3 + [(6, 7)]
+    assert codec.run_of(offsets, blob, 4, 3, 5) == (3, 5)
+    assert codec.run_of(offsets, blob, 4, 4, 7) == (-1, -1)
+    assert [codec.is_sync(row) for row in rows] == [True, False, False, True, False, False, True]

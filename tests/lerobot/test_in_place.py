@@ -323,6 +323,23 @@ def test_a_build_that_was_killed_leaves_nothing_that_is_taken_for_whole(tiny: Pa
     assert list(cache.glob("lerobot/*/.*.partial")) == []
 
 
+@pytest.mark.parametrize(
+    "file", ["store.json", "segments/*/action.npy", "segments/*/episodes.npy", "segments/*/*note.bin"]
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_store_that_a_loss_of_power_damaged_is_built_anew(tiny: Path, file: str, is_gone: bool) -> None:
+    path = open_in_place(tiny).path
+    (damaged,) = path.glob(file)
+    damaged.unlink() if is_gone else damaged.write_bytes(b"")
+    store = open_in_place(tiny)
+    assert (store.path, store.verify().is_ok) == (path, True)
+
+
+def test_names_may_have_any_characters(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "a {chunk} of 100%?" / "äb {file}", cameras=CAMERAS, lengths=[5])
+    assert open_in_place(root)[0][TOP].shape == open_in_place(root)[0][SIDE].shape == (5, 32, 48, 3)
+
+
 def test_a_build_that_failed_leaves_nothing(tiny: Path, cache: Path) -> None:
     (tiny / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1")
     with pytest.raises(FormatError, match=r"file-000\.parquet"):

@@ -24,7 +24,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stepwell.errors import DiskFullError, ReadOnlyError, StoreNotFoundError
+from stepwell.errors import (
+    CorruptSegmentError,
+    DiskFullError,
+    ReadOnlyError,
+    SegmentGoneError,
+    StoreNotFoundError,
+)
 from stepwell.lerobot.fingerprints import digest_of, walked
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import new_tag
@@ -38,6 +44,7 @@ DIGITS = 16
 OPTION_DIGITS = 8
 ROOT_DIGITS = 12
 MAX_NAME = 64
+MAX_TRIES = 10
 SUFFIX = ".well"
 LOCK = "lock"
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
@@ -95,23 +102,31 @@ class CachedStore:
             ReadOnlyError: it is not there, and the cache cannot be written.
             DiskFullError: there is no space for it.
         """
-        found = self._find()
-        while found is None:
-            try:
-                with _locked(self._folder):
-                    if not self.path.exists():
-                        build(self.path)
-                    self._remove_stale()
-            except OSError as error:
-                told = _cache_error(error, self._folder)
-                if told is None:
-                    raise
-                raise told from error
-            found = self._find()
-        return found
+        for _ in range(MAX_TRIES):
+            found = self._find() or self._make(build)
+            if found is not None:
+                return found
+        raise ReadOnlyError(f"{self.path} is removed as soon as it is made. Set STEPWELL_CACHE to another directory.")
+
+    def _make(self, build: Callable[[Path], None]) -> Store | None:
+        """Build the store, unless another process just did; None when it is gone again."""
+        try:
+            with _locked(self._folder):
+                found = self._find()
+                if found is None:
+                    # what a loss of power left of it
+                    shutil.rmtree(self.path, ignore_errors=True)
+                    build(self.path)
+                self._remove_stale()
+        except OSError as error:
+            told = _cache_error(error, self._folder)
+            if told is None:
+                raise
+            raise told from error
+        return found or self._find()
 
     def _find(self) -> Store | None:
-        """Return the store, if it is there, with a lock that keeps others from removing it."""
+        """Return the store, if it is there and whole, with a lock that keeps others from removing it."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -121,9 +136,10 @@ class CachedStore:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             store = Store(str(self.path), "r")
+            _check_is_whole(store)
         except BaseException as error:
             os.close(descriptor)
-            if isinstance(error, StoreNotFoundError):
+            if isinstance(error, StoreNotFoundError | SegmentGoneError | CorruptSegmentError):
                 return None
             raise
         weakref.finalize(store, os.close, descriptor)
@@ -134,6 +150,16 @@ class CachedStore:
         for entry in list(self._folder.iterdir()):
             if entry.name.endswith(SUFFIX) and not entry.name.startswith((self._current, ".")):
                 _remove_unused(entry)
+
+
+def _check_is_whole(store: Store) -> None:
+    """Raise CorruptSegmentError where a file is shorter than its rows: nobody waited until it was on the disk."""
+    for segment in store.segments:
+        for name, feature in (store.schema or {}).items():
+            if feature.is_raw:
+                segment.raw_map(name)
+            elif segment.blob_map(name).size < segment.offsets_map(name)[segment.num_rows]:
+                raise CorruptSegmentError(f"{name}.bin of segment {segment.name} is cut short.")
 
 
 def _remove_unused(path: Path) -> None:

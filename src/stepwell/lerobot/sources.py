@@ -72,7 +72,7 @@ def parse_source(source: str | os.PathLike[str]) -> Source:
     if text.startswith(SCHEME):
         return _parse_address(text)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return Source("directory", path=path)
     if isinstance(source, str) and REPO_ID.fullmatch(text):
         return Source("hub", repo_id=text)

@@ -302,11 +302,15 @@ def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         verbs,
         "verifying:run_verify",
         "verify",
-        "check every byte of a store against its checksum",
-        "  stepwell verify pusht.well && echo fine\n  stepwell verify pusht.well --deep",
+        "check every byte of a store against its checksum, or look for what breaks training from a LeRobot dataset",
+        "  stepwell verify pusht.well && echo fine\n"
+        "  stepwell verify pusht.well --deep\n"
+        "  stepwell verify data/pusht       a directory of LeRobot: what silently breaks training, and what to do\n"
+        "  stepwell verify lerobot://lerobot/pusht --episodes 0:10 --deep",
     )
     _add_path_and_json(parser)
     parser.add_argument("--deep", action="store_true", help="decode every encoded row, too")
+    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="of a LeRobot dataset: only these")
 
 
 def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

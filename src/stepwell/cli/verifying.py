@@ -1,4 +1,4 @@
-"""``stepwell verify``: every byte of a store against its checksum."""
+"""``stepwell verify``: every byte of a store against its checksum; what breaks training from a LeRobot dataset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from stepwell.errors import StoreNotFoundError
+from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.store.counting import counted
 from stepwell.store.layout import SEGMENTS, STORE_JSON
@@ -17,7 +18,11 @@ __all__ = ["run_verify"]
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    """Print what is damaged, a line a file; the exit code is 1 when something is."""
+    """Print what is wrong; the exit code is 1 when something is, and 0 when there are warnings only."""
+    if is_lerobot(arguments.path):
+        return _run_audit(arguments)
+    if arguments.episodes is not None:
+        raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
         raise StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
@@ -27,6 +32,13 @@ def run_verify(arguments: argparse.Namespace) -> int:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:
         _print_report(report)
+    return 0 if report.is_ok else 1
+
+
+def _run_audit(arguments: argparse.Namespace) -> int:
+    episodes = None if arguments.episodes is None else [arguments.episodes]
+    report = audit(arguments.path, episodes=episodes, deep=arguments.deep)
+    print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0 if report.is_ok else 1
 
 

@@ -50,8 +50,8 @@ SCHEME = "lerobot://"
 
 
 def is_lerobot(source: str | os.PathLike[str]) -> bool:
-    """Whether something is a LeRobot dataset, or says that it is: ``lerobot://...`` or a directory with its info."""
-    return str(source).startswith(SCHEME) or (Path(source) / INFO_PATH).exists()
+    """Whether something is a LeRobot dataset, or what is left of one: ``lerobot://...`` or a directory with ``meta/``."""
+    return str(source).startswith(SCHEME) or (Path(source) / INFO_PATH).parent.is_dir()
 
 
 def audit(

@@ -22,7 +22,7 @@ from stepwell.lerobot.audits.pieces import Pieces
 from stepwell.lerobot.audits.reports import Rule, Tally
 from stepwell.lerobot.audits.subject import EpisodeList, Subject
 
-__all__ = ["Places", "find_places"]
+__all__ = ["NOWHERE", "Places", "find_places", "of_owner"]
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -168,8 +168,13 @@ def _sane_ranges(episodes: EpisodeList, pieces: Pieces) -> tuple[Mask, Mask]:
     is_sane[order[1:][overlaps]] = False
     owners = _owners(np.where(is_sane, episodes.first, NOWHERE), episodes.stop, pieces)
     is_sane &= np.isin(np.arange(len(episodes)), owners)
-    is_miscounted = (owners >= 0) & (pieces.frame != pieces.first - episodes.first[owners])
+    is_miscounted = pieces.frame != pieces.first - of_owner(episodes.first, owners)
     return is_sane, is_sane & ~np.isin(np.arange(len(episodes)), owners[is_miscounted])
+
+
+def of_owner(values: Integers, owners: Integers) -> Integers:
+    """Return a value of each episode for each piece of it; -1 for pieces of none."""
+    return np.append(values, NOWHERE)[owners]
 
 
 def _owners(first: Integers, stop: Integers, pieces: Pieces) -> Integers:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.lerobot.audits.pieces import Pieces
-from stepwell.lerobot.audits.places import Places
+from stepwell.lerobot.audits.places import Places, of_owner
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.subject import Subject
 
@@ -61,7 +61,7 @@ def check_index(subject: Subject, pieces: Pieces, places: Places) -> None:
 def check_frame_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Look whether frame_index counts each episode's rows from 0 on."""
     owner = places.of_piece
-    right = pieces.first - places.first[owner]
+    right = pieces.first - of_owner(places.first, owner)
     wrong = (owner >= 0) & (pieces.frame != right)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
@@ -72,7 +72,7 @@ def check_frame_index(subject: Subject, pieces: Pieces, places: Places) -> None:
 def check_episode_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Look whether the rows of an episode bear its number."""
     owner = places.of_piece
-    right = subject.episodes.number[owner]
+    right = of_owner(subject.episodes.number, owner)
     wrong = (owner >= 0) & (pieces.episode != right)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
@@ -89,7 +89,7 @@ def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
         worst = float(pieces.off_grid[is_known].max())
         detail = f"timestamps up to {worst:.2g} s beside a multiple of 1/{fps:g} s (tolerance {TOLERANCE_SECONDS:g} s)"
         subject.tally.add(OFF_GRID, "", detail, _numbers(subject, places, off_grid))
-    begin = places.first[owner]
+    begin = of_owner(places.first, owner)
     late = np.maximum(np.abs(pieces.late_low + begin), np.abs(pieces.late_high + begin))
     shifted = is_known & (late > HALF_STEP) & np.isfinite(late)
     if shifted.any():

@@ -21,6 +21,7 @@ from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
 __all__ = ["VideoFile", "open_video_file"]
 
 Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 H264_SLICES, H264_IDR = range(1, 6), 5
 # what may be in front of the first slice of a packet: parameter sets, what the encoder says of itself
 HEAD_BYTES = 4096
@@ -66,20 +67,25 @@ class VideoFile:
         """Frames that are shown."""
         return len(self.index.seconds)
 
+    def nearest(self, seconds: Floats) -> Integers:
+        """Return the frame that is shown nearest to each time, int64, as many."""
+        return np.array([self.index.nearest(time) for time in seconds.tolist()], np.int64)
+
     def begins_run(self, frame: int) -> bool:
         """Whether decoding may begin at a frame."""
-        packet = self.index.packets_of(np.array([frame], np.int64))
-        return bool(np.isin(packet, self.index.keys)[0])
+        packet = self.index.packet_of(frame)
+        at = int(self.index.keys.searchsorted(packet))
+        return at < len(self.index.keys) and self.index.keys.item(at) == packet
 
     def needs_before(self, frame: int) -> bool:
         """Whether what follows the key frame, or the frame itself, needs pictures before it: an open group."""
-        packet = int(self.index.packets_of(np.array([frame], np.int64))[0])
+        packet = self.index.packet_of(frame)
         if self.index.samples.kind == "h264" and not self._is_idr(packet):
             return True
         if self.index.pts is None:
             return False
-        later = self.index.keys[self.index.keys > packet]
-        stop = int(later[0]) if len(later) else len(self.index.pts)
+        at = int(self.index.keys.searchsorted(packet, side="right"))
+        stop = self.index.keys.item(at) if at < len(self.index.keys) else len(self.index.pts)
         return bool((self.index.pts[packet + 1 : stop] < self.index.pts[packet]).any())
 
     def _is_idr(self, packet: int) -> bool:

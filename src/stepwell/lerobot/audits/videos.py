@@ -178,7 +178,7 @@ def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -
 
 def _check_grid(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_inside: Mask) -> Mask:
     """Look whether a frame is shown at each span's start; returns where."""
-    shown = file.index.seconds[file.index.nearest(spans.start)]
+    shown = file.index.seconds[file.nearest(spans.start)]
     wrong = is_inside & (np.abs(shown - spans.start) > TOLERANCE_SECONDS)
     if wrong.any() and file.is_regular:
         at = int(np.argmax(wrong))
@@ -192,7 +192,7 @@ def _check_grid(subject: Subject, camera: str, file: VideoFile, spans: _Spans, i
 
 def _check_beginnings(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
     """Look whether each episode can be decoded without the one before it."""
-    frames = file.index.nearest(spans.start).tolist()
+    frames = file.nearest(spans.start).tolist()
     places = np.flatnonzero(is_sound).tolist()
     no_key = [at for at in places if not file.begins_run(frames[at])]
     if no_key:

@@ -219,6 +219,28 @@ def test_damage_is_refused_with_the_file_and_the_frame_or_harmless(videos: Path,
     np.testing.assert_array_equal(codec_of(path).decode(blobs_of(times)[13]), frames[13])
 
 
+@pytest.mark.parametrize("name", ["b-frames.mp4", "hevc.mp4", "fragments.mp4"])
+def test_damage_of_the_head_is_refused_with_the_file_or_harmless(name: str, tmp_path: Path) -> None:
+    data, path = write_video(tmp_path / name, **CASES[name]).read_bytes(), tmp_path / "damaged.mp4"
+    offsets, blob = column(blobs := blobs_of([0.0, 0.4, 1.56]))
+    rng, refused = np.random.default_rng(1), 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        for place in rng.integers(max(0, data.rfind(b"moov")), len(data), 2).tolist():
+            damaged[place] = int(rng.integers(256))
+        path.write_bytes(damaged)
+        codec = codec_of(path)
+        for row in range(3):
+            first, stop = codec.run_of(offsets, blob, row, 0, 3)
+            assert first <= row < stop
+            try:
+                codec.decode(blobs[row])
+            except DecodeError as error:
+                refused += 1
+                assert str(path) in str(error)
+    assert refused
+
+
 def test_file_that_was_replaced_is_read_anew(videos: Path, tmp_path: Path) -> None:
     path = tmp_path / "0-0.mp4"
     shutil.copy(videos / "0-0.mp4", path)

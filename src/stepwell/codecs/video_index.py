@@ -154,9 +154,11 @@ def exact_index(path: str, read: Read) -> VideoIndex:
                 )
     shown = np.argsort(table.pts, kind="stable")
     shown = shown[table.is_shown[shown]]
+    if not len(shown):
+        raise DecodeError(f"{path}: none of its frames is to be shown; its head is damaged.")
     return _built(
         (table.height, table.width),
-        SampleFormat.of(table.kind, table.extradata),
+        _samples(path, table.kind, table.extradata),
         table.seconds[shown],
         shown,
         table.pts,
@@ -192,7 +194,7 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
     base = video.time_base
     return _built(
         (context.height, context.width),
-        SampleFormat.of(kind, bytes(context.extradata or b"")),
+        _samples(path, kind, bytes(context.extradata or b"")),
         pts[shown] * base.numerator / base.denominator,
         shown,
         pts,
@@ -201,6 +203,13 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
         is_key,
         is_exact=kind != "h264",
     )
+
+
+def _samples(path: str, kind: str, extradata: bytes) -> SampleFormat:
+    try:
+        return SampleFormat.of(kind, extradata)
+    except DecodeError as error:
+        raise DecodeError(f"{path}: {error}.") from error
 
 
 def _built(

@@ -359,6 +359,18 @@ def test_a_feature_named_task_is_the_task_of_its_step(tmp_path: Path) -> None:
     assert list(item)[-1] == "task"
 
 
+def test_a_task_that_the_stores_list_lacks_is_refused_when_its_item_is_read(tmp_path: Path) -> None:
+    told = {"lerobot": {"tasks": ["pick"]}}
+    store = stepwell.create(tmp_path / "own.well", {"action": stepwell.Array(2)}, fps=5, metadata=told)
+    with store.writer() as writer:
+        for task in ("pick", "drop"):
+            writer.add_episode({"action": np.ones((2, 2), np.float32)}, task=task)
+    dataset = LeRobotDataset(store)
+    assert dataset[1]["task"] == "pick"
+    with pytest.raises(StepwellError, match="task_index 1, and the dataset has 1 texts"):
+        dataset[2]
+
+
 def test_a_view_of_several_stores_is_refused(recorded: Store, store: Store) -> None:
     with pytest.raises(WindowError, match="MultiLeRobotDataset"):
         LeRobotDataset(stepwell.View([recorded, store]))

@@ -249,7 +249,7 @@ def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images:
         fields[name] = Field(
             source, offsets, transform=(*made, *_transforms(features[name], schema.get(name), offsets, images))
         )
-    for name in {"task_index", "subtask_index"} & set(steps):
+    for name in sorted({"task_index", "subtask_index"} & set(steps)):
         source, made = derived.get(name, (name, ()))
         fields[f"{name}{OWN}"] = Field(source, transform=made)
     masks = tuple(f"{key}_is_pad" for key in steps)
@@ -283,6 +283,8 @@ def _derived_fields(meta: DatasetMeta, schema: Schema) -> dict[str, tuple[str, T
     found["index"] = "step_id", (EpisodeNumbers(first[order], starts[order], counts=True),)
     if "task_index" not in schema:
         numbers = {text: number for number, text in reversed(list(enumerate(meta.task_texts)))}
-        tasks = np.array([numbers[each[0]] if each else 0 for each in episode_tasks(meta.store)], np.int64)
+        # one that the store's list lacks is beyond its end, and refused when it is looked up
+        firsts = [numbers.get(each[0], len(numbers)) if each else 0 for each in episode_tasks(meta.store)]
+        tasks = np.array(firsts, np.int64)
         found["task_index"] = "step_id", (EpisodeNumbers(first[order], tasks[order], counts=False),)
     return {name: source for name, source in found.items() if name not in schema}

@@ -9,12 +9,14 @@ from hypothesis.extra import numpy as hnp
 import stepwell
 from stepwell import Array, Image, View
 from stepwell.errors import FeatureNotFoundError
+from stepwell.lerobot import statistics
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.statistics import (
     StatisticsSum,
     as_lerobot,
     image_stride,
     image_summary,
+    numeric_statistics,
     numeric_summary,
     sampled_steps,
     statistics_of,
@@ -105,6 +107,33 @@ def test_grey_images_have_three_equal_channels(shape):
     assert found["count"].tolist() == [3]
 
 
+@pytest.mark.parametrize("per_element", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
+def test_few_rows_have_the_statistics_of_their_summary(dtype, per_element):
+    rng = np.random.default_rng(0)
+    for shape in ((1,), (30,), (30, 4), (7, 2, 3)):
+        values = (rng.normal(size=shape) * 100).astype(dtype)
+        found = numeric_statistics(values, per_element=per_element)
+        summary = as_lerobot(numeric_summary(values, per_element=per_element), info(dtype, shape[1:] or (1,)))
+        assert list(found) == KEYS
+        for key, value in summary.items():
+            assert found[key].shape == value.shape
+            np.testing.assert_allclose(found[key], value, rtol=1e-12, atol=1e-12, err_msg=key)
+
+
+def test_few_rows_of_a_large_constant_have_no_spread():
+    found = numeric_statistics(np.full((1000, 1), 0.1, np.float32) + np.float32(1e6))
+    assert found["std"].item() == 0.0 and found["mean"].item() == found["min"].item()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e300])
+def test_few_rows_with_odd_values_have_the_statistics_of_their_summary(odd):
+    values = np.array([[1.0, 2.0], [odd, 4.0], [3.0, 6.0]])
+    found, summary = numeric_statistics(values), as_lerobot(numeric_summary(values), info("float64", (2,)))
+    for key, value in summary.items():
+        assert np.array_equal(found[key], value)
+
+
 @settings(max_examples=30)
 @given(
     values=hnp.arrays(np.float64, st.tuples(st.integers(1, 200), st.just(2)), elements=st.floats(-1e6, 1e6, width=32)),
@@ -112,11 +141,14 @@ def test_grey_images_have_three_equal_channels(shape):
 )
 def test_episodes_added_up_are_the_summary_of_the_whole(values, data):
     cuts = sorted(data.draw(st.lists(st.integers(1, max(1, len(values) - 1)), max_size=90)))
-    total = StatisticsSum()
+    total, of_rows = StatisticsSum(), StatisticsSum()
     for part in np.split(values, cuts):
         if len(part):
             total.add({"feature": numeric_summary(part)})
+            of_rows.add_rows("feature", part)
     found = as_lerobot(total.result()["feature"], info("float64", (2,)))
+    again = as_lerobot(of_rows.result()["feature"], info("float64", (2,)))
+    assert all(np.allclose(again[key], found[key], rtol=1e-7, atol=1e-6) for key in KEYS)
     whole = as_lerobot(numeric_summary(values), info("float64", (2,)))
     for key in ("min", "max", "count"):
         assert np.array_equal(found[key], whole[key])
@@ -124,6 +156,17 @@ def test_episodes_added_up_are_the_summary_of_the_whole(values, data):
     np.testing.assert_allclose(found["std"], whole["std"], rtol=1e-7, atol=1e-6)
     for key, fraction in QUANTILES.items():
         np.testing.assert_allclose(found[key], np.quantile(values, fraction, axis=0), rtol=1e-9, atol=1e-9)
+
+
+def test_rows_are_summarised_when_many_wait(monkeypatch):
+    monkeypatch.setattr(statistics, "WAITING_VALUES", 20)
+    total = StatisticsSum()
+    values = np.random.default_rng(0).normal(size=(90, 2))
+    for start in range(0, 90, 3):
+        total.add_rows("feature", values[start : start + 3])
+    found = as_lerobot(total.result()["feature"], info("float64", (2,)))
+    np.testing.assert_allclose(found["q90"], np.quantile(values, 0.9, axis=0), rtol=1e-9)
+    assert found["count"].tolist() == [90]
 
 
 def test_quantiles_of_unlike_episodes_are_those_of_their_union():
@@ -177,5 +220,5 @@ def test_a_stride_looks_at_no_more_images_than_asked():
 
 def test_a_name_that_is_not_there_is_refused(tmp_path):
     store = store_of(tmp_path / "a.well", {"action": np.zeros((2, 2), np.float32)}, [2], {"action": Array(2)})
-    with pytest.raises(FeatureNotFoundError, match="'actoin'.*action"):
+    with pytest.raises(FeatureNotFoundError, match=r"'actoin'.*action"):
         statistics_of(store, ["actoin"])

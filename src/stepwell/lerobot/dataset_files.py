@@ -19,7 +19,6 @@ from stepwell.lerobot.episode_writing import (
     plain_statistics,
 )
 from stepwell.lerobot.info import DATA_PATHS, VIDEO_PATHS, FeatureInfo
-from stepwell.lerobot.statistics import as_lerobot
 from stepwell.lerobot.video_writing import VideoFiles
 
 if TYPE_CHECKING:
@@ -97,9 +96,7 @@ class DatasetFiles(ABC):
             self._data.write(data_table(self._schema, self._infos, columns))
         spans = {name: self._span(name, episode) for name in self._videos}
         infos = {info.name: info for info in self._infos}
-        stats = {
-            name: self._plain(as_lerobot(found, infos[name]), infos[name]) for name, found in episode.statistics.items()
-        }
+        stats = {name: self._plain(found, infos[name]) for name, found in episode.statistics.items()}
         place = episode.place
         self._add_row(EpisodeRow(place.index, place.tasks, episode.length, place.first_row, data, spans, stats))
 

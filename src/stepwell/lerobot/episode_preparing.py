@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,14 @@ from stepwell.lerobot.camera_rows import image_files, video_packets
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.schema_mapping import INDEX_INFOS, Column
 from stepwell.lerobot.source_episodes import SourceEpisode
-from stepwell.lerobot.statistics import image_summary, numeric_summary, sampled_steps
+from stepwell.lerobot.statistics import (
+    Statistics,
+    StatisticsSum,
+    as_lerobot,
+    image_summary,
+    numeric_statistics,
+    sampled_steps,
+)
 from stepwell.lerobot.video_writing import EpisodePackets
 from stepwell.schema import Feature
 from stepwell.store.feature_statistics import FeatureStatistics
@@ -50,14 +57,23 @@ class PreparedEpisode:
         length: rows.
         columns: by feature, in the dataset's order: arrays [n, ...], lists of text, lists of image files.
         videos: by camera.
-        statistics: by feature.
+        statistics: by feature, as LeRobot has them.
+        images: what `StatisticsSum` takes of cameras; it takes numbers from the columns.
     """
 
     place: EpisodePlace
     length: int
     columns: dict[str, Any]
     videos: dict[str, EpisodePackets]
-    statistics: dict[str, FeatureStatistics]
+    statistics: Statistics
+    images: dict[str, FeatureStatistics]
+
+    def add_to(self, total: StatisticsSum, infos: Sequence[FeatureInfo]) -> None:
+        """Add the episode to the statistics of the dataset."""
+        total.add(self.images)
+        for info in infos:
+            if not info.is_camera and not info.is_text:
+                total.add_rows(info.name, self.columns[info.name])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +120,8 @@ class Preparation:
             else:
                 columns[column.name] = episode.read(column.source)
         columns |= self._index_columns(episode, place)
-        statistics = dict(self._statistics(episode, columns))
-        return PreparedEpisode(place, episode.length, columns, videos, statistics)
+        images = self._images(episode)
+        return PreparedEpisode(place, episode.length, columns, videos, self._statistics(columns, images), images)
 
     def _index_columns(self, episode: SourceEpisode, place: EpisodePlace) -> dict[str, npt.NDArray[Any]]:
         numbers = np.arange(episode.length, dtype=np.int64)
@@ -126,14 +142,19 @@ class Preparation:
                 return own.astype(np.float32)
         return grid.astype(np.float32)
 
-    def _statistics(
-        self, episode: SourceEpisode, columns: Mapping[str, Any]
-    ) -> Iterator[tuple[str, FeatureStatistics]]:
+    def _images(self, episode: SourceEpisode) -> dict[str, FeatureStatistics]:
         steps = sampled_steps(episode.length, self.stride)
-        cameras = {column.name: column for column in self.columns if column.info.is_camera}
-        for info in self.infos:
-            if info.is_camera:
-                column = cameras[info.name]
-                yield info.name, image_summary(episode.images(column.source, column.feature, steps), column.feature)
-            elif not info.is_text:
-                yield info.name, numeric_summary(columns[info.name], per_element=self.per_element)
+        return {
+            column.name: image_summary(episode.images(column.source, column.feature, steps), column.feature)
+            for column in self.columns
+            if column.info.is_camera
+        }
+
+    def _statistics(self, columns: Mapping[str, Any], images: Mapping[str, FeatureStatistics]) -> Statistics:
+        return {
+            info.name: as_lerobot(images[info.name], info)
+            if info.is_camera
+            else numeric_statistics(columns[info.name], per_element=self.per_element)
+            for info in self.infos
+            if not info.is_text
+        }

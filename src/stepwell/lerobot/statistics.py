@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError
 from stepwell.lerobot.info import FeatureInfo
-from stepwell.lerobot.source_episodes import SourceEpisode, episodes_of, schema_of
+from stepwell.lerobot.source_episodes import episodes_of, schema_of
 from stepwell.schema import Array, Feature
 from stepwell.store.column_statistics import column_statistics, has_statistics, stream_statistics
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
@@ -39,11 +39,11 @@ __all__ = [
     "Statistics",
     "StatisticsSum",
     "as_lerobot",
-    "episode_statistics",
     "image_stride",
     "image_summary",
     "info_of",
     "is_summed",
+    "numeric_statistics",
     "numeric_summary",
     "sampled_steps",
     "statistics_of",
@@ -57,6 +57,10 @@ MAX_IMAGES = 16384
 MAX_WIDTH = 256
 WHITE = 255.0
 MERGED_PARTS = 64
+WAITING_VALUES = 1 << 20
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# squares of larger ones overflow
+SAFE_SQUARE = 1e140
 
 
 def statistics_of(
@@ -97,34 +101,15 @@ def summaries_of(
     """Summarise the columns of a selection of episodes; see `statistics_of`."""
     episodes = list(episodes_of(view))
     stride = image_stride(sum(episode.length for episode in episodes), max_images)
-    total = StatisticsSum()
+    total = StatisticsSum(per_element=per_element)
     for episode in episodes:
-        total.add(episode_statistics(episode, features, stride=stride, per_element=per_element))
+        steps = sampled_steps(episode.length, stride)
+        for name, feature in features.items():
+            if feature.kind == "image":
+                total.add({name: image_summary(episode.images(name, feature, steps), feature)})
+            else:
+                total.add_rows(name, episode.read(name))
     return total.result()
-
-
-def episode_statistics(
-    episode: SourceEpisode, features: Mapping[str, Feature], *, stride: int = 1, per_element: bool = False
-) -> dict[str, FeatureStatistics]:
-    """Summarise the columns of one episode; `as_lerobot` makes LeRobot's keys and shapes of a summary.
-
-    Args:
-        episode: of one step or more.
-        features: of the store, those that have statistics.
-        stride: about every how many-th image is looked at.
-        per_element: see `statistics_of`.
-
-    Returns:
-        By name.
-    """
-    found = {}
-    for name, feature in features.items():
-        if feature.kind == "image":
-            steps = sampled_steps(episode.length, stride)
-            found[name] = image_summary(episode.images(name, feature, steps), feature)
-        else:
-            found[name] = numeric_summary(episode.read(name), per_element=per_element)
-    return found
 
 
 def numeric_summary(values: npt.NDArray[Any], *, per_element: bool = False) -> FeatureStatistics:
@@ -145,6 +130,36 @@ def numeric_summary(values: npt.NDArray[Any], *, per_element: bool = False) -> F
         for begin in range(0, width, MAX_WIDTH)
     ]
     return _side_by_side(parts, shape if per_element else (width,))
+
+
+def numeric_statistics(values: npt.NDArray[Any], *, per_element: bool = False) -> dict[str, npt.NDArray[Any]]:
+    """Compute the statistics of a few numeric rows: those of `numeric_summary`, which cannot be added up.
+
+    Args:
+        values: [n, *shape] of bools, integers or floats; at least one row.
+        per_element: see `statistics_of`.
+
+    Returns:
+        With LeRobot's keys and shapes, see `as_lerobot`.
+
+    Example:
+        >>> found = numeric_statistics(np.array([[1, 5], [2, 5], [6, 5]], np.uint8))
+        >>> found["mean"].tolist(), found["q50"].tolist(), found["count"].tolist()
+        ([3.0, 5.0], [2.0, 5.0], [3])
+    """
+    shape = values.shape[1:] or (1,)
+    rows = values.reshape(-1, math.prod(shape) if per_element else shape[-1]).astype(np.float64)
+    if not np.isfinite(rows).all() or np.abs(rows).max() > SAFE_SQUARE:
+        info = FeatureInfo("", values.dtype.name, shape, None, {})
+        return as_lerobot(numeric_summary(values, per_element=per_element), info)
+    mean = rows.mean(axis=0)
+    # once more about the mean: of a constant nothing is left
+    mean += (rows - mean).mean(axis=0)
+    found = {"min": rows.min(axis=0), "max": rows.max(axis=0), "mean": mean, "std": _std(rows - mean)}
+    found["count"] = np.array([len(values)], np.int64)
+    found |= zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True)
+    wanted = shape if per_element else shape[-1:]
+    return {key: value if key == "count" else value.reshape(wanted) for key, value in found.items()}
 
 
 def image_summary(images: Iterable[npt.NDArray[np.uint8]], feature: Feature) -> FeatureStatistics:
@@ -207,13 +222,28 @@ def info_of(name: str, feature: Feature) -> FeatureInfo:
 class StatisticsSum:
     """Summaries of episodes, added up one by one; equal to the summary of all their rows together.
 
+    Args:
+        per_element: of rows that are added, see `statistics_of`.
+
     Notes:
-        For one thread. Holds a few dozen summaries a feature. Sketches are compressed once for a few dozen episodes,
-        see `stepwell.store.sketch.Sketch` for what that costs: nothing with at most 256 distinct values.
+        For one thread. Holds a few dozen summaries and 8 MB of rows a feature. Sketches are compressed once for a few
+        dozen summaries, see `stepwell.store.sketch.Sketch` for what that costs: nothing with at most 256 distinct
+        values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, per_element: bool = False) -> None:
         self._levels: dict[str, list[list[FeatureStatistics]]] = {}
+        self._per_element = per_element
+        # summarised many episodes at a time: a summary costs more than the few rows of one
+        self._rows: dict[str, list[npt.NDArray[Any]]] = {}
+        self._num_waiting: dict[str, int] = {}
+
+    def add_rows(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Add rows of a numeric feature; ``values``, [n, *shape], are copied."""
+        self._rows.setdefault(name, []).append(np.array(values))
+        self._num_waiting[name] = self._num_waiting.get(name, 0) + values.size
+        if self._num_waiting[name] >= WAITING_VALUES:
+            self._summarise(name)
 
     def add(self, parts: Mapping[str, FeatureStatistics]) -> None:
         """Add the summaries of one part, by feature."""
@@ -230,10 +260,18 @@ class StatisticsSum:
 
     def result(self) -> dict[str, FeatureStatistics]:
         """Return the summaries of all that was added."""
+        for name in self._rows:
+            self._summarise(name)
         return {
             name: merge_all(part for level in reversed(levels) for part in level)
             for name, levels in self._levels.items()
         }
+
+    def _summarise(self, name: str) -> None:
+        if self._rows[name]:
+            rows = np.concatenate(self._rows[name])
+            self._rows[name], self._num_waiting[name] = [], 0
+            self.add({name: numeric_summary(rows, per_element=self._per_element)})
 
 
 def _chosen(schema: Mapping[str, Feature], names: Iterable[str] | None) -> dict[str, Feature]:
@@ -249,6 +287,11 @@ def is_summed(feature: Feature) -> bool:
     if feature.kind == "image":
         return feature.np_dtype == np.uint8 and feature.shape[2:] in ((), (1,), (3,))
     return has_statistics(feature) and not feature.is_ragged
+
+
+def _std(deviations: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.sqrt(np.square(deviations).mean(axis=0))
+    return found
 
 
 def _values_a_row(found: FeatureStatistics, info: FeatureInfo) -> int:

@@ -196,7 +196,7 @@ class _Writing:
                 files = ManyEpisodeFiles(target, preparation.infos, self._fps, data_mb=data_mb, video_mb=video_mb)
             else:
                 files = OneEpisodeFiles(target, preparation.infos, self._fps)
-            total = StatisticsSum()
+            total = StatisticsSum(per_element=not is_v3)
             self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
             counts = self._counts(tasks)
             if is_v3:
@@ -230,7 +230,7 @@ class _Writing:
                 first=first_files(before),
                 chunks_size=before.info.chunks_size,
             )
-            tasks, total = TaskList(before.tasks), StatisticsSum()
+            tasks, total = TaskList(before.tasks), StatisticsSum(per_element=per_element)
             total.add(summaries)
             first_row = before.info.total_frames
             self._write(preparation, files, tasks, total, first_episode=before.info.total_episodes, first_row=first_row)
@@ -274,7 +274,7 @@ class _Writing:
             with make_bar(self._num_steps, "steps", wanted=self._progress) as bar:
                 for prepared in _prepared(preparation, placed(), self._workers):
                     files.add(prepared)
-                    total.add(prepared.statistics)
+                    prepared.add_to(total, preparation.infos)
                     bar.update(prepared.length)
         finally:
             files.close()

@@ -19,6 +19,8 @@ pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 
 import stepwell
+from stepwell.codecs import parquet_images
+from stepwell.codecs.parquet_row_groups import RowGroups
 from stepwell.errors import (
     DatasetNotFoundError,
     DiskFullError,
@@ -225,6 +227,22 @@ def check(found: Any, expected: Any, *, is_picture: bool, is_lossy: bool) -> Non
         assert np.abs(found.astype(int) - expected.astype(int)).max() <= 2
     else:
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("order", ["sequential", "pooled"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_row_groups_are_read_about_once_in_sequence_and_pooled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any, threads: int
+) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", cameras={TOP: ("png", (32, 48))}, lengths=[8] * 30, files=3)
+    groups = RowGroups(max_bytes=20_000)
+    monkeypatch.setattr(parquet_images, "_ROW_GROUPS", groups)
+    fields = {TOP: stepwell.Field(TOP, [-2, 0]), "index": "index"}
+    for batch in stepwell.Loader(open_in_place(root), fields, batch_size=10, order=order, threads=threads):
+        assert batch[TOP].shape[1:] == (2, 32, 48, 3)
+    # few of them fit: at random each row would read one
+    assert groups.kept.size <= 20_000
+    assert 30 <= groups.num_read <= 45
 
 
 # the cache

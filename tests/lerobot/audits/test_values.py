@@ -102,11 +102,12 @@ def test_a_column_that_is_missing_is_named(tmp_path):
     assert found(audit(root)) == {"column-missing": [1]}
 
 
-def test_a_column_that_is_no_feature_is_a_warning(tmp_path):
-    root = tiny_set(tmp_path)
-    change_table(data_files(root)[0], lambda table: table.append_column("spare", pa.array([0] * 18)))
-    assert found(audit(root)) == {"column-extra": [0, 1, 2]}
-    assert audit(root).is_ok
+@pytest.mark.parametrize(("version", "codes"), [("v2.1", {}), ("v3.0", {"column-extra": [0, 1, 2]})])
+def test_a_column_that_is_no_feature_is_an_error_where_it_cannot_be_cast(version, codes, tmp_path):
+    root = tiny_set(tmp_path, version=version)
+    for path in data_files(root):
+        change_table(path, lambda table: table.append_column("spare", pa.array([0] * table.num_rows)))
+    assert found(audit(root)) == codes
 
 
 @pytest.mark.parametrize(

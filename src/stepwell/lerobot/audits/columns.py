@@ -21,7 +21,11 @@ HF_KEY = b"huggingface"
 NUMBER_KINDS = "biuf"
 
 MISSING = Rule("column-missing", "error", "Write the data files again with it, or take the feature out of info.json.")
-EXTRA = Rule("column-extra", "warning", "Add it to the features of info.json, or drop the column; stepwell ignores it.")
+EXTRA = Rule(
+    "column-extra",
+    "error",
+    "Add it to the features of info.json, or drop the column: LeRobot cannot open it (CastError), stepwell can.",
+)
 TYPE = Rule("column-type", "error", "Write the column as the feature says, or correct the dtype in info.json.")
 WIDTH = Rule(
     "column-width",
@@ -44,12 +48,13 @@ def problems_of(schema: Any, info: DatasetInfo) -> Iterator[tuple[Rule, str, str
             yield MISSING, name, "no such column in the data files"
         else:
             yield from _type_problems(schema.field(name).type, feature)
-    ignored = set(info.raw["features"])
-    for name in schema.names:
-        if name not in expected and name not in ignored:
-            yield EXTRA, name, "a column of the data files that is no feature; LeRobot cannot cast the table"
     if not info.is_v3:
         yield from _metadata_problems(schema.metadata or {}, info)
+        return
+    # v2.1 is read by the files' own schema
+    for name in schema.names:
+        if name not in info.raw["features"]:
+            yield EXTRA, name, "a column of the data files that is no feature"
 
 
 def _type_problems(found: Any, feature: FeatureInfo) -> Iterator[tuple[Rule, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class DataFile:
         num_rows: of it.
         episodes: numbers of the episodes that should be in it.
         file: the ``pyarrow.parquet.ParquetFile``.
+        kept: index columns that were read.
     """
 
     path: str
@@ -48,6 +49,7 @@ class DataFile:
     num_rows: int
     episodes: Integers
     file: Any
+    kept: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def numbers(self, name: str, info: DatasetInfo) -> npt.NDArray[Any] | None:
         """Return a numeric column as [rows, elements]; None where it is missing.
@@ -58,8 +60,13 @@ class DataFile:
         """
         if name not in self.file.schema_arrow.names:
             return None
-        table = read_columns(self.file, Path(self.path), [name])
-        return numbers_of(table.column(name), info.features[name])
+        if name not in self.kept:
+            table = read_columns(self.file, Path(self.path), [name])
+            values = numbers_of(table.column(name), info.features[name])
+            if not info.features[name].is_index:
+                return values
+            self.kept[name] = values
+        return self.kept[name]
 
 
 def data_paths(subject: Subject) -> list[str]:

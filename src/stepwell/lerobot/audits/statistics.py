@@ -36,7 +36,9 @@ RANK_TOLERANCE = 0.02
 PIXEL_MEAN_TOLERANCE, PIXEL_STD_FACTOR = 0.05, 2.0
 WRITE_AGAIN = "Compute them again: stepwell.lerobot.statistics_of"
 
-MISSING = Rule("statistics-missing", "warning", f"{WRITE_AGAIN}; policies normalise by them.")
+MISSING = Rule(
+    "statistics-missing", "warning", "Compute them: stepwell.lerobot.statistics_of. Policies normalise by them."
+)
 WRONG = Rule("statistics", "error", f"{WRITE_AGAIN}: a policy normalises by these, in training and ever after.")
 QUANTILE = Rule(
     "statistics-quantiles",

@@ -35,15 +35,20 @@ UNREADABLE = Rule(
 START = Rule(
     "video-start",
     "error",
-    "Write the video again so that its first frame is shown at 0 s: torchcodec and PyAV take different frames else.",
+    "Write the video again so that its first frame is shown at 0 s: LeRobot finds no frame at its times "
+    "(FrameTimestampError), with a large tolerance_s another one.",
 )
 FPS = Rule(
-    "video-fps", "error", "Encode the video again with the dataset's fps, or correct fps: other frames are shown."
+    "video-fps",
+    "error",
+    "Encode the video again with the dataset's fps, or correct fps: LeRobot finds no frame at its times "
+    "(FrameTimestampError), with a large tolerance_s another one.",
 )
 TIMES = Rule(
     "video-times",
     "error",
-    "Encode the video again at a constant rate: frames are chosen by their time, and some are missed or shown twice.",
+    "Encode the video again at a constant rate: LeRobot counts frames by the mean rate, so it finds none (IndexError, "
+    "FrameTimestampError) or another one.",
 )
 SIZE = Rule("video-size", "error", "Correct the shape in info.json, or encode the video again.")
 

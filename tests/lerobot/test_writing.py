@@ -15,6 +15,7 @@ import stepwell  # noqa: E402
 from stepwell import Array, Image, View  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
 from stepwell.errors import (  # noqa: E402
+    DecodeError,
     EpisodeNotFoundError,
     SchemaError,
     StepwellError,
@@ -284,6 +285,19 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path):
     with pytest.raises(StepwellError, match=r"2 tasks in its metadata.*task="):
         write_dataset(store, tmp_path / "set")
     assert [path.name for path in tmp_path.iterdir()] == ["a.well"]
+
+
+def test_a_row_that_cannot_be_decoded_is_named_and_nothing_is_left(tmp_path):
+    store = make_store(tmp_path / "a.well", (3, 4), names=["camera.png"])
+    (blobs,) = store.path.glob("segments/*/camera.png.bin")
+    damaged = bytearray(blobs.read_bytes())
+    damaged[int(store.segments[0].offsets_map("camera.png")[5]) + 20] ^= 0xFF
+    blobs.write_bytes(damaged)
+    for workers in (0, 2):
+        with pytest.raises(DecodeError, match=r"a\.well: episode 1, step 2, feature 'camera\.png'"):
+            write_dataset(store, tmp_path / "set", cameras="video", video=H264, workers=workers)
+        assert [path.name for path in tmp_path.iterdir()] == ["a.well"]
+    assert threading.active_count() == 1
 
 
 def test_an_episode_that_is_recorded_and_none_at_all_are_refused(tmp_path):

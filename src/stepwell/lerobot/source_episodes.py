@@ -14,6 +14,7 @@ from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.formats.opening import open
 from stepwell.schema import Feature, Schema
 from stepwell.store import Segment, Store
+from stepwell.store.runs import NameRows, rows_text
 from stepwell.windows import View
 
 __all__ = ["SourceEpisode", "as_view", "episodes_of", "schema_of"]
@@ -45,8 +46,20 @@ class SourceEpisode:
     metadata: Mapping[str, Any]
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> Any:
-        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all."""
-        return self.segment.read_rows(name, self.start + first, self.start + (self.length if stop is None else stop))
+        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all.
+
+        Raises:
+            DecodeError: a row that its codec refuses; names the store, the episode and the steps.
+        """
+        end = self.start + (self.length if stop is None else stop)
+        return self.segment.read_rows(name, self.start + first, end, name_rows=self._namer(name))
+
+    def _namer(self, name: str) -> NameRows:
+        def name_rows(first: int, last: int) -> str:
+            steps = rows_text(first - self.start, last - self.start).replace("row", "step")
+            return f"{self.store.path}: episode {self.index}, {steps}, feature {name!r}"
+
+        return name_rows
 
     def blobs(self, name: str) -> list[npt.NDArray[np.uint8]]:
         """Return the encoded rows of a feature, views of the file's map."""

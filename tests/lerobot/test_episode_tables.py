@@ -189,8 +189,8 @@ def test_dataset_without_episodes_has_none(tmp_path: Path, version: str) -> None
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 2 is not JSON"),
-        ("[]", "line 2 is a JSON list"),
+        ("{", "record 2 is not JSON"),
+        ("[]", "record 2 is a JSON list"),
         ('{"episode_index": 1}', "length is None"),
         ('{"episode_index": 1, "length": -4}', "length is -4"),
         ('{"episode_index": true, "length": 4}', "episode_index is True"),

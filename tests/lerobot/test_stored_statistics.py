@@ -73,16 +73,18 @@ def test_v3_table_without_statistics_has_none(tmp_path: Path) -> None:
 
 
 def test_quantiles_are_not_merged() -> None:
-    part = {"x": {name: np.array([1.0]) for name in ("min", "max", "mean", "std", "count", "q50")}}
-    found = merged([part, part])
+    part = {"x": {name: [1.0] for name in ("min", "max", "mean", "std", "count", "q50")}}
+    found = merged([part, part], "x")
     assert found is not None
     assert "q50" not in found["x"]
 
 
 def test_feature_that_some_episodes_lack_is_merged_over_the_others() -> None:
-    one, two = ({"x": {name: np.array([value]) for name in ("min", "max", "mean", "std", "count")}} for value in (1, 3))
-    assert merged([{}, one, two])["x"]["count"].tolist() == [4]
-    assert merged([]) is None
+    one, two = ({"x": {name: [value] for name in ("min", "max", "mean", "std", "count")}} for value in (1, 3))
+    found = merged([{}, one, two], "x")
+    assert found is not None
+    assert found["x"]["count"].tolist() == [4]
+    assert merged([], "x") is None
 
 
 @pytest.mark.parametrize(
@@ -95,15 +97,38 @@ def test_stats_json_that_cannot_be_is_refused(tmp_path: Path, content: str) -> N
         _ = Metadata.load(root).stats
 
 
-def test_lines_that_cannot_be_merged_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda records: [records[0], records[0], records[2]], "does not have each episode once"),
+        (lambda records: [{"episode_index": 0}], "is not statistics"),
+        (lambda records: [{"episode_index": 0, "stats": {"x": 3}}], "'x' lacks some of min"),
+        (lambda records: [{"episode_index": 0, "stats": {"x": {"mean": [1.0]}}}], "'x' lacks some of min"),
+        (lambda records: [of_x(mean=[1.0], std=[1.0, 2.0, 3.0]), of_x(1)], "mean of 'x' is not an array"),
+        (lambda records: [of_x(count=[1, 2])], "shapes of 'x' do not fit together"),
+        (lambda records: [of_x(mean="x")], "mean of 'x' is not an array of numbers"),
+    ],
+)
+def test_lines_that_cannot_be_merged_are_refused(tmp_path: Path, change: Any, says: str) -> None:
     root = tiny(tmp_path / "tiny", "v2.1")
-    rewrite_lines(root, lambda records: [records[0], records[0], records[2]])
-    with pytest.raises(FormatError, match="does not have each episode once"):
+    rewrite_lines(root, change)
+    with pytest.raises(FormatError, match=f"episodes_stats.jsonl.*{says}"):
         _ = Metadata.load(root).stats
-    rewrite_lines(root, lambda records: records[:1])
-    with pytest.raises(FormatError, match="cannot be merged"):
-        rewrite_lines(root, lambda records: [records[0] | {"stats": {"action": {"mean": [1.0]}}}])
-        _ = Metadata.load(root).stats
+
+
+def of_x(episode: int = 0, **values: Any) -> dict[str, Any]:
+    names = ("min", "max", "mean", "std", "count")
+    return {"episode_index": episode, "stats": {"x": {**{name: [1.0, 2.0] for name in names}, "count": [3], **values}}}
+
+
+def test_lines_of_episodes_may_be_in_any_order(tmp_path: Path) -> None:
+    root = tiny(tmp_path / "tiny", "v2.1")
+    before = [Metadata.load(root).episode_stats(place) for place in range(3)]
+    rewrite_lines(root, lambda records: records[::-1])
+    after = [Metadata.load(root).episode_stats(place) for place in range(3)]
+    assert all(one and two for one, two in zip(before, after, strict=True))
+    for one, two in zip(before, after, strict=True):
+        assert (one or {})["action"]["mean"].tolist() == (two or {})["action"]["mean"].tolist()
 
 
 @needs_data

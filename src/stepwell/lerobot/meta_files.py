@@ -16,9 +16,12 @@ __all__ = [
     "WHAT_TO_DO",
     "number_column",
     "open_parquet",
+    "parse_line",
     "read_columns",
     "read_json",
     "read_json_lines",
+    "read_lines",
+    "said",
     "whole_number",
 ]
 
@@ -45,19 +48,32 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         FormatError: it is missing, cannot be read, or a line is no JSON object.
     """
-    records = []
+    return [parse_line(line, number, path) for number, line in enumerate(read_lines(path), 1)]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty.
+
+    Raises:
+        FormatError: it is missing or cannot be read.
+    """
     # not splitlines(), which also cuts at separators that may stand in a task's text
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
-        if not line or line.isspace():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}, line {number} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
-        if not isinstance(record, dict):
-            raise FormatError(f"{path}, line {number} is a JSON {type(record).__name__}. Allowed: an object.")
-        records.append(record)
-    return records
+    return [line for line in _read_text(path).split("\n") if line and not line.isspace()]
+
+
+def parse_line(line: str, number: int, path: Path) -> dict[str, Any]:
+    """Return the JSON object of a line.
+
+    Raises:
+        FormatError: it is none.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}, record {number} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
+    if not isinstance(record, dict):
+        raise FormatError(f"{path}, record {number} is a JSON {type(record).__name__}. Allowed: an object.")
+    return record
 
 
 def whole_number(record: Mapping[str, Any], name: str, path: Path) -> int:

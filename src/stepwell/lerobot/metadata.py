@@ -128,9 +128,12 @@ class Metadata:
 
     def data_files(self, places: npt.ArrayLike) -> list[Path]:
         """Return the distinct parquet files of the episodes at some places, in order."""
+        return [self.root / name for name in self._data_names(places)]
+
+    def _data_names(self, places: npt.ArrayLike) -> list[str]:
         at = np.asarray(places, np.int64)
         pairs = zip(self.episodes.data_chunk[at].tolist(), self.episodes.data_file[at].tolist(), strict=True)
-        return [self.data_path(*pair) for pair in dict.fromkeys(pairs)]
+        return [self.info.data_name(*pair) for pair in dict.fromkeys(pairs)]
 
     def video_files(self, places: npt.ArrayLike) -> list[Path]:
         """Return the distinct mp4 files of the episodes at some places, camera by camera, in order."""
@@ -147,10 +150,11 @@ class Metadata:
         It is of names, sizes and times of change: cheap, and another one after any ordinary change. Also see
         `fingerprint_of`, which needs no metadata.
         """
-        folders: dict[Path, set[str]] = {}
-        for path in self.data_files(places):
-            folders.setdefault(path.parent, set()).add(path.name)
-        entries = [entry for folder, names in folders.items() for entry in listed(folder, names)]
+        folders: dict[str, set[str]] = {}
+        for path in self._data_names(places):
+            folder, _, name = path.rpartition("/")
+            folders.setdefault(folder, set()).add(name)
+        entries = [entry for folder, names in folders.items() for entry in listed(self.root / folder, names)]
         return digest_of([*walked(self.root / "meta"), *entries], np.asarray(places, np.int64).tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import (
     WHAT_TO_DO,
     open_parquet,
+    parse_line,
     read_columns,
     read_json,
-    read_json_lines,
+    read_lines,
     said,
     whole_number,
 )
@@ -49,41 +50,55 @@ def read_statistics(root: Path, info: DatasetInfo, episodes: EpisodeStatistics) 
         FormatError: the file is wrong.
     """
     if info.version == "v2.1":
-        return merged(episodes.all())
+        return episodes.merged()
     path = root / STATS_PATH
     return _parsed(read_json(path), str(path)) if path.exists() else None
 
 
-def merged(parts: Sequence[Statistics]) -> Statistics | None:
+def merged(parts: Iterable[Mapping[str, Any]], where: str) -> Statistics | None:
     """Return the statistics of several episodes together; None of no episode.
 
     Minimum, maximum, count, mean and standard deviation (of the population); quantiles cannot be merged.
+
+    Args:
+        parts: of each episode: feature, then name, then a number or lists of numbers.
+        where: the file, for messages.
 
     Raises:
         FormatError: an episode lacks one of these, or shapes differ from episode to episode.
 
     Example:
-        >>> one, two = ({"x": {name: np.array([value]) for name in MERGED}} for value in (1.0, 3.0))
-        >>> merged([one, two])["x"]["mean"]
+        >>> one, two = ({"x": dict.fromkeys(MERGED, [value])} for value in (1.0, 3.0))
+        >>> merged([one, two], "somewhere")["x"]["mean"]
         array([2.5])
     """
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _merged_feature(name, [part[name] for part in parts if name in part]) for name in names} or None
+    rows: dict[str, list[list[Any]]] = {}
+    for part in parts:
+        if not isinstance(part, dict):
+            raise FormatError(f"{where} is not statistics. Allowed: an object, feature by feature. {WHAT_TO_DO}")
+        for feature, found in part.items():
+            try:
+                rows.setdefault(feature, []).append([found[name] for name in MERGED])
+            except (KeyError, TypeError, IndexError) as error:
+                raise FormatError(f"{where}: {feature!r} lacks some of {', '.join(MERGED)}. {WHAT_TO_DO}") from error
+    return {feature: _merged_feature(feature, values, where) for feature, values in rows.items()} or None
 
 
-def _merged_feature(name: str, parts: Sequence[dict[str, npt.NDArray[np.float64]]]) -> dict[str, Any]:
+def _merged_feature(feature: str, rows: Sequence[Sequence[Any]], where: str) -> dict[str, npt.NDArray[np.float64]]:
+    columns = zip(MERGED, zip(*rows, strict=True), strict=True)
+    arrays = [_array(column, f"{where}: {name} of {feature!r}") for name, column in columns]
+    low, high, mean, std, counts = arrays
     try:
-        low, high, mean, std, counts = (np.stack([part[key] for part in parts]) for key in MERGED)
-        weights = counts.reshape(len(parts), *[1] * (mean.ndim - 1))
+        weights = counts.reshape(len(rows), *[1] * (mean.ndim - 1))
         # features with infinities have no mean, and that is what is said
         with np.errstate(all="ignore"):
             whole = (mean * weights).sum(0) / weights.sum()
             variance = ((std**2 + (mean - whole) ** 2) * weights).sum(0) / weights.sum()
             deviation = np.sqrt(variance)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise FormatError(
-            f"{EPISODES_STATS_LINES}: the statistics of {name!r} cannot be merged ({said(error)}). Allowed: "
-            f"{', '.join(MERGED)} of one shape, the count of shape [1]. {WHAT_TO_DO}"
+            f"{where}: shapes of {feature!r} do not fit together ({said(error)}). Allowed: a count of shape [1], all "
+            f"others of one shape. {WHAT_TO_DO}"
         ) from error
     return dict(zip(MERGED, (low.min(0), high.max(0), whole, deviation, counts.sum(0)), strict=True))
 
@@ -115,23 +130,8 @@ class EpisodeStatistics:
 
     def __init__(self, root: Path, info: DatasetInfo) -> None:
         self._root, self._info = root, info
-        self._lines: list[Statistics] | None = None
+        self._lines: list[str] | None = None
         self._tables: list[Any] | None = None
-
-    def all(self) -> list[Statistics]:
-        """Return those of v2.1, by episode; none in other versions.
-
-        Raises:
-            FormatError: the file is wrong.
-        """
-        if self._lines is None:
-            path = self._root / EPISODES_STATS_LINES
-            records = read_json_lines(path) if self._info.version == "v2.1" and path.exists() else []
-            records.sort(key=lambda record: whole_number(record, "episode_index", path))
-            self._lines = [_parsed(record.get("stats"), str(path)) for record in records]
-            if records and [record["episode_index"] for record in records] != list(range(len(records))):
-                raise FormatError(f"{path} does not have each episode once. {WHAT_TO_DO}")
-        return self._lines
 
     def of(self, place: int) -> Statistics | None:
         """Return those of one episode, None where the dataset stores none.
@@ -139,9 +139,38 @@ class EpisodeStatistics:
         Raises:
             FormatError: the file is wrong.
         """
-        if not self._info.is_v3:
-            lines = self.all()
-            return lines[place] if place < len(lines) else None
+        if self._info.is_v3:
+            return self._of_v3(place)
+        return self._of_v21(place) if self._info.version == "v2.1" else None
+
+    def merged(self) -> Statistics | None:
+        """Return those of all episodes of v2.1 together; None where the dataset stores none.
+
+        Raises:
+            FormatError: the file is wrong.
+        """
+        path = self._root / EPISODES_STATS_LINES
+        if not path.exists():
+            return None
+        numbers: list[int] = []
+        found = merged(_stats_of_lines(path, numbers), str(path))
+        if sorted(numbers) != list(range(len(numbers))):
+            raise FormatError(f"{path} does not have each episode once. {WHAT_TO_DO}")
+        return found
+
+    def _of_v21(self, place: int) -> Statistics | None:
+        path = self._root / EPISODES_STATS_LINES
+        if self._lines is None:
+            self._lines = read_lines(path) if path.exists() else []
+        # each is long to parse, and nearly always they are in order
+        nearest = [*self._lines[place : place + 1], *self._lines]
+        records = (parse_line(line, number, path) for number, line in enumerate(nearest, place + 1))
+        for record in records:
+            if record.get("episode_index") == place:
+                return _parsed(record.get("stats"), str(path))
+        return None
+
+    def _of_v3(self, place: int) -> Statistics | None:
         for path, table in self._v3_tables():
             if place < len(table):
                 return _from_row(table, place, path)
@@ -152,6 +181,14 @@ class EpisodeStatistics:
         if self._tables is None:
             self._tables = [(path, _stats_table(path)) for path in episode_paths(self._root)]
         return self._tables
+
+
+def _stats_of_lines(path: Path, numbers: list[int]) -> Iterator[Any]:
+    """Yield what each line says, and note of which episode; one at a time, since all together are large."""
+    for number, line in enumerate(read_lines(path), 1):
+        record = parse_line(line, number, path)
+        numbers.append(whole_number(record, "episode_index", path))
+        yield record.get("stats")
 
 
 def _stats_table(path: Path) -> Any:

@@ -152,7 +152,7 @@ class _Audit:
         self._said = StoredStatistics(None, {})
 
     def run(self, progress: bool | None) -> int:
-        """Run all checks; returns the number of rows."""
+        """Run all checks; returns the number of steps that were looked at."""
         subject = self._subject
         paths = data_paths(subject)
         videos = sum(len(video_members(subject, camera)) for camera in subject.info.video_keys)
@@ -168,7 +168,7 @@ class _Audit:
             self._guard("pictures", lambda: check_pictures(subject, places, self._said, progress))
         else:
             self._guard("statistics of cameras", self._check_cameras)
-        return seen.num_rows
+        return seen.num_rows if subject.chosen is None else int(places.length[subject.chosen].sum())
 
     def _check_rows(self, seen: RowsSeen, places: Places) -> None:
         subject = self._subject

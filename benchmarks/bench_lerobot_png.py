@@ -18,9 +18,9 @@ from lerobot_rival import (
     FPS,
     beside,
     check_items,
+    epoch_rate,
     lerobot,
     low_dim_columns,
-    rate,
     save_columns,
     window_deltas,
 )
@@ -60,8 +60,8 @@ def run(settings: Settings) -> Iterator[Row]:
         check_items(rival, dataset, [0, EPISODE - 1, EPISODE], settings.data / "items.npz", {})
         theirs = rival.rates(settings.sized(8, 1))
         for case, (order, images, target) in CASES.items():
-            options = {"batch_size": BATCH, "order": order, "images": images, "threads": 2, "epochs": None}
-            ours = [rate(lambda options=options: dataset.loader(**options), settings.sized(4, 0)) for _ in theirs]
+            options = {"batch_size": BATCH, "order": order, "images": images, "threads": 2}
+            ours = [epoch_rate(lambda options=options: dataset.loader(**options)) for _ in theirs]
             yield beside(NAME, case, (ours, theirs), settings, target)
 
 

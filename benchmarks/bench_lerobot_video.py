@@ -22,9 +22,9 @@ from lerobot_rival import (
     LeRobot,
     beside,
     check_items,
+    epoch_rate,
     lerobot,
     low_dim_columns,
-    rate,
     save_columns,
     window_deltas,
 )
@@ -66,9 +66,8 @@ def run(settings: Settings) -> Iterator[Row]:
         theirs = rival.rates(settings.sized(8, 1))
         ways = {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}
         for case, (dataset, order) in ways.items():
-            options = {"batch_size": BATCH // 4, "order": order, "images": "float32", "threads": 2, "epochs": None}
-            make = _maker(dataset, options)
-            ours = [rate(make, settings.sized(4, 0)) for _ in theirs]
+            make = _maker(dataset, {"batch_size": BATCH // 4, "order": order, "images": "float32", "threads": 2})
+            ours = [epoch_rate(make) for _ in theirs]
             yield beside(NAME, case, (ours, theirs), settings, TARGETS[case])
 
 

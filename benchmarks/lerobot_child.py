@@ -69,7 +69,9 @@ def items(indexes: list[int], path: str) -> dict[str, Any]:
 
 def rate(batch_size: int, workers: int, seconds: float) -> dict[str, Any]:
     """Return items a second of a shuffling DataLoader, from its second batch on."""
-    loader = DataLoader(OPEN["dataset"], batch_size=batch_size, shuffle=True, num_workers=workers)
+    # spawned: a forked worker shares a decoder that is open here, and its place in the file, with the others
+    context = "spawn" if workers else None
+    loader = DataLoader(OPEN["dataset"], batch_size, shuffle=True, num_workers=workers, multiprocessing_context=context)
     batches = iter(loader)
     next(batches)
     count, start = 0, time.perf_counter()

@@ -24,6 +24,7 @@ __all__ = [
     "LeRobot",
     "beside",
     "check_items",
+    "epoch_rate",
     "lerobot",
     "low_dim_columns",
     "rate",
@@ -138,6 +139,13 @@ def rate(make: Callable[[], Any], seconds: float) -> float:
         count += len(batch["index"])
         if time.perf_counter() - start > seconds:
             break
+    return count / (time.perf_counter() - start)
+
+
+def epoch_rate(make: Callable[[], Any]) -> float:
+    """Return items a second of a whole epoch: what a pooled order loads before its first batch counts, too."""
+    start = time.perf_counter()
+    count = sum(len(batch["index"]) for batch in make())
     return count / (time.perf_counter() - start)
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import stepwell
-from stepwell import Array, EncodedRows, Field, Image, Loader, LoaderError, View
+from stepwell import Array, EncodedRows, EncodeError, Field, Image, Loader, LoaderError, View
 from stepwell.codecs.files import make_references
 from stepwell.windows import WindowReader
 
@@ -93,6 +93,15 @@ def test_every_order_shows_every_anchor_once(store: stepwell.Store, frames: Any,
         check_windows(batch, expected(frames[1]), OFFSETS)
         seen += zip(batch["episode_index"].tolist(), batch["step_index"].tolist(), strict=True)
     assert sorted(seen) == [(e, s) for e, (_, _, steps) in enumerate(EPISODES) for s in range(steps)]
+
+
+def test_frames_that_are_given_as_arrays_are_refused_and_references_go_on(store: stepwell.Store, frames: Any) -> None:
+    with store.writer() as writer:
+        with pytest.raises(EncodeError, match="cannot store new rows"):
+            writer.append({"top": np.zeros(SHAPE, np.uint8), "action": 0})
+        rows = EncodedRows(make_references(0, 1, [0.3, 0.4]))
+        writer.add_episode({"top": rows, "action": np.arange(2)})
+    np.testing.assert_array_equal(store[len(EPISODES)]["top"], frames[1][1][3:5])
 
 
 def test_statistics_are_computed_when_they_are_asked_for(store: stepwell.Store, frames: Any) -> None:

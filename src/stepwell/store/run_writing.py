@@ -57,8 +57,9 @@ class RunWriter:
         """
         self._go_to(row)
         try:
+            encoder = self._open()
             self._is_in_run = True
-            self._store(self._open().put(value))
+            self._store(encoder.put(value))
         except BaseException as error:
             raise self._restarted(error, row) from error
         self._num_put = row + 1

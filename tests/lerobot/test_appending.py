@@ -81,6 +81,24 @@ def test_appended_statistics_are_those_of_the_whole(store, root):
             np.testing.assert_allclose(stored[name][key], value, rtol=1e-9, err_msg=f"{name} {key}")
 
 
+@pytest.mark.parametrize("change", ["gone", "other counts", "other means"])
+def test_statistics_that_others_changed_since_are_computed_again(store, root, change):
+    path = root / "meta/stats.json"
+    stats = json.loads(path.read_text())
+    if change == "gone":
+        (root / "meta/statistics.npz").unlink()
+    elif change == "other counts":
+        stats["action"]["count"] = [7]
+    else:
+        stats["camera.video"]["mean"] = [[[0.5]], [[0.5]], [[0.5]]]
+    path.write_text(json.dumps(stats))
+    write_dataset(rest_of(store), root, append=True)
+    stored = Metadata.load(root).stats
+    for name, expected in statistics_of(store).items():
+        np.testing.assert_allclose(stored[name]["std"], expected["std"], rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(stored[name]["q90"], expected["q90"], rtol=1e-9, err_msg=name)
+
+
 def test_tasks_keep_their_numbers_and_new_ones_follow(store, root, tmp_path):
     other = make_store(tmp_path / "b.well", (2, 2), names=NAMES, first=7, task="a new task")
     metadata = write_dataset(other, root, append=True)

@@ -89,8 +89,11 @@ def test_a_file_that_would_grow_too_large_is_followed_by_a_new_one(tmp_path):
     assert places[0] == places[1] == (0, 0) and places[2] == (0, 1)
 
 
-def test_another_stream_begins_a_new_file(tmp_path):
-    first, other = rows_of(), rows_of(size=(64, 64))
+@pytest.mark.parametrize("encoder", ["h264", "av1"])
+def test_another_stream_begins_a_new_file(tmp_path, encoder):
+    if encoder not in built_in_encoders():
+        pytest.skip(f"this PyAV cannot encode {encoder}")
+    first, other = rows_of(encoder=encoder), rows_of(size=(64, 64), encoder=encoder)
     files = files_at(tmp_path)
     assert [files.add(packets_of(rows))[:2] for rows in (first, other, other)] == [(0, 0), (0, 1), (0, 1)]
     files.close()

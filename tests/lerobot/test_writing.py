@@ -23,6 +23,8 @@ from stepwell.errors import (  # noqa: E402
     StoreExistsError,
 )
 from stepwell.lerobot import statistics_of, write_dataset  # noqa: E402
+from stepwell.lerobot.dataset_files import ManyEpisodeFiles  # noqa: E402
+from stepwell.lerobot.episode_preparing import Preparation  # noqa: E402
 from stepwell.lerobot.metadata import Metadata  # noqa: E402
 
 from .written import H264, make_store, read_frames, read_info, read_tables, read_video  # noqa: E402
@@ -184,6 +186,29 @@ def test_the_same_bytes_come_of_any_number_of_workers(store, tmp_path):
         written.append({path.relative_to(tmp_path / str(workers)): path.read_bytes() for path in files})
     assert written[0] == written[1]
     assert threading.active_count() == 1
+
+
+def test_no_more_episodes_are_prepared_ahead_than_there_are_workers(store, tmp_path, monkeypatch):
+    held, most = [], []
+    prepare, add = Preparation.prepare, ManyEpisodeFiles.add
+
+    def counted(self, episode, place):
+        prepared = prepare(self, episode, place)
+        held.append(place.index)
+        most.append(len(held))
+        return prepared
+
+    def let_go(self, episode):
+        add(self, episode)
+        held.remove(episode.place.index)
+
+    monkeypatch.setattr(Preparation, "prepare", counted)
+    monkeypatch.setattr(ManyEpisodeFiles, "add", let_go)
+    several = View([store, make_store(tmp_path / "b.well", (2,) * 9)])
+    for workers in (0, 2):
+        most.clear()
+        write_dataset(several, tmp_path / str(workers), features=["action"], workers=workers)
+        assert max(most) <= workers + 1
 
 
 def test_av1_is_what_lerobot_encodes(tmp_path):

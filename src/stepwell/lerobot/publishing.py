@@ -124,8 +124,9 @@ def _check_unchanged(root: Path, told: dict[str, int]) -> None:
     """Refuse to move files into a dataset that others went on with."""
     stage = root / STAGE
     taken = [name for name in _names(stage) if not name.startswith(REPLACED) and (root / name).exists()]
-    is_last_left = not (stage / INFO_PATH).exists()
-    if taken or (not is_last_left and _total_episodes(root) != told["total_episodes"]):
+    # moved last: where it is in its place already, the dataset tells of the new episodes
+    is_told = not (stage / INFO_PATH).exists()
+    if taken or (not is_told and _total_episodes(root) != told["total_episodes"]):
         raise FormatError(
             f"{root}: an append was killed, and others have written to the dataset since "
             f"({taken[0] if taken else INFO_PATH}). Remove {stage}, whose episodes are then lost, and append again."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,8 @@ READERS = {"h264": "h264", "hevc": "hevc", "av1": "obu"}
 # frames from which a reader learns what a stream is
 LOOK_ROWS = 4
 MAX_RATE_TERMS = 100_000
+# the byte that begins one; the next is its size, which is small
+AV1_SEQUENCE_HEADER = b"\x0a"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +70,19 @@ def packets_of(rows: Sequence[bytes]) -> EpisodePackets | None:
     parsed = [parse_row(row) for row in rows]
     if not parsed or parsed[0].kind not in READERS or not _is_plain(parsed):
         return None
-    streams = {stream_of(row.kind, bytes(row.packets[0]))[0] for row in parsed if row.is_sync}
+    streams = {_stream(row.kind, bytes(row.packets[0])) for row in parsed if row.is_sync}
     if len(streams) != 1 or not all(stream.is_closed for stream in streams):
         return None
     packets = tuple(bytes(row.packets[0]) for row in parsed)
     return EpisodePackets(streams.pop(), packets, tuple(row.is_sync for row in parsed), b"".join(rows[:LOOK_ROWS]))
+
+
+def _stream(kind: str, packet: bytes) -> StreamId:
+    """Return the stream of a run by its first packet; of AV1 with its sequence header, which the file tells of once."""
+    stream, _ = stream_of(kind, packet)
+    if kind == "av1" and packet[:1] == AV1_SEQUENCE_HEADER:
+        return replace(stream, parameters=packet[: 2 + packet[1]])
+    return stream
 
 
 def _is_plain(rows: Sequence[VideoRow]) -> bool:

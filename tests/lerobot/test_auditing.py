@@ -1,6 +1,8 @@
 """Sound datasets have no findings, and whatever is on the disk ends no audit."""
 
+import importlib
 import json
+import pkgutil
 import random
 import shutil
 from pathlib import Path
@@ -13,11 +15,13 @@ pytest.importorskip("av")
 
 import stepwell.lerobot
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.lerobot import audits
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.lerobot.audits.reports import Rule, Tally
 from stepwell.testing.lerobot import tiny_lerobot
 
 from .audits.damage import change_rows, found, tiny_set
+from .written import make_store
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
 CAMERAS = {"observation.images.top": ("png", (16, 24)), "observation.images.side": ("video", (32, 48))}
@@ -168,3 +172,26 @@ def test_what_cannot_be_looked_at_is_told_once():
 
 def test_audit_is_a_name_of_the_package():
     assert stepwell.lerobot.audit is audit
+
+
+def every_rule():
+    modules = [
+        importlib.import_module(f"{audits.__name__}.{module.name}") for module in pkgutil.iter_modules(audits.__path__)
+    ]
+    found = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, Rule)}
+    return list(found.values())
+
+
+def test_every_code_is_one_rule_and_is_expected_by_a_test():
+    codes = [rule.code for rule in every_rule()]
+    assert len(codes) == len(set(codes)) > 50
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py") if path != Path(__file__))
+    assert [code for code in codes if f'"{code}": [' not in tests and f'"{code}")' not in tests] == []
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("cameras", ["auto", "video"])
+def test_what_stepwell_writes_has_no_findings(version, cameras, tmp_path):
+    store = make_store(tmp_path / "a.well")
+    stepwell.lerobot.write_dataset(store, tmp_path / "set", version=version, cameras=cameras)
+    assert found(audit(tmp_path / "set", deep=True)) == {}

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("av")
 pytest.importorskip("PIL")
 
-from stepwell.lerobot.auditing import audit
-from stepwell.testing.lerobot import tiny_lerobot_picture
-from stepwell.testing.lerobot_files import encode_png
+from stepwell.lerobot.auditing import audit  # noqa: E402
+from stepwell.testing.lerobot import tiny_lerobot_picture  # noqa: E402
+from stepwell.testing.lerobot_files import encode_png  # noqa: E402
 
-from .damage import change_column, change_json, change_rows, data_files, found, tiny_set
+from .damage import change_column, change_json, change_rows, data_files, found, tiny_set  # noqa: E402
 
 CAMERA = "observation.images.top"
 SIZE = (16, 24)
@@ -73,12 +74,31 @@ def test_sound_pictures_are_decoded_without_a_finding(version, tmp_path):
 
 def test_an_image_column_of_plain_bytes_is_fine(tmp_path):
     root = tiny(tmp_path)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     (path,) = data_files(root)
     table = pq.read_table(path)
     place = table.column_names.index(CAMERA)
     blobs = pa.array([value["bytes"] for value in table.column(CAMERA).to_pylist()], pa.binary())
     pq.write_table(table.set_column(place, CAMERA, blobs), path)
     assert found(audit(root, deep=True)) == {}
+
+
+def test_a_camera_in_which_one_colour_changes_is_not_frozen(tmp_path):
+    root = tiny(tmp_path)
+    pictures = [np.full((*SIZE, 3), 100, np.uint8) for _ in range(5)]
+    for step, picture in enumerate(pictures):
+        picture[4:12, 8:16, 2] += 20 * step
+    change_rows(root, CAMERA, {step: row(encode_png(picture)) for step, picture in enumerate(pictures)})
+    assert "camera-frozen" not in found(audit(root, deep=True))
+
+
+def test_pages_of_pictures_that_were_damaged_are_found(tmp_path):
+    root = tiny(tmp_path, files=3)
+    path = data_files(root)[1]
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    (column,) = (c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == f"{CAMERA}.bytes")
+    begin = column.dictionary_page_offset or column.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(data)
+    assert found(audit(root)) == {"image-unreadable": [1]}
+    assert found(audit(root, deep=True)) == {"image-unreadable": [1]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,16 +55,15 @@ class CameraWatch:
         self._kept: dict[int, list[Pixels]] = {}
         self._sums = StatisticsSum()
 
-    def see(self, place: int, step: int, gray: Pixels, colours: Callable[[], Pixels]) -> None:
+    def see(self, place: int, step: int, pixels: Pixels) -> None:
         """Look at one picture.
 
         Args:
             place: of its episode in the table.
             step: of the episode.
-            gray: uint8 [H, W].
-            colours: gives uint8 [H, W, 3] where they are needed.
+            pixels: uint8 [H, W, 3].
         """
-        small = _thumbnail(gray)
+        small = _thumbnail(pixels)
         episode = self._episodes.setdefault(place, _Episode(small))
         episode.num_steps += 1
         if small.shape == episode.first.shape:
@@ -73,7 +71,7 @@ class CameraWatch:
         episode.highest = max(episode.highest, float(small.max()))
         length = max(1, int(self.places.length[place]))
         if step in sampled_steps(length, -(-length // SAMPLED_IMAGES)):
-            self._kept.setdefault(place, []).append(colours())
+            self._kept.setdefault(place, []).append(pixels)
         if episode.num_steps == length:
             self._sum_up(place)
 
@@ -107,10 +105,11 @@ class CameraWatch:
             check_camera_statistics(self.subject, self.camera, self._said.whole, found)
 
 
-def _thumbnail(gray: Pixels) -> npt.NDArray[np.float64]:
-    """Return the means of blocks, float64 [H / 8, W / 8]."""
-    height, width = (max(1, size // BLOCK) for size in gray.shape)
-    block_height, block_width = gray.shape[0] // height, gray.shape[1] // width
-    cut = gray[: height * block_height, : width * block_width]
-    means: npt.NDArray[np.float64] = cut.reshape(height, block_height, width, block_width).mean(axis=(1, 3))
+def _thumbnail(pixels: Pixels) -> npt.NDArray[np.float64]:
+    """Return the means of blocks, float64 [H / 8, W / 8, 3]."""
+    height, width = (max(1, size // BLOCK) for size in pixels.shape[:2])
+    rows, columns = pixels.shape[0] // height, pixels.shape[1] // width
+    cut = pixels[: height * rows, : width * columns].reshape(height, rows, width * columns, 3)
+    sums = cut.sum(axis=1, dtype=np.uint32).reshape(height, width, columns, 3).sum(axis=2)
+    means: npt.NDArray[np.float64] = sums / (rows * columns)
     return means

@@ -44,8 +44,7 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
                     DAMAGED, watch.camera, f"frame {shown} of {path} is damaged", numbers[known[at : at + 1]]
                 )
             elif at >= 0 and shown < stop[at]:
-                gray = frame.to_ndarray(format="gray")
-                watch.see(int(known[at]), shown - int(first[at]), gray, lambda frame=frame: _colours(frame))  # type: ignore[misc]
+                watch.see(int(known[at]), shown - int(first[at]), frame.to_ndarray(format="rgb24"))
             shown += 1
             advance()
     except FileNotFoundError:
@@ -64,8 +63,3 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
 def _frames(path: Any) -> Iterator[Any]:
     with opened_video(str(path), 0) as (container, video):
         yield from container.decode(video)
-
-
-def _colours(frame: Any) -> npt.NDArray[np.uint8]:
-    pixels: npt.NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    return pixels

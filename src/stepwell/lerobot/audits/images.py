@@ -17,7 +17,6 @@ from stepwell.lerobot.audits.subject import Subject
 __all__ = ["check_first_images", "watch_images"]
 
 BATCH_ROWS = 64
-LUMA = 1
 
 MISSING = Rule(
     "image-missing", "error", "Write the bytes of the pictures into the data files: the paths there lead nowhere else."
@@ -29,7 +28,7 @@ SIZE = Rule("image-size", "error", "Correct the shape in info.json, or write the
 def check_first_images(subject: Subject, data: DataFile) -> None:
     """Look at the head of the first picture of each camera in a file."""
     for camera in subject.info.image_keys:
-        for blob in _blobs(data, camera, 1):
+        for blob in _blobs(subject, data, camera, 1):
             _opened(subject, camera, blob, data.episodes[:1].tolist(), f"{data.path}, row 0")
             break
 
@@ -48,24 +47,27 @@ def watch_images(
     steps: dict[int, int] = {}
     for camera, watch in watches.items():
         steps.clear()
-        for row, blob in enumerate(_blobs(data, camera, BATCH_ROWS)):
+        for row, blob in enumerate(_blobs(subject, data, camera, BATCH_ROWS)):
             place = int(owners[row])
             number = [] if place < 0 else [int(subject.episodes.number[place])]
             image = _opened(subject, camera, blob, number, f"{data.path}, row {row}")
             pixels = None if image is None else _pixels(subject, camera, image, number, f"{data.path}, row {row}")
             if pixels is not None and place >= 0:
                 step = steps[place] = steps.get(place, -1) + 1
-                watch.see(place, step, pixels[..., LUMA], lambda pixels=pixels: pixels)  # type: ignore[misc]
+                watch.see(place, step, pixels)
 
 
-def _blobs(data: DataFile, camera: str, rows: int) -> Iterator[bytes | None]:
-    """Yield the bytes of each row's picture; None where they are missing."""
+def _blobs(subject: Subject, data: DataFile, camera: str, rows: int) -> Iterator[bytes | None]:
+    """Yield the bytes of each row's picture, None where they are missing, as far as the column can be read."""
     if camera not in data.file.schema_arrow.names:
         return
-    for batch in data.file.iter_batches(batch_size=rows, columns=[camera], use_threads=False):
-        for value in batch.column(0).to_pylist():
-            blob = value.get("bytes") if isinstance(value, dict) else value
-            yield blob if isinstance(blob, bytes) else None
+    try:
+        for batch in data.file.iter_batches(batch_size=rows, columns=[camera], use_threads=False):
+            for value in batch.column(0).to_pylist():
+                blob = value.get("bytes") if isinstance(value, dict) else value
+                yield blob if isinstance(blob, bytes) else None
+    except Exception as error:  # damage may raise anything
+        subject.tally.add(UNREADABLE, camera, f"{data.path}: {type(error).__name__}: {error}", data.episodes)
 
 
 def _opened(subject: Subject, camera: str, blob: bytes | None, episodes: list[int], where: str) -> Any:

@@ -247,7 +247,8 @@ def _without_bars() -> Iterator[None]:
     """Keep huggingface_hub from drawing a bar a file, also where standard error is no terminal."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    if are_progress_bars_disabled():
+    # set in the environment, it is not ours to change
+    if are_progress_bars_disabled() or _hub().constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
         yield
         return
     disable_progress_bars()

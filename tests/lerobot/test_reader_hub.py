@@ -95,6 +95,15 @@ def test_what_the_cache_has_is_not_fetched_and_stays(hub, root, tmp_path):
     assert len([path for path in (tmp_path / "cache").rglob("*") if path.suffix == ".mp4"]) == 4
 
 
+def test_a_reader_can_be_used_again_after_an_import(hub, root, tmp_path):
+    reader = open_reader(ADDRESS, options={"cache_dir": str(tmp_path / "cache")})
+    first = blobs(convert(reader, tmp_path / "x.well"))
+    assert blobs(convert(reader, tmp_path / "y.well")) == first
+    assert reader.scratch is None
+    assert len(reader[7].columns["action"]) > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "set", "x.well", "y.well"]
+
+
 def test_a_hub_that_fails_leaves_what_is_finished(hub, root, tmp_path, monkeypatch):
     monkeypatch.setattr("stepwell.lerobot.repositories.ANSWER_SECONDS", 1.0)
     need = FetchedFiles.need

@@ -19,6 +19,7 @@ PACKAGES = {
     "zstd": ("zstandard",),
     "lz4": ("lz4",),
     "video": ("av",),
+    "lerobot": ("pyarrow", "huggingface-hub"),
     "torch": ("torch",),
     "gymnasium": ("gymnasium",),
     "cli": ("tqdm", "pillow"),

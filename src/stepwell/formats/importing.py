@@ -108,6 +108,7 @@ def import_dataset(
             progress=progress,
         )
     finally:
+        found.scratch = None
         shutil.rmtree(scratch, ignore_errors=True)
     with store:
         return report_of(store, before, time.perf_counter() - began)

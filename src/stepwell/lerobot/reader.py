@@ -87,6 +87,7 @@ class LeRobotReader(Reader):
         )
         self._tolerance = tolerance
         self._fetched: FetchedFiles | None = None
+        self._fetched_into: Path | None = None
         self._held: FileRows | None = None
         self._cameras: dict[str, FileCodec] = {}
         info = self._dataset.info
@@ -171,15 +172,21 @@ class LeRobotReader(Reader):
 
     def _scratch_files(self) -> FetchedFiles | None:
         """Return the files that are fetched for a while; None of a directory, and where they go to the hub's cache."""
-        if self._fetched is None and self._snapshot is not None and self.scratch is not None:
-            users: dict[str, list[int]] = {}
-            for index in range(len(self)):
-                for name in self._names(index):
-                    users.setdefault(name, []).append(index)
-            wanted = {name: np.array(indices, np.int64) for name, indices in users.items()}
-            self._fetched = FetchedFiles(self.scratch, wanted, self._snapshot.fetch_into)
-            self._dataset = replace(self._dataset, root=self.scratch)
+        if self._snapshot is not None and self.scratch != self._fetched_into:
+            self._fetched_into, self._held, self._cameras = self.scratch, None, {}
+            self._dataset = replace(self._dataset, root=self.scratch or self._snapshot.root)
+            self._fetched = None
+            if self.scratch is not None:
+                self._fetched = FetchedFiles(self.scratch, self._users(), self._snapshot.fetch_into)
         return self._fetched
+
+    def _users(self) -> dict[str, Ints]:
+        """Return by file which episodes it holds."""
+        users: dict[str, list[int]] = {}
+        for index in range(len(self)):
+            for name in self._names(index):
+                users.setdefault(name, []).append(index)
+        return {name: np.array(indices, np.int64) for name, indices in users.items()}
 
     def _names(self, index: int, *, videos: bool = True) -> list[str]:
         """Return the names of the files that hold an episode."""

@@ -114,6 +114,7 @@ def test_blocks_of_a_page_run_in_order_and_print_what_they_say(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
     namespace: dict[str, object] = {"__name__": "__main__"}
     missing: set[str] = set()
     for block in blocks(page):

@@ -100,11 +100,7 @@ def known_video(path: str, looked: int) -> KnownVideo:
 def look_closer(video: KnownVideo) -> KnownVideo:
     """Return the video with an index for which all packets were looked at."""
     _VIDEOS.drop(video.path, video)
-
-    def make() -> KnownVideo:
-        return KnownVideo(video.path, video.state, exact_index(video.path, video.read), video.looked)
-
-    return _VIDEOS.get(video.path, make)
+    return _VIDEOS.get(video.path, lambda: _made(video.path, video.looked, is_exact=True))
 
 
 def forget_changed(path: str) -> bool:
@@ -116,10 +112,11 @@ def forget_changed(path: str) -> bool:
     return is_changed
 
 
-def _made(path: str, looked: int) -> KnownVideo:
+def _made(path: str, looked: int, *, is_exact: bool = False) -> KnownVideo:
     try:
         file = open_file(path, state_of(path))
-        return KnownVideo(path, file.state, make_index(path, file.num_bytes, file.read), looked)
+        index = exact_index(path, file.read) if is_exact else make_index(path, file.num_bytes, file.read)
+        return KnownVideo(path, file.state, index, looked)
     except OSError as error:
         raise _unreadable(path, error) from error
 

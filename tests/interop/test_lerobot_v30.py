@@ -41,7 +41,7 @@ def test_what_is_written_here_lerobot_reads_with_equal_items(store, tmp_path, ca
         inexact = CAMERAS if cameras == "video" else ()
         assert_same_items(ours(root, deltas), theirs, some_indices(seed, len(theirs)), inexact=inexact)
     theirs = opened(root)
-    for index, (episode, step) in enumerate((e, s) for e in range(3) for s in range(len(store[e]))):
+    for index, (episode, step) in enumerate((e, s) for e in range(3) for s in range(store[e].length)):
         item = theirs[index]
         assert item["task"] == f"task {episode % 2}"
         np.testing.assert_array_equal(item["next.success"], store[episode]["next.success"][step])

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +168,21 @@ def test_repository_that_is_no_dataset_of_lerobot_is_said(tmp_path: Path, monkey
             get(tmp_path)
 
 
-def offline(monkeypatch: pytest.MonkeyPatch, how: str) -> dict[str, Any]:
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as open_until_the_end:
+        yield open_until_the_end
+
+
+def offline(monkeypatch: pytest.MonkeyPatch, how: str, stack: ExitStack) -> dict[str, Any]:
     """Make the hub unreachable, and return what `locate` is told."""
     if how == "argument":
         return {"local_files_only": True}
     if how == "environment":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    elif how == "down":
+        down = stack.enter_context(HubServer({}, failing=503))
+        monkeypatch.setenv("HF_ENDPOINT", down.url)
     else:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -180,14 +190,14 @@ def offline(monkeypatch: pytest.MonkeyPatch, how: str) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("how", ["argument", "environment", "closed port"])
+@pytest.mark.parametrize("how", ["argument", "environment", "closed port", "down"])
 def test_what_is_in_the_cache_is_found_without_the_hub(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, how: str
 ) -> None:
     root = get(tmp_path, episodes=[0]).root
     get(tmp_path, episodes=[2], revision="main")
     hub.requests.clear()
-    told = offline(monkeypatch, how)
+    told = offline(monkeypatch, how, stack)
     assert get(tmp_path, episodes=[0], **told).root == root
     assert get(tmp_path, episodes=[2], revision="main", **told).info.version == "v2.0"
     assert hub.requests == []
@@ -195,14 +205,19 @@ def test_what_is_in_the_cache_is_found_without_the_hub(
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [("argument", "local_files_only=True"), ("environment", "HF_HUB_OFFLINE"), ("closed port", "cannot be reached")],
+    [
+        ("argument", "local_files_only=True"),
+        ("environment", "HF_HUB_OFFLINE"),
+        ("closed port", "cannot be reached"),
+        ("down", "cannot be reached .*503"),
+    ],
 )
 def test_what_is_not_in_the_cache_is_said_without_waiting(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, why: str
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, how: str, why: str
 ) -> None:
     get(tmp_path, episodes=[0])
     hub.requests.clear()
-    told = offline(monkeypatch, how)
+    told = offline(monkeypatch, how, stack)
     with pytest.raises(DatasetNotFoundError, match=f"2 of 2 files of me/tiny are not in the cache, .*{why}"):
         get(tmp_path, episodes=[3], **told)
     with pytest.raises(DatasetNotFoundError, match=f"me/none is not in the cache .*{why}.*Fetch it once"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, StepwellError
+from stepwell.lerobot.meta_files import said
 
 __all__ = ["explained", "is_refusal", "raised_by_hub"]
 
@@ -42,8 +43,7 @@ def explained(error: Exception, what: str, endpoint: str) -> StepwellError:
         return DiskFullError(f"no space left to fetch {what}: {error}. Choose fewer episodes, or another cache_dir.")
     cause = _refusal(error, endpoint)
     if cause is None:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return DatasetNotFoundError(f"{what} cannot be fetched from {endpoint}: {lines[0]} Try again later.")
+        return DatasetNotFoundError(f"{what} cannot be fetched from {endpoint}: {said(error)}. Try again later.")
     kind, words = cause
     return kind(f"{what} {words}")
 

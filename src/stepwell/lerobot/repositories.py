@@ -21,6 +21,7 @@ from typing import Any
 from stepwell.errors import DatasetNotFoundError, MissingDependencyError
 from stepwell.lerobot.hub_errors import explained, is_refusal, raised_by_hub
 from stepwell.lerobot.info import VERSIONS
+from stepwell.lerobot.meta_files import said
 from stepwell.progress import make_bar
 
 __all__ = ["Repository", "Snapshot"]
@@ -97,7 +98,7 @@ class Repository:
         except raised_by_hub() as error:
             if is_refusal(error):
                 raise explained(error, self.name, endpoint()) from error
-            return f"the hub at {endpoint()} cannot be reached ({error})", found
+            return f"the hub at {endpoint()} cannot be reached ({said(error)})", found
 
     def _asked(self) -> str:
         """Return the revision that was asked for, or the default one, after asking the hub whether it is there."""

@@ -46,7 +46,7 @@ class HubServer:
 
     Attributes:
         requests: every request that came, in order; a list that a test may empty.
-        failing: status that is answered to requests for files, e.g. 500; None to answer them.
+        failing: status that is answered to every request, e.g. 503; None to answer them.
 
     Example:
         >>> import tempfile, urllib.request
@@ -122,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
         self.hub.requests.append(HubRequest(self.command, path, token, file["path"] if file else None))
         found = file or api
+        if self.hub.failing is not None:
+            return self._refuse(self.hub.failing, None, "the hub is down")
         if found is None:
             return self._refuse(404, None, "no such page")
         repo = found["repo"]
@@ -169,8 +171,6 @@ class _Handler(BaseHTTPRequestHandler):
         path = folder / name
         if repo in self.hub.gated:
             return self._refuse(403, "GatedRepo", "Access to this dataset is restricted")
-        if self.hub.failing is not None:
-            return self._refuse(self.hub.failing, None, "the hub is down")
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found", commit)
         body, status = path.read_bytes(), 200

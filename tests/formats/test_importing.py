@@ -20,6 +20,8 @@ from stepwell.errors import (
 )
 from stepwell.formats import ImportReport, import_dataset
 from stepwell.formats.importing import imported_schema
+from stepwell.recorders import parallel
+from stepwell.recorders.jobs import NUM_BYTES
 
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")
@@ -171,6 +173,21 @@ def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
 
     import_dataset(Fetching(folder), tmp_path / "x.well", workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.well"]
+
+
+def test_progress_counts_the_bytes_of_rows_that_are_taken_as_they_are(folder, tmp_path, monkeypatch):
+    counted = []
+    update = parallel.ProgressBar.update
+
+    def noted(self, counters):
+        counted.append(sum(counter[NUM_BYTES] for counter in counters))
+        update(self, counters)
+
+    monkeypatch.setattr(parallel.ProgressBar, "update", noted)
+    import_dataset(folder, tmp_path / "x.well", workers=1)
+    store = stepwell.open(tmp_path / "x.well")
+    pictures_bytes = sum((segment.path / "top.bin").stat().st_size for segment in store.segments)
+    assert counted[-1] == pictures_bytes + 8 * sum(LENGTHS)
 
 
 def test_the_report_is_a_table_and_json(folder, tmp_path):

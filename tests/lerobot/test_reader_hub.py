@@ -1,5 +1,11 @@
 """LeRobot datasets of the hub become stores while they are fetched: no file is there for longer than it is needed."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -12,6 +18,7 @@ import stepwell
 from stepwell.errors import DatasetNotFoundError, WorkerError
 from stepwell.formats import import_dataset, open_reader
 from stepwell.lerobot.fetching import FetchedFiles
+from stepwell.recorders.resuming import read_plan
 from stepwell.testing.hub import HubServer
 from stepwell.testing.lerobot import tiny_lerobot
 
@@ -123,6 +130,28 @@ def test_a_hub_that_fails_leaves_what_is_finished(hub, root, tmp_path, monkeypat
     store = convert(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert blobs(store) == blobs(convert(root, tmp_path / "y.well"))
     assert not any("file-000" in name for name in file_names(hub) if name.endswith(".mp4"))
+
+
+@pytest.mark.parametrize("num_done", [1, 3])
+def test_a_kill_and_the_same_command_again_make_the_same_store(num_done, hub, root, tmp_path):
+    target = tmp_path / "x.well"
+    words = [sys.executable, "-m", "stepwell", "convert", ADDRESS, str(target), "--workers", "1"]
+    # read before huggingface_hub is imported, unlike HF_ENDPOINT
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and len(list(target.glob("segments/*-????"))) < num_done:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if read_plan(target) is None:
+        pytest.skip("it was done before it was killed")
+    hub.requests.clear()
+    assert subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert blobs(stepwell.open(target)) == blobs(convert(root, tmp_path / "y.well"))
+    assert len(file_names(hub)) <= 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "set", "x.well", "y.well"]
 
 
 def test_what_is_not_on_the_hub_is_said(hub, tmp_path):

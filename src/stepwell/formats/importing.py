@@ -232,25 +232,24 @@ class _Import:
 
 
 class _Named:
-    """Rows whose errors say of which episode and feature they are."""
+    """Rows whose errors say of which episode and feature they are; it counts their bytes as they come."""
 
     def __init__(self, given: HasRows, where: str) -> None:
         self._given, self._where = given, where
+        self.nbytes = int(getattr(given, "nbytes", 0))
 
     @property
     def num_rows(self) -> int:
         """Rows that there are."""
         return self._given.num_rows
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows, where that is known."""
-        return int(getattr(self._given, "nbytes", 0))
-
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Yield the rows; see `HasRows`."""
+        self.nbytes = 0
         try:
-            yield from self._given.rows(feature)
+            for blob in self._given.rows(feature):
+                self.nbytes += len(blob)
+                yield blob
         except (OSError, ValueError, LookupError) as error:
             raise FormatError(f"{self._where}: {error}") from error
 

@@ -99,6 +99,10 @@ CASES: dict[str, dict[str, Any]] = {
         "library": "libvpx-vp9",
         "options": {"cpu-used": "5", "auto-alt-ref": "1", "lag-in-frames": "16"},
     },
+    "vp9-hidden.mp4": {
+        "library": "libvpx-vp9",
+        "options": {"cpu-used": "5", "auto-alt-ref": "1", "lag-in-frames": "16"},
+    },
     "mpeg4.mp4": {"library": "mpeg4", "b_frames": 2},
     "mpeg4.avi": {"library": "mpeg4", "b_frames": 0},
 }

@@ -6,6 +6,8 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("av")
@@ -25,6 +27,7 @@ from stepwell.errors import (  # noqa: E402
 from stepwell.lerobot import statistics_of, write_dataset  # noqa: E402
 from stepwell.lerobot.dataset_files import ManyEpisodeFiles  # noqa: E402
 from stepwell.lerobot.episode_preparing import Preparation  # noqa: E402
+from stepwell.lerobot.info import NUMBERS as NUMBER_TYPES  # noqa: E402
 from stepwell.lerobot.metadata import Metadata  # noqa: E402
 
 from .written import H264, make_store, read_frames, read_info, read_tables, read_video  # noqa: E402
@@ -295,6 +298,28 @@ def test_a_part_of_a_store_and_several_stores_are_written(store, tmp_path):
 
 def test_the_store_is_found_by_its_path(store, tmp_path):
     assert len(write_dataset(str(store.path), tmp_path / "set", features=["action"]).episodes) == 3
+
+
+shapes = st.one_of(st.just(()), st.tuples(st.integers(1, 4)), st.tuples(st.integers(1, 3), st.integers(1, 3)))
+numbers = st.builds(Array, shapes, st.sampled_from(NUMBER_TYPES))
+
+
+@settings(max_examples=20)
+@given(features=st.lists(numbers, min_size=1, max_size=4), lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_any_numbers_come_back(tmp_path_factory, features, lengths):
+    folder = tmp_path_factory.mktemp("any")
+    schema = {f"f{number}": feature for number, feature in enumerate(features)}
+    rng = np.random.default_rng(len(features))
+    rows = {name: rng.integers(0, 100, (sum(lengths), *f.shape)).astype(f.np_dtype) for name, f in schema.items()}
+    store = stepwell.create(folder / "a.well", schema, fps=10)
+    with store.writer() as writer:
+        for start, stop in pairwise([0, *np.cumsum(lengths)]):
+            writer.add_episode({name: values[start:stop] for name, values in rows.items()}, task="x")
+    store.refresh()
+    assert write_dataset(store, folder / "set", workers=0).episodes.length.tolist() == lengths
+    table = read_tables(folder / "set")
+    for name, values in rows.items():
+        assert np.array_equal(np.array(table[name].to_pylist(), values.dtype).reshape(values.shape), values)
 
 
 def test_what_is_there_is_not_touched(store, tmp_path):

@@ -105,6 +105,7 @@ class DatasetFiles(ABC):
         self._data.close()
         for files in self._videos.values():
             files.close()
+        self._close_rows()
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
         chunk, file, start = self._videos[name].add(episode.videos[name])
@@ -127,6 +128,9 @@ class DatasetFiles(ABC):
     @abstractmethod
     def _add_row(self, row: EpisodeRow) -> None: ...
 
+    @abstractmethod
+    def _close_rows(self) -> None: ...
+
 
 class ManyEpisodeFiles(DatasetFiles):
     """The files of v3.0; see `DatasetFiles`."""
@@ -148,11 +152,6 @@ class ManyEpisodeFiles(DatasetFiles):
         files = ParquetFiles(self._episodes_path, schema, FileNumbers(chunks_size, first.episodes), data_mb)
         self._table = EpisodeTableWriter(files, schema)
 
-    def close(self) -> None:
-        """Complete all files."""
-        super().close()
-        self._table.close()
-
     def _data_path(self, chunk: int, file: int) -> Path:
         return self._root / DATA_PATHS[True].format(chunk_index=chunk, file_index=file)
 
@@ -168,6 +167,9 @@ class ManyEpisodeFiles(DatasetFiles):
     def _add_row(self, row: EpisodeRow) -> None:
         self._table.add(row)
 
+    def _close_rows(self) -> None:
+        self._table.close()
+
 
 class OneEpisodeFiles(DatasetFiles):
     """The files of v2.1; see `DatasetFiles`."""
@@ -178,12 +180,6 @@ class OneEpisodeFiles(DatasetFiles):
         meta.mkdir(parents=True, exist_ok=True)
         self._episodes = (meta / "episodes.jsonl").open("w", encoding="utf-8")
         self._stats = (meta / "episodes_stats.jsonl").open("w", encoding="utf-8")
-
-    def close(self) -> None:
-        """Complete all files."""
-        super().close()
-        self._episodes.close()
-        self._stats.close()
 
     def _data_path(self, chunk: int, file: int) -> Path:
         return self._root / DATA_PATHS[False].format(episode_chunk=chunk, episode_index=self._episode(chunk, file))
@@ -202,6 +198,10 @@ class OneEpisodeFiles(DatasetFiles):
         told = {"episode_index": row.index, "tasks": list(row.tasks), "length": row.length}
         self._episodes.write(json.dumps(told, ensure_ascii=False) + "\n")
         self._stats.write(json.dumps({"episode_index": row.index, "stats": row.stats}) + "\n")
+
+    def _close_rows(self) -> None:
+        self._episodes.close()
+        self._stats.close()
 
 
 def _table_cuts(episode: PreparedEpisode, infos: Sequence[FeatureInfo]) -> list[tuple[int, int]]:

@@ -144,7 +144,9 @@ def test_the_report_is_a_table_of_errors_and_then_warnings(tmp_path):
 
 
 def test_a_report_without_findings_is_one_line(tmp_path):
-    assert str(audit(tiny_set(tmp_path))).endswith("3 episodes, 18 steps: nothing found")
+    root = tiny_set(tmp_path)
+    assert str(audit(root)).endswith("3 episodes, 18 steps: nothing found")
+    assert repr(audit(root)) == f"<AuditReport {root}  3 episodes  nothing found>"
 
 
 def test_findings_of_one_rule_about_one_thing_become_one():

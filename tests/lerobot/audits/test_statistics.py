@@ -62,6 +62,14 @@ def test_quantiles_that_are_means_of_quantiles_are_a_warning(tmp_path):
     assert report.is_ok and "action: q01[0] is -0.5" in report.findings[0].message
 
 
+@pytest.mark.parametrize("value", [[0.0], [[0.0], "x"], [float("nan")] * 2])
+def test_quantiles_that_are_none_are_found(value, tmp_path):
+    root = tiny_set(tmp_path)
+    change_stats(root, lambda stats: stats["action"].update(q10=value))
+    codes = found(audit(root))
+    assert list(codes) in (["statistics-quantiles"], ["statistics"])
+
+
 def test_quantiles_of_other_definitions_are_right(tmp_path):
     root = tiny_set(tmp_path, lengths=(40, 40, 40))
     rng = np.random.default_rng(0)

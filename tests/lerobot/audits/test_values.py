@@ -52,6 +52,17 @@ def test_a_feature_that_never_changes_is_named(tmp_path):
     assert codes_but_statistics(root) == {"constant": []}
 
 
+def test_flags_that_never_change_are_named_too(tmp_path):
+    root = tiny_set(tmp_path)
+    change_column(data_files(root)[0], "next.done", lambda values: [False] * len(values))
+    (finding,) = [finding for finding in audit(root).findings if finding.code == "constant"]
+    assert finding.message == "next.done: 0 in every row"
+
+
+def test_of_a_single_row_nothing_is_said_to_be_constant_or_a_duplicate(tmp_path):
+    assert found(audit(tiny_set(tmp_path, lengths=(1,)))) == {"episode-short": [0]}
+
+
 def test_elements_that_never_change_are_named(tmp_path):
     root = tiny_set(tmp_path, files=3)
     for path in data_files(root):

@@ -68,7 +68,7 @@ class Finding:
         return f"{self.severity}: {self.code}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AuditReport:
     """What `audit` found: ``str()`` is a table, `to_json` the same for programs.
 
@@ -129,11 +129,16 @@ class AuditReport:
             "unchecked": list(self.unchecked),
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"<AuditReport {self.path}  {counted(self.num_episodes, 'episode')}  {self._verdict()}>"
+
+    def _verdict(self) -> str:
         counts = [counted(len(self.errors), "error"), counted(len(self.warnings), "warning")]
-        verdict = ", ".join(counts) if self.findings else "nothing found"
+        return ", ".join(counts) if self.findings else "nothing found"
+
+    def __str__(self) -> str:
         size = f"{counted(self.num_episodes, 'episode')}, {counted(self.num_steps, 'step')}"
-        lines = [f"{self.path} (LeRobot {self.version}): {size}: {verdict}", *self._table()]
+        lines = [f"{self.path} (LeRobot {self.version}): {size}: {self._verdict()}", *self._table()]
         if self.unchecked:
             lines.append("not looked at:")
             lines.extend(f"  {line}" for line in self.unchecked)

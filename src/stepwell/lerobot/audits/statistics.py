@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 # of the range from least to greatest: what rounding and float32 sums may cost
 EXTREME_TOLERANCE, MOMENT_TOLERANCE = 1e-4, 1e-3
-RELATIVE_TOLERANCE = 1e-5
+RELATIVE_TOLERANCE, TINY = 1e-5, 1e-9
 # of the value of what never changes: what is left of its std where the mean's square is taken from the squares' mean
 CANCELLED = 1e-3
 RANK_TOLERANCE = 0.02
@@ -110,14 +110,21 @@ def check_statistics(
         if name not in said:
             subject.tally.add(MISSING, name, f"no statistics{of_what}", episodes)
             continue
-        right = as_lerobot(summary, subject.info.features[name])
-        problem = _problem(said[name], right)
+        broken = _broken_rule(said[name], summary, subject.info.features[name])
+        if broken is not None:
+            subject.tally.add(broken[0], name, broken[1] + of_what, episodes)
+
+
+def _broken_rule(said: Any, found: FeatureStatistics, feature: FeatureInfo) -> tuple[Rule, str] | None:
+    """Return what is wrong with the statistics of one feature; None if nothing is."""
+    try:
+        problem = _moment_problem(said, as_lerobot(found, feature))
         if problem is not None:
-            subject.tally.add(WRONG, name, problem + of_what, episodes)
-            continue
-        problem = _quantile_problem(said[name], summary)
-        if problem is not None:
-            subject.tally.add(QUANTILE, name, problem + of_what, episodes)
+            return WRONG, problem
+        problem = _quantile_problem(said, found)
+        return None if problem is None else (QUANTILE, problem)
+    except (AttributeError, TypeError, ValueError) as error:
+        return WRONG, f"cannot be read: {type(error).__name__}: {error}"
 
 
 def _values(said: Mapping[str, Any], key: str) -> Floats | None:
@@ -125,28 +132,24 @@ def _values(said: Mapping[str, Any], key: str) -> Floats | None:
     return None if said.get(key) is None else np.asarray(said[key], np.float64).ravel()
 
 
-def _problem(said: Any, right: Mapping[str, npt.NDArray[Any]]) -> str | None:
+def _moment_problem(said: Mapping[str, Any], right: Mapping[str, npt.NDArray[Any]]) -> str | None:
     """Return what is wrong with min, max, mean, std and count; None if nothing is."""
     spread = np.nan_to_num(right["max"] - right["min"]).ravel()
     scale = np.abs(np.nan_to_num(right["max"])).ravel()
-    try:
-        for key in ("min", "max", "mean", "std"):
-            stored = _values(said, key)
-            if stored is None:
-                return f"no {key}"
-            if stored.size != right[key].size:
-                return f"{key} has {stored.size} numbers, {right[key].size} are right"
-            share = EXTREME_TOLERANCE if key in ("min", "max") else MOMENT_TOLERANCE
-            expected = right[key].ravel()
-            rounding = CANCELLED if key == "std" else RELATIVE_TOLERANCE
-            allowed = share * spread + rounding * np.where(spread == 0, scale, np.abs(expected))
-            wrong = ~(np.abs(stored - expected) <= allowed) & ~np.isnan(expected)
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                return f"{key}{_place(at, stored.size)} is {stored[at]:.6g}, {expected[at]:.6g} is right"
-        count = _values(said, "count")
-    except (AttributeError, TypeError, ValueError) as error:
-        return f"cannot be read: {type(error).__name__}: {error}"
+    for key in ("min", "max", "mean", "std"):
+        stored, expected = _values(said, key), right[key].ravel()
+        if stored is None:
+            return f"no {key}"
+        if stored.size != expected.size:
+            return f"{key} has {stored.size} numbers, {expected.size} are right"
+        share = EXTREME_TOLERANCE if key in ("min", "max") else MOMENT_TOLERANCE
+        rounding = CANCELLED if key == "std" else RELATIVE_TOLERANCE
+        allowed = share * spread + rounding * np.where(spread == 0, scale, np.abs(expected)) + TINY
+        wrong = ~(np.abs(stored - expected) <= allowed) & ~np.isnan(expected)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            return f"{key}{_place(at, stored.size)} is {stored[at]:.6g}, {expected[at]:.6g} is right"
+    count = _values(said, "count")
     if count is not None and count.size and count[0] != right["count"][0]:
         return f"count is {count[0]:g}, {right['count'][0]} is right"
     return None
@@ -154,20 +157,20 @@ def _problem(said: Any, right: Mapping[str, npt.NDArray[Any]]) -> str | None:
 
 def _quantile_problem(said: Mapping[str, Any], found: FeatureStatistics) -> str | None:
     """Return which quantile is not one: too few or too many values are below it."""
+    stored = {key: values for key in QUANTILES if (values := _values(said, key)) is not None}
+    wrong_size = next((key for key, values in stored.items() if values.size != found.count.size), None)
+    if wrong_size is not None:
+        return f"{wrong_size} has {stored[wrong_size].size} numbers, {found.count.size} are right"
     slack = RANK_TOLERANCE + 1 / max(1, int(found.count.max(initial=1)))
-    for key, fraction in QUANTILES.items():
-        stored = _values(said, key)
-        if stored is None:
-            continue
-        low, high = (found.quantile(min(1.0, max(0.0, fraction + step))).ravel() for step in (-slack, slack))
-        if stored.size != low.size:
-            return f"{key} has {stored.size} numbers, {low.size} are right"
-        allowed = EXTREME_TOLERANCE * np.nan_to_num(found.max - found.min).ravel() + RELATIVE_TOLERANCE
-        wrong = (stored < low - allowed) | (stored > high + allowed)
+    right = np.array([QUANTILES[key] for key in stored])
+    wanted = np.concatenate([right - slack, right, right + slack]).clip(0, 1)
+    low, middle, high = np.split(np.array([sketch.quantile(wanted) for sketch in found.sketches]).T, 3)
+    allowed = EXTREME_TOLERANCE * np.nan_to_num(found.max - found.min).ravel() + RELATIVE_TOLERANCE
+    for number, (key, values) in enumerate(stored.items()):
+        wrong = ~((values >= low[number] - allowed) & (values <= high[number] + allowed))
         if wrong.any():
             at = int(np.argmax(wrong))
-            right = found.quantile(fraction).ravel()[at]
-            return f"{key}{_place(at, stored.size)} is {stored[at]:.6g}, {right:.6g} is right"
+            return f"{key}{_place(at, values.size)} is {values[at]:.6g}, {middle[number, at]:.6g} is right"
     return None
 
 

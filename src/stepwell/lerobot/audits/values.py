@@ -23,6 +23,8 @@ __all__ = ["ColumnFacts", "check_values", "is_action"]
 ACTION = "action"
 DIGEST_BYTES = 16
 MAX_SHOWN = 5
+# of fewer rows it says nothing that they are equal
+FEWEST_ROWS = 2
 
 NOT_FINITE = Rule("not-finite", "error", "Correct or remove these steps: one NaN in a batch makes every weight NaN.")
 CONSTANT = Rule(
@@ -52,6 +54,7 @@ class ColumnFacts:
         For one thread. Pieces are numbered over all files, in the order of `see`.
     """
 
+    num_rows: int = 0
     low: npt.NDArray[Any] | None = None
     high: npt.NDArray[Any] | None = None
     bad_pieces: dict[int, int] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class ColumnFacts:
             number: of its first piece among those of all files.
             of_action: whether to compare episodes by it.
         """
+        self.num_rows += len(values)
         starts = pieces.first - pieces.first[0]
         if values.dtype.kind == "f":
             is_bad = ~np.isfinite(values).all(axis=1)
@@ -115,12 +119,13 @@ def _check_finite(subject: Subject, name: str, column: ColumnFacts, places: Plac
 
 
 def _check_constant(subject: Subject, name: str, column: ColumnFacts) -> None:
-    if column.low is None or column.high is None or subject.info.features[name].is_index:
+    is_index = subject.info.features[name].is_index
+    if column.low is None or column.high is None or is_index or column.num_rows < FEWEST_ROWS:
         return
     found = np.flatnonzero(column.low == column.high)
     if not len(found):
         return
-    shown = ", ".join(f"{column.low[at]:g}" for at in found[:MAX_SHOWN].tolist())
+    shown = ", ".join(f"{float(column.low[at]):g}" for at in found[:MAX_SHOWN].tolist())
     more = ", ..." if len(found) > MAX_SHOWN else ""
     if len(found) == len(column.low):
         detail = f"{shown}{more} in every row"
@@ -147,11 +152,12 @@ def _check_duplicates(
     subject: Subject, actions: dict[str, ColumnFacts], pieces: Pieces, places: Places, zeros: set[int]
 ) -> None:
     """Look for episodes with the same actions, byte by byte."""
-    owners, first_of = places.of_piece.tolist(), places.first.tolist()
+    owners, first_of, stop_of = places.of_piece.tolist(), places.first.tolist(), places.stop.tolist()
     known: dict[bytes, list[int]] = {}
     for piece, owner in enumerate(owners):
-        is_whole = owner >= 0 and owner not in zeros and pieces.first[piece] == first_of[owner]
-        if is_whole and pieces.stop[piece] == places.stop[owner]:
+        begin, stop = int(pieces.first[piece]), int(pieces.stop[piece])
+        is_whole = owner >= 0 and begin == first_of[owner] and stop == stop_of[owner]
+        if is_whole and owner not in zeros and stop - begin >= FEWEST_ROWS:
             found = [column.digests[piece] for column in actions.values() if piece in column.digests]
             if found and len(found) == len(actions):
                 known.setdefault(b"".join(found), []).append(owner)

@@ -51,9 +51,10 @@ class ParquetImageCodec(FileCodec):
 
     Notes:
         As for `FileCodec`. A row group is read whole and kept with those that were used last, 256 MiB of them in a
-        process, shared by all threads: in sequence or by ``pooled`` it is read about once, at random as often as it was
-        forgotten. Each picture is told by its own first bytes: PNG and JPEG are decoded as the codecs "png" and "jpeg"
-        do, and what these refuse by Pillow, if it is installed.
+        process, shared by all threads. Of one that was forgotten and is wanted again it is kept where its rows lie, and
+        they are read one by one (Snappy and no compression; others are read whole each time). Each picture is told by
+        its own first bytes: PNG and JPEG are decoded as the codecs "png" and "jpeg" do, and what these refuse by
+        Pillow, if it is installed.
     """
 
     name: ClassVar[str] = "parquet-image"

@@ -14,12 +14,14 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.open_files import FileState, open_file, state_of
+from stepwell.codecs.parquet_places import RowPlaces, find_places
 from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DecodeError, MissingDependencyError
 
@@ -32,9 +34,12 @@ FOOTER_GROWTH = 4
 LEAST_FILE_BYTES = 1 << 20
 BATCH_ROWS = 64
 MAX_READING = 4
+MAX_KNOWN = 1 << 20
+PLACES_BYTES = 64 << 20
 
-Stamp = tuple[str, int, int, int]
-"""A file as it was when it was looked at: path, bytes, mtime in nanoseconds, inode."""
+Stamp = tuple[str, FileState]
+"""A file as it was when it was looked at: its path and state."""
+Key = tuple[Stamp, str, int]
 
 _ALL: weakref.WeakSet[RowGroups] = weakref.WeakSet()
 
@@ -46,12 +51,11 @@ def stamp_of(path: str) -> Stamp:
         DecodeError: it is not there.
     """
     try:
-        status = Path(path).stat()
+        return path, state_of(path)
     except OSError as error:
         raise DecodeError(
             f"{path} cannot be opened: {error.strerror}. Is the data set where it was, and whole?"
         ) from error
-    return path, status.st_size, status.st_mtime_ns, status.st_ino
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +78,10 @@ class RowGroup:
         offsets, data = self.parts[part]
         at = row - int(self.first_rows[part])
         return data[offsets[at] : offsets[at + 1]]
+
+    def rows(self) -> list[npt.NDArray[np.uint8]]:
+        """Return the bytes of all rows."""
+        return [data[begin:end] for offsets, data in self.parts for begin, end in pairwise(offsets.tolist())]
 
 
 class TableFile:
@@ -137,6 +145,19 @@ class TableFile:
         except _read_errors() as error:
             raise DecodeError(f"{self.path}, row group {group}, column {column!r}: {error}.") from error
 
+    def places(self, column: str, group: int, state: FileState, rows: RowGroup) -> RowPlaces:
+        """Return where the byte strings lie that `read` returned, to read some of them alone."""
+        path = self._leaf(column)
+        found = self._file.metadata.row_group(group)
+        leaf = next(c for c in map(found.column, range(found.num_columns)) if c.path_in_schema == path)
+        level = next(c for c in map(self._file.schema.column, range(found.num_columns)) if c.path == path)
+        start = min(leaf.data_page_offset, leaf.dictionary_page_offset or leaf.data_page_offset)
+        try:
+            chunk = open_file(self.path, state).read(start, leaf.total_compressed_size)
+        except OSError:
+            chunk = b""
+        return find_places(chunk, start, leaf.compression, rows.rows(), has_levels=level.max_definition_level > 0)
+
     def _chunks(self, leaf: str, group: int) -> list[Any]:
         import pyarrow as pa
 
@@ -166,6 +187,12 @@ class TableFile:
 class RowGroups:
     """The row groups that were used last, and the files that they are of.
 
+    ::
+
+        wanted the first time     read whole, kept while there is room
+        wanted again, and gone    read whole once more, and where each of its rows lies is kept
+        from then on              a row alone; whole, when many follow each other
+
     Args:
         max_bytes: of row groups that are kept; a single one may be larger.
 
@@ -179,8 +206,10 @@ class RowGroups:
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.kept: SharedCache[tuple[Stamp, str, int], RowGroup] = SharedCache(max_bytes, lambda group: group.num_bytes)
+        self.kept: SharedCache[Key, RowGroup] = SharedCache(max_bytes, lambda group: group.num_bytes)
         self._files: SharedCache[tuple[int, Stamp], TableFile] = SharedCache(FILES_BYTES, lambda file: file.num_bytes)
+        self._known: SharedCache[Key, bool] = SharedCache(MAX_KNOWN, lambda _: 1)
+        self._places: SharedCache[Key, RowPlaces] = SharedCache(PLACES_BYTES, lambda places: places.num_bytes + 100)
         self.num_read = 0
         self._renew()
         _ALL.add(self)
@@ -202,11 +231,23 @@ class RowGroups:
         # pyarrow's readers share what a fork copies in an unknown state
         file = self._files.get((os.getpid(), stamp), lambda: TableFile(stamp[0]))
         group, at = file.place_of(row)
-        return self.kept.get((stamp, column, group), lambda: self._read(file, column, group)).row(at)
+        key = (stamp, column, group)
+        held = self.kept.find(key)
+        if held is None:
+            places = self._places.find(key)
+            if places is not None and places.is_for(at):
+                return places.read(*stamp, at)
+            held = self.kept.get(key, lambda: self._read(file, key))
+        return held.row(at)
 
-    def _read(self, file: TableFile, column: str, group: int) -> RowGroup:
+    def _read(self, file: TableFile, key: Key) -> RowGroup:
+        stamp, column, group = key
         with self._reading:
             found = file.read(column, group)
+            was_known = self._known.find(key)
+            if was_known and self._places.find(key) is None and found.num_bytes <= self.kept.max_size:
+                self._places.get(key, lambda: file.places(column, group, stamp[1], found))
+        self._known.get(key, lambda: True)
         self.num_read += 1
         return found
 

@@ -194,10 +194,29 @@ def test_a_store_that_was_changed_meanwhile_is_refused(tmp_path, folder):
         target = tmp_path / f"{number}.well"
         spoil(target, folder)
         with stepwell.open(target) as store:
-            store.reserve_ordinals(9)
             change(store)
         with pytest.raises(StoreExistsError, match="was changed before it was finished"):
             record(target, sources.MarkedEpisodes(folder))
+
+
+def test_what_was_appended_meanwhile_takes_no_chunk_s_place(tmp_path, folder):
+    spoil(tmp_path / "x.well", folder)
+    with stepwell.open(tmp_path / "x.well").writer() as writer:
+        writer.add_episode({"action": np.zeros((1, 2), np.float32), "note": ["mine"]})
+    store = stepwell.open(tmp_path / "x.well")
+    assert [segment.ordinal for segment in store.segments] == [0, 1, 2, 6]
+
+
+def test_a_kill_while_a_half_is_removed_leaves_a_store_that_opens(tmp_path, folder, monkeypatch):
+    spoil(tmp_path / "x.well", folder)
+    monkeypatch.setattr("shutil.rmtree", lambda *arguments, **named: None)
+    resuming.remove_segments(str(tmp_path / "x.well"), {2})
+    monkeypatch.undo()
+    assert len(stepwell.open(tmp_path / "x.well")) == 4
+    assert len(record(tmp_path / "x.well", sources.MarkedEpisodes(folder))) == 12
+    assert sorted(path.name[:8] for path in (tmp_path / "x.well" / "segments").iterdir()) == [
+        f"{i:08d}" for i in range(6)
+    ]
 
 
 def test_two_at_once_are_refused(tmp_path, folder):
@@ -211,7 +230,8 @@ def test_two_at_once_are_refused(tmp_path, folder):
 def test_a_segment_that_somebody_still_writes_is_waited_for(tmp_path, folder, monkeypatch):
     spoil(tmp_path / "x.well", folder)
     monkeypatch.setattr(resuming, "ORPHAN_SECONDS", 0.2)
-    with stepwell.open(tmp_path / "x.well").writer(ordinal=5) as writer:
+    tag = resuming.Plan("marked", 12, 2, sources.MARKED).tag(5)
+    with stepwell.open(tmp_path / "x.well").writer(ordinal=5, tag=tag) as writer:
         writer.append(action=np.zeros(2, np.float32), note="held")
         with pytest.raises(StoreBusyError, match="is being written by another process"):
             record(tmp_path / "x.well", sources.MarkedEpisodes(folder))

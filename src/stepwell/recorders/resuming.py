@@ -18,7 +18,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,15 @@ from stepwell.schema import Schema
 from stepwell.store import Store, create, open
 from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.building import built_store
-from stepwell.store.layout import DELETED, OPEN_SUFFIX, SEGMENTS, list_segments, locked_store, replace_file
+from stepwell.store.layout import (
+    DELETED,
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    SEGMENTS,
+    list_segments,
+    locked_store,
+    replace_file,
+)
 from stepwell.store.manifests import open_json, seal_json
 
 __all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments", "segment_maker"]
@@ -67,7 +75,7 @@ class Plan:
 
     def tag(self, chunk: int) -> str:
         """Return the tag of a chunk's segment: the same whenever it is made."""
-        return f"{zlib.crc32(repr(self.spans[chunk]).encode()) & 0xFFFF:04x}"
+        return _tag(self.spans[chunk])
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -144,7 +152,9 @@ class Unfinished:
         plan = self.plan
         # whole or not at all: without its record it would be refused by the next call
         with built_store(self._path) as hidden:
-            create(hidden, plan.schema, fps=plan.fps, metadata=plan.metadata).close()
+            with create(hidden, plan.schema, fps=plan.fps, metadata=plan.metadata) as store:
+                # what others append meanwhile does not take the place of a chunk
+                store.reserve_ordinals(len(plan.spans))
             replace_file(f"{hidden}/{IMPORTING}", seal_json(plan.to_json()))
 
     def _begin_anew(self, differences: list[str]) -> None:
@@ -179,8 +189,8 @@ class Unfinished:
 
     def _check_unchanged(self) -> None:
         """Refuse a store in which what a chunk became can no longer be told."""
-        allowed = range(len(self._spans_told()))
-        is_other = any(segment.ordinal not in allowed for segment in self.store.segments)
+        told = [f"{chunk:08d}-{_tag(span)}" for chunk, span in enumerate(self._spans_told())]
+        is_other = any(segment.name not in told for segment in self.store.segments)
         if is_other or any((self._path / name).exists() for name in (ARRANGEMENT, DELETED)):
             raise StoreExistsError(
                 f"{self._path} was changed before it was finished: episodes were added or deleted, or it was "
@@ -211,7 +221,19 @@ def remove_segments(store: str, ordinals: Collection[int]) -> None:
         for name, (ordinal, _) in list_segments(store).items():
             if ordinal in ordinals:
                 for suffix in ("", OPEN_SUFFIX):
-                    shutil.rmtree(Path(store) / SEGMENTS / (name + suffix), ignore_errors=True)
+                    _remove(Path(store) / SEGMENTS, name + suffix)
+
+
+def _remove(segments: Path, name: str) -> None:
+    """Remove a segment, first from where it is seen: half of one, left by a kill, could not be opened."""
+    gone = segments / f"{NEW_PREFIX}{name}"
+    with suppress(FileNotFoundError):
+        (segments / name).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _tag(span: tuple[int, int]) -> str:
+    return f"{zlib.crc32(repr(span).encode()) & 0xFFFF:04x}"
 
 
 def _segments(path: Path) -> Iterator[tuple[int, bool]]:

@@ -26,7 +26,7 @@ __all__ = ["AuditReport", "Finding", "Rule", "Severity", "Tally"]
 
 Severity = Literal["error", "warning"]
 MAX_SHOWN_EPISODES = 5
-TEXT_WIDTH = 78
+LINE_WIDTH, LEAST_TEXT_WIDTH = 120, 50
 ARROW = "-> "
 
 
@@ -148,11 +148,12 @@ class AuditReport:
         cells = [(found.severity, found.code, self._episodes_text(found)) for found in self.findings]
         widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
         codes = [found.code for found in self.findings]
+        room = max(LEAST_TEXT_WIDTH, LINE_WIDTH - sum(widths) - 8)
         for number, (found, row) in enumerate(zip(self.findings, cells, strict=True)):
             head = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=True))
-            text = textwrap.wrap(found.message, TEXT_WIDTH)
+            text = textwrap.wrap(found.message, room)
             if number + 1 == len(codes) or codes[number + 1] != found.code:
-                text += textwrap.wrap(ARROW + found.advice, TEXT_WIDTH, subsequent_indent=" " * len(ARROW))
+                text += textwrap.wrap(ARROW + found.advice, room, subsequent_indent=" " * len(ARROW))
             margins = [head, *[" " * len(head)] * (len(text) - 1)]
             yield from (f"{margin}{line}".rstrip() for margin, line in zip(margins, text, strict=True))
 

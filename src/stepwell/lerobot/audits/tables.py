@@ -47,7 +47,7 @@ SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step 
 
 def check_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Look whether the index of each row is its position."""
-    wrong = pieces.index != pieces.first
+    wrong = (pieces.index != pieces.first) & _is_looked_at(subject, places)
     if not wrong.any():
         return
     at = int(np.flatnonzero(wrong)[0])
@@ -100,9 +100,9 @@ def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
 
 def check_task_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Look whether each task_index names a task."""
-    wrong = pieces.num_bad_tasks > 0
+    wrong = (pieces.num_bad_tasks > 0) & _is_looked_at(subject, places)
     if wrong.any():
-        num_rows = int(pieces.num_bad_tasks.sum())
+        num_rows = int(pieces.num_bad_tasks[wrong].sum())
         first = int(pieces.first[wrong][0])
         detail = (
             f"{num_rows:,} rows from {first} on have a task_index that is no task's; there are {_num_tasks(subject)}"
@@ -127,6 +127,11 @@ TABLE_CHECKS = (
     check_task_index,
     check_short_episodes,
 )
+
+
+def _is_looked_at(subject: Subject, places: Places) -> npt.NDArray[np.bool_]:
+    """Return which pieces are looked at: all, or those of the chosen episodes."""
+    return (places.of_piece >= 0) | (subject.chosen is None)
 
 
 def _num_tasks(subject: Subject) -> int:

@@ -105,16 +105,19 @@ def check_values(subject: Subject, facts: dict[str, ColumnFacts], pieces: Pieces
     """
     for name, column in facts.items():
         _check_finite(subject, name, column, places)
-        _check_constant(subject, name, column)
+        if subject.chosen is None:
+            _check_constant(subject, name, column)
     actions = {name: column for name, column in facts.items() if is_action(name)}
     zeros = _check_zeros(subject, actions, places)
     _check_duplicates(subject, actions, pieces, places, zeros)
 
 
 def _check_finite(subject: Subject, name: str, column: ColumnFacts, places: Places) -> None:
-    if column.bad_pieces:
-        detail = f"NaN, infinite or missing in {counted(sum(column.bad_pieces.values()), 'row')}"
-        owners = np.unique(places.of_piece[list(column.bad_pieces)])
+    owner = places.of_piece
+    bad = {piece: rows for piece, rows in column.bad_pieces.items() if owner[piece] >= 0 or subject.chosen is None}
+    if bad:
+        detail = f"NaN, infinite or missing in {counted(sum(bad.values()), 'row')}"
+        owners = np.unique(owner[list(bad)])
         subject.tally.add(NOT_FINITE, name, detail, subject.episodes.number[owners[owners >= 0]])
 
 

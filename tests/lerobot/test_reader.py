@@ -13,6 +13,7 @@ pytest.importorskip("imagecodecs")
 import stepwell
 from stepwell.errors import FormatError, WorkerError
 from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats.importing import imported_schema
 from stepwell.lerobot.reader import LeRobotReader
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
@@ -151,6 +152,16 @@ def test_a_parquet_file_is_read_once_for_many_episodes(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "READ_AHEAD_BYTES", 1)
     assert [len(episode.columns["action"]) for episode in reader.episodes()]
     assert len(reads) == 9
+
+
+def test_chunks_are_cut_by_what_episodes_take_by_the_codec_asked_for(tmp_path):
+    pytest.importorskip("av")
+    reader = open_reader(tiny(tmp_path / "set", "video", lengths=[10, 20]))
+    schema = reader.schema
+    raw = imported_schema(schema, "raw")
+    pixels = 15 * (32 * 48 + 16 * 16) * 3
+    assert reader.episode_bytes(raw) - pixels == pytest.approx(reader.episode_bytes(schema) - pixels / 50, abs=30)
+    assert reader.episode_bytes(raw) > pixels > reader.episode_bytes(schema)
 
 
 def test_a_reader_travels_to_workers_with_nothing_open(tmp_path):

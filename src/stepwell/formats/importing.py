@@ -95,7 +95,7 @@ def import_dataset(
         chosen = _chosen(len(found), episodes)
         before = found.schema
         after = imported_schema(before, codecs)
-        size = found.episode_bytes
+        size = found.episode_bytes(after)
         store = write_episodes(
             target,
             _Import(found, before, after, chosen),

@@ -78,9 +78,12 @@ class Reader(ABC):
         """What tells this data set, as it is now, from others: an interrupted import of another is not gone on with."""
         return f"{self.name} {self.source}, {len(self)} episodes"
 
-    @property
-    def episode_bytes(self) -> int | None:
-        """About how many bytes an episode takes in memory; None: as many as the first one, which is read for that."""
+    def episode_bytes(self, schema: Schema) -> int | None:
+        """Return about how many bytes an episode takes in a store; None: as the first one, which is read for that.
+
+        Args:
+            schema: of the store: `schema`, where another codec is asked for with that.
+        """
         return None
 
     def label(self, index: int) -> str:

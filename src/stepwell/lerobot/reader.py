@@ -21,7 +21,7 @@ from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import mapped_schema
 from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Schema
+from stepwell.schema import Feature, Schema
 from stepwell.store.encoded_rows import HasRows
 
 __all__ = ["LeRobotReader"]
@@ -31,8 +31,9 @@ TIMESTAMP = "timestamp"
 # numbers and texts of episodes that follow in the same parquet file, which are read with the one asked for
 READ_AHEAD_BYTES = 64 << 20
 TEXT_BYTES = 64
-# what a row of a camera takes on the disk, about: chunks of an import are cut by it
-PICTURE_RATIO = {True: 50, False: 3}
+# how much smaller rows are on the disk, about: chunks of an import are cut by it
+RATIOS = {"raw": 1, "jpeg": 10, "video": 50}
+OTHER_RATIO = 3
 
 Ints = npt.NDArray[np.int64]
 
@@ -144,12 +145,11 @@ class LeRobotReader(Reader):
         # not of the others: who mends a damaged file wants to go on
         return f"lerobot {found.root} {found.fingerprint([])}, tolerance {self._tolerance}"
 
-    @property
-    def episode_bytes(self) -> int:
-        """About how many bytes an episode takes in a store; see `Reader.episode_bytes`."""
+    def episode_bytes(self, schema: Schema) -> int:
+        """Return about how many bytes an episode takes in a store; see `Reader.episode_bytes`."""
         found = self._dataset
         length = float(found.episodes.length[found.selected].mean()) if len(found.selected) else 0.0
-        return int(length * sum(map(_row_bytes, found.info.features.values())))
+        return int(length * sum(map(_row_bytes, schema.values())))
 
     def label(self, index: int) -> str:
         """Return the episode's number in the dataset; see `Reader.label`."""
@@ -234,7 +234,7 @@ class LeRobotReader(Reader):
         )
         after = after[: len(after) if is_same.all() else int(np.argmin(is_same))]
         sizes = np.cumsum(records.length[after]) * sum(
-            _row_bytes(info) for info in self._dataset.info.features.values() if not info.is_camera
+            _row_bytes(info.feature) for info in self._dataset.info.features.values() if not info.is_camera
         )
         return after[: max(1, int(np.searchsorted(sizes, READ_AHEAD_BYTES)))]
 
@@ -260,9 +260,6 @@ def _values(column: Any, part: slice) -> Any:
     return [column.data[start:stop].tobytes().decode("utf-8") for start, stop in pairwise(edges)]
 
 
-def _row_bytes(info: FeatureInfo) -> int:
-    """Return about how many bytes a row takes."""
-    if info.is_text:
-        return TEXT_BYTES
-    size = info.feature.row_bytes
-    return size // PICTURE_RATIO[info.is_video] if info.is_camera else size
+def _row_bytes(feature: Feature) -> int:
+    """Return about how many bytes a row takes in a store."""
+    return TEXT_BYTES if feature.is_ragged else feature.row_bytes // RATIOS.get(feature.codec, OTHER_RATIO)

@@ -198,6 +198,9 @@ def test_a_dataset_whose_metadata_changed_is_another_one(tmp_path):
     file.write_bytes(file.read_bytes())
     # who mends a damaged file wants to go on
     assert open_reader(root).identity == before
+    assert open_reader(f"lerobot://{root}").identity == before
+    others = {open_reader(f"lerobot://{root}?episodes={numbers}").identity for numbers in ("0:2", "1:3", "0:1")}
+    assert len(others | {before}) == 4
     info = root / "meta" / "info.json"
     info.write_text(info.read_text() + " ")
     assert open_reader(root).identity != before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -140,10 +141,13 @@ class LeRobotReader(Reader):
     def identity(self) -> str:
         """The dataset's name and commit, or its directory and how the files of ``meta/`` are; see `Reader.identity`."""
         found = self._dataset
+        chosen = (
+            f"{len(found.selected)} episodes {zlib.crc32(found.selected.tobytes()):08x}, tolerance {self._tolerance}"
+        )
         if self._snapshot is not None:
-            return f"lerobot {found.repo_id}@{self._snapshot.commit}, tolerance {self._tolerance}"
-        # not of the others: who mends a damaged file wants to go on
-        return f"lerobot {found.root} {found.fingerprint([])}, tolerance {self._tolerance}"
+            return f"lerobot {found.repo_id}@{self._snapshot.commit}, {chosen}"
+        # not of the other files: who mends a damaged one wants to go on
+        return f"lerobot {found.root} {found.fingerprint([])}, {chosen}"
 
     def episode_bytes(self, schema: Schema) -> int:
         """Return about how many bytes an episode takes in a store; see `Reader.episode_bytes`."""

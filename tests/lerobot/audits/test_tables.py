@@ -288,3 +288,17 @@ def test_tasks_of_v2_may_stand_in_any_order(tmp_path):
     root = tiny(tmp_path, "v2.1")
     change_lines(root / "meta/tasks.jsonl", lambda lines: lines[::-1])
     assert found(audit(root)) == {}
+
+
+def test_files_may_lie_where_the_info_says(tmp_path):
+    root = tiny(tmp_path, "v2.1")
+    for path in data_files(root):
+        path.rename(root / "data" / path.name)
+    change_json(root / "meta/info.json", lambda info: info.update(data_path="data/episode_{episode_index:06d}.parquet"))
+    assert found(audit(root)) == {}
+
+
+def test_a_file_of_no_episode_holds_orphans(tmp_path):
+    root = tiny(tmp_path, "v2.1")
+    (root / "data/chunk-000/episode_000009.parquet").write_bytes(data_files(root)[2].read_bytes())
+    assert found(audit(root)) == {"orphaned-rows": [2], "index": [], "totals": []}

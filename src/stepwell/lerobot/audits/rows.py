@@ -71,11 +71,12 @@ class DataFile:
 
 def data_paths(subject: Subject) -> list[str]:
     """Return the data files that are there and are looked at, in the order in which readers join them."""
-    there = sorted(path.relative_to(subject.root).as_posix() for path in (subject.root / "data").glob("*/*.parquet"))
+    wanted = {path for place in subject.places.tolist() if (path := subject.data_path(place)) is not None}
+    there = {path for path in wanted if (subject.root / path).is_file()}
     if subject.chosen is None:
-        return there
-    wanted = {subject.data_path(place) for place in subject.chosen.tolist()}
-    return [path for path in there if path in wanted]
+        found = (subject.root / "data").glob("*/*.parquet")
+        there.update(path.relative_to(subject.root).as_posix() for path in found)
+    return sorted(there)
 
 
 def read_data_files(subject: Subject, paths: Sequence[str]) -> Iterator[DataFile]:

@@ -50,6 +50,17 @@ def test_pieces_of_any_size_are_the_same_rows_whatever_the_runs(rows_a_piece, go
     np.testing.assert_array_equal(np.concatenate(pieces), PIXELS)
 
 
+@pytest.mark.parametrize("rows_a_piece", [1, 3, 4])
+def test_pieces_of_long_runs_of_video_are_the_same_pictures(rows_a_piece, monkeypatch):
+    pytest.importorskip("av")
+    before = Video((16, 24, 3), gop=7)
+    whole = list(Recoded(encoded(before), before).pieces(Image((16, 24, 3))))
+    assert [len(piece) for piece in whole] == [7, 2]
+    monkeypatch.setattr(recoded, "PIECE_BYTES", rows_a_piece * before.row_bytes)
+    pieces = [piece.copy() for piece in Recoded(encoded(before), before).pieces(Image((16, 24, 3)))]
+    np.testing.assert_array_equal(np.concatenate(pieces), np.concatenate(whole))
+
+
 def test_a_piece_is_decoded_only_when_it_is_asked_for(monkeypatch):
     monkeypatch.setattr(recoded, "PIECE_BYTES", 2 * PNG.row_bytes)
     taken = []

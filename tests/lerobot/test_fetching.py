@@ -111,6 +111,15 @@ def test_a_link_to_a_cache_goes_and_the_cache_stays(tmp_path):
     assert cached.read_bytes() == b"mine"
 
 
+def test_a_link_to_what_a_cache_has_no_more_is_replaced(tmp_path, fetch):
+    (tmp_path / "f" / "data").mkdir(parents=True)
+    (tmp_path / "f" / "data" / "1.parquet").symlink_to(tmp_path / "gone")
+    files = FetchedFiles(tmp_path / "f", USERS, fetch)
+    files.need("data/1.parquet")
+    assert (tmp_path / "f" / "data" / "1.parquet").read_bytes() == b"x" * 100
+    assert not (tmp_path / "gone").exists()
+
+
 def test_space_is_free_at_once_though_somebody_has_the_file_open(tmp_path, fetch):
     files = FetchedFiles(tmp_path / "f", USERS, fetch)
     files.plan(np.array([4]))

@@ -67,6 +67,8 @@ class FetchedFiles:
             return
         with self._locked(name):
             if not path.exists():
+                # a link that an earlier import left, to what its cache has no more
+                path.unlink(missing_ok=True)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._fetch(name, self._directory)
 

@@ -284,9 +284,11 @@ def test_a_defect_of_a_v2_table_is_found_alone(name, tmp_path):
     assert found(audit(root)) == codes
 
 
-def test_tasks_of_v2_may_stand_in_any_order(tmp_path):
+def test_tasks_of_v2_may_stand_in_any_order_and_have_any_number(tmp_path):
     root = tiny(tmp_path, "v2.1")
-    change_lines(root / "meta/tasks.jsonl", lambda lines: lines[::-1])
+    spare = {"task_index": 9, "task": "an extra one"}
+    change_lines(root / "meta/tasks.jsonl", lambda lines: [spare, *lines[::-1]])
+    change_json(root / "meta/info.json", lambda info: info.update(total_tasks=4))
     assert found(audit(root)) == {}
 
 
@@ -296,6 +298,14 @@ def test_files_may_lie_where_the_info_says(tmp_path):
         path.rename(root / "data" / path.name)
     change_json(root / "meta/info.json", lambda info: info.update(data_path="data/episode_{episode_index:06d}.parquet"))
     assert found(audit(root)) == {}
+
+
+def test_the_texts_of_tasks_may_be_in_a_column_of_any_name(tmp_path):
+    root = tiny(tmp_path)
+    change_table(root / "meta/tasks.parquet", lambda table: table.rename_columns(["task_index", "text"]))
+    assert found(audit(root)) == {}
+    change_table(root / "meta/tasks.parquet", lambda table: table.drop_columns(["text"]))
+    assert found(audit(root)) == {"tasks-unreadable": []}
 
 
 def test_a_file_of_no_episode_holds_orphans(tmp_path):

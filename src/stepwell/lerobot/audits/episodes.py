@@ -43,7 +43,8 @@ def read_tasks(root: Path, info: DatasetInfo, tally: Tally) -> list[tuple[int, s
             return [(int(line["task_index"]), str(line["task"])) for line in read_json_lines(root / "meta/tasks.jsonl")]
         path = root / "meta/tasks.parquet"
         file = open_parquet(path)
-        text = next((name for name in TEXT_COLUMNS if name in file.schema_arrow.names), TEXT_COLUMNS[0])
+        others = [name for name in file.schema_arrow.names if name != "task_index"]
+        text = next((name for name in (*TEXT_COLUMNS, *others) if name in others), TEXT_COLUMNS[0])
         table = read_columns(file, path, ["task_index", text])
         numbers = number_column(table, "task_index", np.int64, path)
         return list(zip(numbers.tolist(), map(str, table.column(text).to_pylist()), strict=True))

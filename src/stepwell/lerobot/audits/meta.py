@@ -20,7 +20,7 @@ EPISODE_ORDER = Rule(
 TASK_ORDER = Rule(
     "tasks-order",
     "error",
-    "Sort the tasks by task_index, numbered from 0 on without gaps: readers take row n for task n, so texts are wrong.",
+    "Sort the tasks by task_index, from 0 on without gaps: LeRobot takes row n for task n, and shows other texts.",
 )
 TASK_REPEATED = Rule("tasks-repeated", "warning", "Give each text one task_index, and map the steps' to it.")
 TOTALS = Rule(
@@ -31,15 +31,19 @@ TOTALS = Rule(
 
 
 def check_task_order(subject: Subject) -> None:
-    """Look whether the n-th task has task_index n, and no text comes twice."""
+    """Look whether each task_index leads to its own text, and no text comes twice."""
     if subject.tasks is None:
         return
     numbers = [number for number, _ in subject.tasks]
-    # v2 readers look tasks up by their number, those of v3 by their place
-    found = numbers if subject.info.is_v3 else sorted(numbers)
-    wrong = [(place, number) for place, number in enumerate(found) if place != number]
-    if wrong:
-        subject.tally.add(TASK_ORDER, "", f"task {wrong[0][0]} has task_index {wrong[0][1]}")
+    if subject.info.is_v3:
+        wrong = [(place, number) for place, number in enumerate(numbers) if place != number]
+        if wrong:
+            subject.tally.add(TASK_ORDER, "", f"row {wrong[0][0]} of the tasks has task_index {wrong[0][1]}")
+    else:
+        # v2 readers look tasks up by their number
+        twice = [number for number, count in Counter(numbers).items() if count > 1]
+        if twice:
+            subject.tally.add(TASK_ORDER, "", f"task_index {twice[0]} is there twice")
     repeated = [text for text, count in Counter(text for _, text in subject.tasks).items() if count > 1]
     if repeated:
         subject.tally.add(TASK_REPEATED, "", f"the text {repeated[0]!r} has several task_index")

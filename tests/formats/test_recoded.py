@@ -7,7 +7,7 @@ from folder_reader import pictures
 import stepwell
 from stepwell import Array, EncodedRows, Image, Video
 from stepwell.codecs import make_codec
-from stepwell.errors import DecodeError, StepError
+from stepwell.errors import DecodeError
 from stepwell.formats import recoded
 from stepwell.formats.recoded import Recoded
 
@@ -119,28 +119,3 @@ def test_a_damaged_row_leaves_nothing_of_a_raw_episode(tmp_path):
         writer.add_episode({"top": PIXELS[:3], "action": np.ones((3, 1), np.float32)})
     assert [episode.length for episode in store] == [3]
     np.testing.assert_array_equal(store[0]["top"], PIXELS[:3])
-
-
-def test_pieces_that_are_not_what_was_told_are_refused(tmp_path):
-    class Wrong:
-        num_rows = 4
-
-        def __init__(self, *pieces):
-            self.given = pieces
-
-        def rows(self, feature):
-            raise NotImplementedError
-
-        def pieces(self, feature):
-            return iter(self.given)
-
-    store = stepwell.create(tmp_path / "x.well", {"top": Image((16, 24, 3))})
-    with store.writer() as writer:
-        with pytest.raises(StepError, match="told of 4 rows and gave 5"):
-            writer.add_episode({"top": Wrong(PIXELS[:3], PIXELS[:2])})
-        with pytest.raises(StepError, match="told of 4 rows and gave 3"):
-            writer.add_episode({"top": Wrong(PIXELS[:3])})
-        with pytest.raises(StepError, match=r"gave float64 \(16, 24, 3\)"):
-            writer.add_episode({"top": Wrong(PIXELS[:4].astype(float))})
-        writer.add_episode({"top": Wrong(PIXELS[:3], PIXELS[3:4])})
-    np.testing.assert_array_equal(store[0]["top"], PIXELS[:4])

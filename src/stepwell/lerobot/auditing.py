@@ -50,7 +50,7 @@ SCHEME = "lerobot://"
 
 
 def is_lerobot(source: str | os.PathLike[str]) -> bool:
-    """Whether something is a LeRobot dataset, or what is left of one: ``lerobot://...`` or a directory with ``meta/``."""
+    """Whether something is a LeRobot dataset, or what is left of one: an address or a directory with ``meta/``."""
     return str(source).startswith(SCHEME) or (Path(source) / INFO_PATH).parent.is_dir()
 
 

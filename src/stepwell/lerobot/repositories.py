@@ -232,7 +232,8 @@ def _hub() -> ModuleType:
         import huggingface_hub.constants
     except ImportError as error:
         raise MissingDependencyError.of("huggingface_hub", "lerobot") from error
-    return huggingface_hub
+    module: ModuleType = huggingface_hub
+    return module
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""What every test runs under: one hypothesis profile, and no window on a screen."""
+"""What every test runs under: one hypothesis profile, no window on a screen, and a cache that is no user's."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import Phase, settings
 
 # pygame draws PushT; a test machine has no screen
@@ -13,3 +15,11 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 PHASES = [phase for phase in Phase if phase is not Phase.explain]
 settings.register_profile("stepwell", deadline=None, print_blob=True, phases=PHASES)
 settings.load_profile("stepwell")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # for the whole session: fixtures of modules open datasets, too
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEPWELL_CACHE", str(tmp_path_factory.getbasetemp() / "stepwell-cache"))
+        yield

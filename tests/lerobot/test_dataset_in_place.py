@@ -18,8 +18,11 @@ pytest.importorskip("imagecodecs")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import stepwell  # noqa: E402
+from stepwell.errors import SchemaError  # noqa: E402
 from stepwell.lerobot import LeRobotDataset, MultiLeRobotDataset  # noqa: E402
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows  # noqa: E402
+
+from .recordings import VIDEO_FEATURES, add_frames  # noqa: E402
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared LeRobot datasets are not beside this checkout")
@@ -194,3 +197,27 @@ def test_several_datasets_are_read_and_loaded_together(tmp_path: Path) -> None:
     assert whole["dataset_index"].tolist() == [0] * 3 + [1] * 5
     assert list(batch) == list(whole)
     assert all(torch.equal(batch[key], value) for key, value in whole.items() if isinstance(value, torch.Tensor))
+
+
+@pytest.mark.parametrize("vcodec", ["auto", "libsvtav1"])
+def test_create_records_a_dataset_where_lerobot_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vcodec: str
+) -> None:
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
+    options: dict[str, Any] = {"image_writer_threads": 4, "tolerance_s": 1e-4, "batch_encoding_size": 1}
+    with LeRobotDataset.create("me/robot", 10, VIDEO_FEATURES, vcodec=vcodec, robot_type="so100", **options) as robot:
+        add_frames(robot, 0, 3)
+        robot.save_episode()
+    assert robot.root == tmp_path / "me/robot"
+    dataset = LeRobotDataset("me/robot")
+    assert (len(dataset), dataset.meta.robot_type) == (3, "so100")
+    told = dataset.features[TOP]["info"]["video.codec"]
+    assert told == {"auto": "h264", "libsvtav1": "av1"}[vcodec]
+
+
+def test_create_refuses_what_neither_class_has(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="image_writer_treads"):
+        LeRobotDataset.create("me/robot", 10, VIDEO_FEATURES, tmp_path / "a", image_writer_treads=4)
+    with pytest.raises(SchemaError, match="h264_nvenc"):
+        LeRobotDataset.create("me/robot", 10, VIDEO_FEATURES, tmp_path / "a", vcodec="h264_nvenc")
+    assert not list(tmp_path.iterdir())

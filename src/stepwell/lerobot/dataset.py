@@ -22,6 +22,7 @@ from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View
 
 if TYPE_CHECKING:
+    from stepwell.lerobot.recording import LeRobotRecorder
     from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order
 
@@ -44,12 +45,17 @@ IGNORED = frozenset(
         "metadata_buffer_size",
         "rgb_encoder",
         "streaming_encoding",
+        "tolerance_s",
         "vcodec",
         "video_backend",
         "video_decoder_cache_size",
         "video_encoder",
     }
 )
+
+
+# of what LeRobot calls encoders; "auto" is the recorder's own choice
+ENCODERS = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -137,9 +143,7 @@ class LeRobotDataset:
         ignore: Collection[str] = (),
         **lerobot_arguments: Any,
     ) -> None:
-        unknown = sorted(set(lerobot_arguments) - IGNORED)
-        if unknown:
-            raise TypeError(f"LeRobotDataset got {', '.join(unknown)}, which neither it nor LeRobot's class has.")
+        _check_known(lerobot_arguments)
         hub = {
             "revision": revision,
             "token": token,
@@ -163,6 +167,52 @@ class LeRobotDataset:
         self.delta_indices = None if delta_timestamps is None else {key: list(each) for key, each in steps.items()}
         made = self.item_format("uint8" if return_uint8 else "float32")
         self._windows = WindowDataset(self.view, made.fields, to="torch", transform=made)
+
+    @classmethod
+    def create(
+        cls,
+        repo_id: str,
+        fps: float,
+        features: Mapping[str, Mapping[str, Any]],
+        root: str | os.PathLike[str] | None = None,
+        *,
+        robot_type: str | None = None,
+        use_videos: bool = True,
+        vcodec: str = "auto",
+        **lerobot_arguments: Any,
+    ) -> LeRobotRecorder:
+        """Begin a LeRobot v3.0 dataset: ``LeRobotRecorder.create`` with the arguments that LeRobot's ``create`` takes.
+
+        Args:
+            repo_id: name on the hub, "owner/name".
+            fps: frames a second.
+            features: name to ``{"dtype", "shape", "names"}``, as LeRobot has them.
+            root: of the dataset; default: where LeRobot puts it, ``$HF_LEROBOT_HOME/owner/name``.
+            robot_type: noted only.
+            use_videos: False: cameras of dtype "video" are refused.
+            vcodec: "libsvtav1", "h264" or "hevc"; default: as the recorder chooses.
+            lerobot_arguments: ``image_writer_threads``, ``batch_encoding_size`` and others of LeRobot's, which have no
+                meaning here.
+
+        Raises:
+            StoreExistsError: something is at the root, or an earlier recording was not finalized.
+            SchemaError: features or an encoder that there cannot be.
+            FormatError: features that a LeRobot dataset cannot have.
+            TypeError: an argument that neither class has.
+        """
+        from stepwell.lerobot.recording import LeRobotRecorder
+
+        _check_known(lerobot_arguments)
+        return LeRobotRecorder.create(
+            _lerobot_home() / repo_id if root is None else root,
+            fps=fps,
+            features=features,
+            repo_id=repo_id,
+            robot_type=robot_type,
+            use_videos=use_videos,
+            output="v3.0",
+            video=None if vcodec == "auto" else {"encoder": ENCODERS.get(vcodec, vcodec)},
+        )
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -329,7 +379,16 @@ def _selected(source: Store | View, episodes: Sequence[int] | None) -> View:
 
 def _downloaded(repo_id: str) -> Path | None:
     """Return where LeRobot itself has put a dataset of the hub, if it has."""
-    hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    home = os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot"
-    found = Path(home).expanduser() / repo_id
+    found = _lerobot_home() / repo_id
     return found if (found / INFO_PATH).exists() else None
+
+
+def _lerobot_home() -> Path:
+    hugging_face = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(os.environ.get("HF_LEROBOT_HOME") or Path(hugging_face) / "lerobot").expanduser()
+
+
+def _check_known(lerobot_arguments: Collection[str]) -> None:
+    unknown = sorted(set(lerobot_arguments) - IGNORED)
+    if unknown:
+        raise TypeError(f"LeRobotDataset got {', '.join(unknown)}, which neither it nor LeRobot's class has.")

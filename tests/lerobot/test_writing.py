@@ -155,6 +155,17 @@ def test_least_and_greatest_values_keep_their_kind(v3, v21):
     assert "q01" not in line["stats"]["action"] and np.shape(line["stats"]["grid"]["mean"]) == (2, 3)
 
 
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_the_greatest_whole_numbers_keep_their_sign(tmp_path, version):
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    store = stepwell.create(tmp_path / "a.well", {"ticks": Array((), "int64")}, fps=10)
+    with store.writer() as writer:
+        writer.add_episode({"ticks": ends}, task="x")
+    store.refresh()
+    stats = write_dataset(store, tmp_path / "set", version=version).episode_stats(0)["ticks"]
+    assert [stats["min"], stats["max"]] == ends.astype(np.float64).tolist()
+
+
 def test_each_episode_is_a_row_group_of_its_own(v3):
     (path,) = v3.glob("data/*/*.parquet")
     metadata = pa.parquet.ParquetFile(path).metadata
@@ -256,6 +267,21 @@ def test_grey_and_odd_cameras_are_written_in_colour_and_as_images(tmp_path):
     assert np.abs(frames.astype(int) - grey[..., None]).max() < CODEC_ERROR
     with pytest.raises(SchemaError, match=r"'odd' is 31x48.*cameras="):
         write_dataset(store, tmp_path / "other", cameras={"odd": "video"})
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 9, 3), (9, 1, 3), (1, 1), (1, 1, 1)])
+def test_images_of_one_row_or_column_are_written(tmp_path, shape):
+    pictures = np.random.default_rng(0).integers(0, 256, (3, *shape), dtype=np.uint8)
+    store = stepwell.create(tmp_path / "a.well", {"camera": Image(shape)}, fps=10)
+    with store.writer() as writer:
+        writer.add_episode({"camera": pictures}, task="x")
+    store.refresh()
+    write_dataset(store, tmp_path / "set")
+    codec = make_codec(Image((*shape[:2], 3), codec="png"))
+    files = read_tables(tmp_path / "set")["camera"].to_pylist()
+    for picture, file in zip(pictures, files, strict=True):
+        found = codec.decode(np.frombuffer(file["bytes"], np.uint8))
+        assert (found == picture.reshape(*shape[:2], -1)).all()
 
 
 def test_own_timestamps_are_kept_on_the_grid_and_made_anew_off_it(tmp_path):

@@ -116,4 +116,5 @@ def _can_stay(feature: Feature) -> bool:
 def _in_colour(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return a picture of three channels; those of a grey one are equal."""
     height, width = image.shape[:2]
-    return np.ascontiguousarray(np.broadcast_to(image.reshape(height, width, -1), (height, width, 3)))
+    # a copy of one row or column would otherwise keep strides that encoders of images refuse
+    return np.array(np.broadcast_to(image.reshape(height, width, -1), (height, width, 3)), order="C")

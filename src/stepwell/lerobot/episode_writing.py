@@ -22,6 +22,7 @@ KEYS = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
 GROUP_EPISODES = 64
 # as pandas writes the name of an index that has none
 TASK_COLUMN = "__index_level_0__"
+TWO_63 = 2.0**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def plain_statistics(
     for key, value in stats.items():
         if quantiles or not key.startswith("q"):
             kind = _extreme_kind(info) if key in ("min", "max") else None
-            plain[key] = (value if kind is None else value.astype(kind)).tolist()
+            plain[key] = _of_kind(value, kind).tolist()
     return plain
 
 
@@ -193,6 +194,14 @@ def _stats_type(pa: Any, info: FeatureInfo, key: str) -> Any:
     for _ in range(3 if info.is_camera else 1):
         found = pa.list_(found)
     return found
+
+
+def _of_kind(values: npt.NDArray[Any], kind: str | None) -> npt.NDArray[Any]:
+    if kind != "int64":
+        return values if kind is None else values.astype(kind)
+    # the greatest int64 is 2**63 as a float64, which no int64 is
+    is_beyond = values >= TWO_63
+    return np.where(is_beyond, np.iinfo(np.int64).max, np.where(is_beyond, 0, values).astype(np.int64))
 
 
 def _extreme_kind(info: FeatureInfo) -> str | None:

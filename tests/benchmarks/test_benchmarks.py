@@ -11,7 +11,9 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
-    *("append", "codecs", "crop_jpeg", "gather", "jpeg", "lossless", "memory", "mixing", "pool_jpeg", "pool_video"),
+    *("append", "codecs", "crop_jpeg", "gather", "jpeg"),
+    *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
+    "pool_video",
     *("replay_checkpoint", "replay_insert", "replay_prioritized", "replay_slices", "replay_stacks", "replay_uniform"),
     *("start", "stream", "transforms", "video_append", "windows"),
 ]

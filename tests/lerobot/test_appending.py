@@ -160,6 +160,41 @@ def test_v21_is_not_appended_to(store, tmp_path):
         write_dataset(rest_of(store), tmp_path / "set", append=True)
 
 
+def _forget_an_episode(root, info):
+    return info | {"total_episodes": 1, "total_frames": 5}
+
+
+def _miscount(root, info):
+    return info | {"total_frames": 9}
+
+
+def _lose_a_file(root, info):
+    (root / "data/chunk-000/file-000.parquet").unlink()
+    return info
+
+
+def _move_the_files(root, info):
+    (root / "data").rename(root / "rows")
+    return info | {"data_path": info["data_path"].replace("data/", "rows/")}
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (_forget_an_episode, "counts 1 episodes, its tables have 2"),
+        (_miscount, "counts 9 frames, its tables have 8"),
+        (_lose_a_file, "counts 8 frames, its tables have 0"),
+        (_move_the_files, "has files 'rows/"),
+    ],
+)
+def test_a_dataset_whose_new_episodes_would_not_be_found_is_refused_and_stays(store, root, change, what):
+    told = json.dumps(change(root, read_info(root)))
+    (root / "meta/info.json").write_text(told)
+    with pytest.raises(FormatError, match=f"{what}.*stepwell export"):
+        write_dataset(rest_of(store), root, append=True)
+    assert (root / "meta/info.json").read_text() == told and not (root / STAGE).exists()
+
+
 def test_one_process_appends_at_a_time(store, root):
     with staged_append(root), pytest.raises(StoreBusyError, match="another process appends"):
         write_dataset(rest_of(store), root, append=True)

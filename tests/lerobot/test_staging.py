@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import errno
 import mmap
 import os
@@ -128,6 +129,15 @@ def test_a_dataset_of_others_is_extended_by_what_has_its_features(tmp_path: Path
 def test_only_datasets_of_v3_are_extended(tmp_path: Path) -> None:
     root = tiny_lerobot(tmp_path / "tiny", version="v2.1", episodes=1)
     with pytest.raises(FormatError, match=r"of v2.1. Only v3.0 can be extended"):
+        LeRobotRecorder.resume(root)
+    assert names(tmp_path) == ["tiny"]
+
+
+def test_a_dataset_with_more_than_it_counts_is_refused_before_recording(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", episodes=2, cameras={})
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 1}))
+    with pytest.raises(FormatError, match="counts 1 episodes, its tables have 2"):
         LeRobotRecorder.resume(root)
     assert names(tmp_path) == ["tiny"]
 

@@ -12,7 +12,9 @@ import numpy as np
 from stepwell.errors import FormatError, SchemaError
 from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.dataset_files import FirstFiles
-from stepwell.lerobot.info import FeatureInfo
+from stepwell.lerobot.episode_tables import episode_paths
+from stepwell.lerobot.info import DATA_PATHS, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.meta_files import open_parquet
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.schema_mapping import Cameras, Column
 from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
@@ -21,6 +23,7 @@ from stepwell.store.statistics import load_statistics
 
 __all__ = [
     "cameras_of",
+    "check_complete",
     "first_files",
     "fitted_columns",
     "images_stride",
@@ -31,13 +34,14 @@ __all__ = [
 
 NUMBERS = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+")
 COUNT_RATIO = 1e-9
+WRITE_ANEW = "Write what it counts anew first: stepwell export lerobot://PATH NEW."
 
 
 def load_extended(root: Path, fps: float) -> Metadata:
     """Return the metadata of a dataset that can be appended to.
 
     Raises:
-        FormatError: it is not of v3.0.
+        FormatError: it is not of v3.0, or not complete, see `check_complete`.
         SchemaError: it has another rate.
     """
     before = Metadata.load(root)
@@ -48,7 +52,31 @@ def load_extended(root: Path, fps: float) -> Metadata:
         )
     if before.info.fps != fps:
         raise SchemaError(f"{root} has {before.info.fps:g} fps, what is to be appended {fps:g}. They must be equal.")
+    check_complete(before)
     return before
+
+
+def check_complete(before: Metadata) -> None:
+    """Refuse a dataset that new files cannot follow: what comes after its last row and episode would be another's.
+
+    Raises:
+        FormatError: its files have other names, or more or fewer rows or episodes than ``meta/info.json`` counts.
+    """
+    info, root = before.info, before.root
+    for template, allowed in ((info.data_path, DATA_PATHS[True]), (info.video_path, VIDEO_PATHS[True])):
+        if template not in (allowed, None):
+            raise FormatError(f"{root} has files {template!r}; only to {allowed!r} can be appended. {WRITE_ANEW}")
+    stop = int(before.episodes.stop[-1]) if len(before.episodes) else 0
+    for what, counted, found in (
+        ("episodes", info.total_episodes, _num_rows(episode_paths(root))),
+        ("frames", info.total_frames, stop),
+        ("frames", info.total_frames, _num_rows(sorted((root / "data").glob("*/*.parquet")))),
+    ):
+        if counted != found:
+            raise FormatError(
+                f"{root}: meta/info.json counts {counted} {what}, its tables have {found}: who wrote it was killed, or "
+                f"files are missing. Episodes after these would not be found. {WRITE_ANEW}"
+            )
 
 
 def cameras_of(before: Metadata) -> dict[str, Cameras]:
@@ -80,7 +108,7 @@ def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column,
 def first_files(before: Metadata) -> FirstFiles:
     """Return the numbers of the first new files of a dataset: after all that are there."""
     root, size = before.root, before.info.chunks_size
-    tables = sorted((root / "meta/episodes").glob("*/*.parquet"))
+    tables = episode_paths(root)
     schema = import_pyarrow().parquet.read_schema(tables[-1]) if tables else None
     return FirstFiles(
         data=_next(root / "data", size),
@@ -136,6 +164,14 @@ def _is_same(found: FeatureStatistics, info: FeatureInfo, told: Mapping[str, Any
     mine = as_lerobot(found, info)
     is_counted = int(np.ravel(told.get("count", -1))[0]) == int(mine["count"][0])
     return is_counted and np.allclose(np.ravel(told["mean"]), np.ravel(mine["mean"]), COUNT_RATIO, 0, equal_nan=True)
+
+
+def _num_rows(paths: Sequence[Path]) -> int:
+    found = 0
+    for path in paths:
+        with open_parquet(path) as file:
+            found += file.metadata.num_rows
+    return found
 
 
 def _form(info: FeatureInfo) -> str:

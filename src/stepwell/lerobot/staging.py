@@ -28,7 +28,7 @@ import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
 from stepwell.lerobot.data_files import import_pyarrow
-from stepwell.lerobot.extending import fitted_columns
+from stepwell.lerobot.extending import check_complete, fitted_columns
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import finish_append
@@ -183,6 +183,7 @@ class Staging:
         dataset = self._dataset()
         if dataset is not None:
             fitted_columns(columns, dataset)
+            check_complete(dataset)
 
     def _settle(self) -> None:
         """Find out whether an export that was killed happened, and let go of its episodes if it did."""

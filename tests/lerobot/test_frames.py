@@ -60,7 +60,9 @@ def test_a_frame_is_not_changed() -> None:
     assert given_frame.keys() == frame().keys()
 
 
-@pytest.mark.parametrize("scalar", [2.5, np.float32(2.5), np.array(2.5, np.float32), np.array([2.5], np.float32)])
+@pytest.mark.parametrize(
+    "scalar", [2.5, np.float32(2.5), np.array(2.5, np.float32), np.array([2.5], np.float32), [2.5], (np.float32(2.5),)]
+)
 def test_what_lerobot_calls_shape_1_may_be_given_as_a_scalar(scalar: Any) -> None:
     assert read(next__reward=scalar)["next.reward"] == np.float32(2.5)
 

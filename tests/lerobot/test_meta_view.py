@@ -33,7 +33,8 @@ def test_attributes_have_lerobots_names(meta: DatasetMeta) -> None:
     assert (meta.total_episodes, meta.total_frames, meta.total_tasks) == (4, 21, 3)
     assert (meta.camera_keys, meta.image_keys, meta.video_keys) == ([TOP, SIDE], [TOP], [SIDE])
     assert list(meta.features) == list(info_of()["features"])
-    assert meta.shapes["observation.state"] == (4,)
+    # dataset_to_policy_features of LeRobot hands them on, and policies compare them with tuples
+    assert meta.features["observation.state"]["shape"] == meta.shapes["observation.state"] == (4,)
     assert meta.names["action"] is None
     assert "21 frames" in repr(meta)
 
@@ -87,9 +88,9 @@ def test_a_store_of_another_origin_is_described_as_lerobot_would(tmp_path: Path)
     info = dataset_info(store)
     assert (info["fps"], info["total_episodes"], info["total_frames"]) == (10, 2, 6)
     assert info["features"]["observation.image"]["dtype"] == "image"
-    assert info["features"]["action"] == {"dtype": "float32", "shape": [2], "names": None}
+    assert info["features"]["action"] == {"dtype": "float32", "shape": (2,), "names": None}
     assert info["features"]["task"]["dtype"] == "string"
-    assert info["features"]["timestamp"] == {"dtype": "float32", "shape": [1], "names": None}
+    assert info["features"]["timestamp"] == {"dtype": "float32", "shape": (1,), "names": None}
     assert list(info["features"])[-1] == "task_index"
     assert DatasetMeta(store, repo_id="tiny").tasks.index == [""]
 

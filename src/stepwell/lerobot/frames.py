@@ -71,9 +71,13 @@ def _accept_of(name: str, feature: Feature) -> Accept:
     if feature.kind == "image":
         return lambda value: _pixels(name, feature.fixed_shape, accept, value)
     if feature.shape == () and feature.kind == "array":
-        # what LeRobot calls shape (1,)
-        return lambda value: accept(value[0] if getattr(value, "shape", None) == (1,) else value)
+        return lambda value: accept(value[0] if _is_single(value) else value)
     return accept
+
+
+def _is_single(value: Any) -> bool:
+    """Return whether a value is of what LeRobot calls shape (1,)."""
+    return len(value) == 1 if isinstance(value, (list, tuple)) else getattr(value, "shape", None) == (1,)
 
 
 def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pixels:

@@ -288,7 +288,12 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
     index = {name: own.get(name, _index_entry(name)) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
-    features = {name: each for name, each in features.items() if name in INDEX_FEATURES or name not in ignore}
+    # tuples, as LeRobot makes them of what it reads: its policies compare shapes
+    features = {
+        name: {**each, "shape": tuple(each["shape"])}
+        for name, each in features.items()
+        if name in INDEX_FEATURES or name not in ignore
+    }
     steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)
     info = {"robot_type": None, **(told or {}), "fps": steps, "features": features}
     if "root" not in store.metadata.get("lerobot", {}):

@@ -353,6 +353,46 @@ def test_some_episodes_of_a_store_keep_their_index(recorded: Store) -> None:
     assert dataset[0]["episode_index"] == 1
 
 
+def test_an_episode_that_is_being_recorded_comes_in_when_it_is_done(recorded: Store) -> None:
+    with recorded.writer() as first, recorded.writer() as second:
+        step = {"observation.image": np.zeros((8, 8, 3), np.uint8), "action": [0.0, 0.0]}
+        for _ in range(5):
+            first.append(step)
+        second.append(step)
+        second.end_episode(task="place")
+        second.append(step)
+        recorded.refresh()
+        dataset = LeRobotDataset(recorded, delta_timestamps={"action": [0.0, 0.2, 0.4]})
+        # one is open before the fourth, and one after it
+        assert [item["index"].item() for item in dataset] == list(range(10))  # type: ignore[attr-defined]
+        assert dataset.meta.episodes["dataset_to_index"] == [3, 5, 9, 10]
+        assert (dataset.num_episodes, dataset.meta.total_episodes, dataset.meta.total_frames) == (4, 4, 10)
+        assert (dataset[9]["episode_index"], dataset[9]["frame_index"], dataset[9]["task"]) == (3, 0, "place")
+        assert dataset.meta.episodes[3]["tasks"] == ["place"]
+        assert LeRobotDataset(recorded, episodes=[3])[0]["episode_index"] == 3
+    recorded.refresh()
+    assert len(LeRobotDataset(recorded)) == 16
+
+
+def test_features_named_as_what_is_computed_do_not_take_its_place(tmp_path: Path) -> None:
+    for name in ("step_index", "step_id"):
+        store = stepwell.create(tmp_path / name, {name: stepwell.Array((), "int64")}, fps=5)
+        with store.writer() as writer:
+            writer.add_episode({name: [7, 8, 9]})
+        store.refresh()
+        if name == "step_id":
+            with pytest.raises(WindowError, match=r"feature 'step_id'.*under another name"):
+                LeRobotDataset(store)
+        else:
+            assert LeRobotDataset(store)[1]["frame_index"] == 1
+            assert LeRobotDataset(store)[1]["step_index"] == 8
+
+
+def test_numbers_of_episodes_may_be_numpys(store: Store) -> None:
+    dataset = LeRobotDataset(store, episodes=np.array([2, 0]))  # type: ignore[arg-type]
+    assert repr(dataset.episodes) == "[2, 0]"
+
+
 def test_a_feature_named_task_is_the_task_of_its_step(tmp_path: Path) -> None:
     item = LeRobotDataset(tiny_store(tmp_path / "tiny.well"))[1]
     assert item["task"] == "0:1"

@@ -120,9 +120,11 @@ class LeRobotDataset:
         (10, torch.Size([2, 2]), [False, True])
 
     Notes:
-        Items share memory with the read that they are of, and with nothing else. Picklable where its transforms are;
-        works in forked and spawned workers, each of which reads by itself. Safe to use from several threads. Where
-        LeRobot has floats of 64 bits as 32, and integers of any size as 64, so has this.
+        Of a store, episodes that are still being recorded are left out, and the others counted without them: make
+        another dataset when there are more. Items share memory with the read that they are of, and with nothing else.
+        Picklable where its transforms are; works in forked and spawned workers, each of which reads by itself. Safe to
+        use from several threads. Where LeRobot has floats of 64 bits as 32, and integers of any size as 64, so has
+        this.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class LeRobotDataset:
         self.repo_id = str(told.get("repo_id") or (named if "://" not in named else (self.root or store.path).name))
         self.revision = revision or told.get("revision")
         self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
-        self.episodes = None if episodes is None else list(episodes)
+        self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
         self.image_transforms, self.delta_timestamps = image_transforms, delta_timestamps
         self.tolerance_s = tolerance_s
         steps = delta_steps(delta_timestamps, self.fps, tolerance_s)
@@ -370,10 +372,13 @@ def _open_in_place(where: str, episodes: Sequence[int] | None, tolerance: float,
 
 
 def _selected(source: Store | View, episodes: Sequence[int] | None) -> View:
-    """Return some episodes of a store; all when none are named."""
+    """Return some episodes of a store; all when none are named, but not those that are still being recorded."""
     view = source if isinstance(source, View) else View(source)
     if len(view.stores) != 1:
         raise WindowError(f"a view of {len(view.stores)} stores. Use MultiLeRobotDataset with a dataset of each.")
+    is_open = view.column("is_open")
+    # which of their steps are items would depend on the windows
+    view = view.select(~is_open) if is_open.any() else view
     return view if episodes is None else view.select(sorted(set(episodes)))
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.lerobot.meta_view import DatasetMeta
+from stepwell.lerobot.meta_view import DatasetMeta, finished_episodes
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.schema import Feature, Schema
 from stepwell.store.ids import step_id
@@ -48,6 +48,7 @@ Transforms = tuple[Callable[..., Any], ...]
 DATASET_INDEX = "dataset_index"
 # of the key of an item's own index, where a window of it was asked for
 OWN = " of the item"
+STEP_ID = "step_id"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
 
@@ -273,18 +274,41 @@ def _transforms(
 
 
 def _derived_fields(meta: DatasetMeta, schema: Schema) -> dict[str, tuple[str, Transforms]]:
-    """Return source and transforms of the index features that the store does not hold."""
-    table = meta.store.episodes
+    """Return source and transforms of the index features that the store does not hold.
+
+    Raises:
+        WindowError: a feature of the store has the name of the ids that they are made of.
+    """
+    if STEP_ID in schema:
+        raise WindowError(
+            f"{meta.store.path} has a feature {STEP_ID!r}, which hides the ids of steps that LeRobot's index features "
+            "are made of. Write a copy under another name."
+        )
+    found: dict[str, tuple[str, Transforms]] = {name: (source, ()) for name, source in COMPUTED.items()}
+    found |= {name: (STEP_ID, (made,)) for name, made in _numbers_of_episodes(meta, schema).items()}
+    return {name: source for name, source in found.items() if name not in schema}
+
+
+def _numbers_of_episodes(meta: DatasetMeta, schema: Schema) -> dict[str, EpisodeNumbers]:
+    """Return what makes index features of the ids of steps."""
+    places = finished_episodes(meta.store)
+    table = meta.store.episodes.take(places)
     ordinals = np.array([segment.ordinal for segment in meta.store.segments] or [0], np.int64)
     first = step_id(ordinals[table.segment], table.start)
     order = np.argsort(first, kind="stable")
     starts = np.cumsum(table.length) - table.length
-    found: dict[str, tuple[str, Transforms]] = {name: (source, ()) for name, source in COMPUTED.items()}
-    found["index"] = "step_id", (EpisodeNumbers(first[order], starts[order], counts=True),)
+    found = {"index": EpisodeNumbers(first[order], starts[order], counts=True)}
+    if len(places) < len(meta.store.episodes):
+        # the store counts those, too, that are being recorded
+        found["episode_index"] = EpisodeNumbers(first[order], order, counts=False)
+    if "step_index" in schema:
+        # the computed one is hidden by it
+        found["frame_index"] = EpisodeNumbers(first[order], np.zeros_like(order), counts=True)
     if "task_index" not in schema:
         numbers = {text: number for number, text in reversed(list(enumerate(meta.task_texts)))}
         # one that the store's list lacks is beyond its end, and refused when it is looked up
-        firsts = [numbers.get(each[0], len(numbers)) if each else 0 for each in episode_tasks(meta.store)]
-        tasks = np.array(firsts, np.int64)
-        found["task_index"] = "step_id", (EpisodeNumbers(first[order], tasks[order], counts=False),)
-    return {name: source for name, source in found.items() if name not in schema}
+        every = episode_tasks(meta.store)
+        texts = [every[place] for place in places.tolist()]
+        tasks = np.array([numbers.get(each[0], len(numbers)) if each else 0 for each in texts], np.int64)
+        found["task_index"] = EpisodeNumbers(first[order], tasks[order], counts=False)
+    return found

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.lerobot.info import INDEX_FEATURES
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from stepwell.lerobot.metadata import Metadata
     from stepwell.store import Store
 
-__all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info"]
+__all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info", "finished_episodes"]
 
 SUBTASKS = "meta/subtasks.parquet"
 INDEX_DTYPES = {"timestamp": "float32"}
@@ -298,8 +299,19 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     info = {"robot_type": None, **(told or {}), "fps": steps, "features": features}
     if "root" not in store.metadata.get("lerobot", {}):
         # a store of its own counts for itself, also one that was converted from some of a dataset's episodes
-        info |= {"total_episodes": store.num_episodes, "total_frames": store.num_steps}
+        lengths = store.episodes.length[finished_episodes(store)]
+        info |= {"total_episodes": len(lengths), "total_frames": int(lengths.sum())}
     return info
+
+
+def finished_episodes(store: Store) -> npt.NDArray[np.int64]:
+    """Return the numbers of the episodes that a dataset over a store has: nobody is recording them any more.
+
+    Args:
+        store: any; of one that is read in place, all.
+    """
+    found: npt.NDArray[np.int64] = np.flatnonzero(~store.episodes.is_open)
+    return found
 
 
 def _described(feature: Feature) -> dict[str, Any]:
@@ -332,11 +344,12 @@ def _subtasks(path: Path) -> list[str]:
 
 def _store_columns(store: Store) -> dict[str, Sequence[Any]]:
     """Return the columns of a store's own episodes."""
-    lengths = store.episodes.length
+    places, every = finished_episodes(store), episode_tasks(store)
+    lengths = store.episodes.length[places]
     stops = np.cumsum(lengths)
     return {
         "episode_index": range(len(lengths)),
-        "tasks": [list(texts) for texts in episode_tasks(store)],
+        "tasks": [list(every[place]) for place in places.tolist()],
         "length": lengths.tolist(),
         "dataset_from_index": (stops - lengths).tolist(),
         "dataset_to_index": stops.tolist(),

@@ -388,6 +388,11 @@ def test_features_named_as_what_is_computed_do_not_take_its_place(tmp_path: Path
             assert LeRobotDataset(store)[1]["step_index"] == 8
 
 
+def test_a_choice_of_images_that_there_is_not_is_named(store: Store) -> None:
+    with pytest.raises(WindowError, match="images='bytes' is not one of 'float32', 'uint8'"):
+        LeRobotDataset(store).loader(4, images="bytes")  # type: ignore[arg-type]
+
+
 def test_numbers_of_episodes_may_be_numpys(store: Store) -> None:
     dataset = LeRobotDataset(store, episodes=np.array([2, 0]))  # type: ignore[arg-type]
     assert repr(dataset.episodes) == "[2, 0]"

@@ -118,6 +118,16 @@ def test_datasets_that_are_made_already_are_taken_as_they_are(stores: list[Store
     assert len(MultiLeRobotDataset([made, stores[1]])) == LENGTHS[0] + sum(OTHER)
 
 
+def test_names_of_no_dataset_are_refused(stores: list[Store]) -> None:
+    one = str(stores[0].path)
+    with pytest.raises(WindowError, match=f"episodes of 'onne'.*There are: {one}"):
+        MultiLeRobotDataset([one], episodes={"onne": [0]})
+    with pytest.raises(WindowError, match="tolerances_s of '/one'"):
+        MultiLeRobotDataset([LeRobotDataset(one)], tolerances_s={"/one": 1.0})
+    with pytest.raises(WindowError, match="Give a list"):
+        MultiLeRobotDataset(one)
+
+
 def test_none_are_refused() -> None:
     with pytest.raises(WindowError, match="no datasets"):
         MultiLeRobotDataset([])

@@ -262,9 +262,13 @@ def test_a_full_disk_at_the_end_loses_nothing(tmp_path: Path, monkeypatch: pytes
         error.errno = errno.ENOSPC
         raise error
 
-    with monkeypatch.context() as patch, pytest.raises(DiskFullError, match="no space left"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(DiskFullError, match=r"make room, then .*resume\(.*finalize") as caught,
+    ):
         patch.setattr(staging_module, "write_dataset", full)
         recorder.finalize()
+    assert caught.value.errno == errno.ENOSPC
     recorder.finalize()
     assert names(tmp_path) == [".reach.recording"]
     LeRobotRecorder.resume(tmp_path / "reach").finalize()

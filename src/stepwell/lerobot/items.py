@@ -232,8 +232,10 @@ def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images:
 
     Raises:
         FeatureNotFoundError: offsets of no feature.
-        WindowError: offsets of strings.
+        WindowError: offsets of strings, or no such choice of images.
     """
+    if images not in PLANES:
+        raise WindowError(f"images={images!r} is not one of {', '.join(map(repr, PLANES))}.")
     features = meta.features
     order = sorted(features, key=lambda name: features[name]["dtype"] != "video")
     for key in steps:

@@ -56,7 +56,7 @@ class MultiLeRobotDataset:
         disabled_features: names of features that not all of them have; items do not have them.
 
     Raises:
-        WindowError: no dataset, or none that has a feature in common with the others.
+        WindowError: no dataset; or a name in ``episodes`` or ``tolerances_s`` that is none of ``repo_ids``.
 
     Example:
         >>> import tempfile
@@ -82,8 +82,10 @@ class MultiLeRobotDataset:
         download_videos: bool = True,
         **lerobot_arguments: Any,
     ) -> None:
-        if not repo_ids:
-            raise WindowError("no datasets. Give at least one.")
+        if isinstance(repo_ids, str) or not repo_ids:
+            raise WindowError(f"repo_ids={repo_ids!r} are no datasets. Give a list of at least one.")
+        _check_names("episodes", episodes, repo_ids)
+        _check_names("tolerances_s", tolerances_s, repo_ids)
         self.datasets = [
             source
             if isinstance(source, LeRobotDataset)
@@ -275,6 +277,17 @@ class MultiLeRobotDataset:
             texts=first.texts - self.disabled_features,
             tasks=tuple(made.tasks[0] for made in formats),
             subtasks=None,
+        )
+
+
+def _check_names(argument: str, named: Mapping[str, Any] | None, repo_ids: Sequence[Any]) -> None:
+    """Refuse what would be passed over: all episodes, or another tolerance, where some were asked for."""
+    known = [str(source) for source in repo_ids if not isinstance(source, LeRobotDataset)]
+    unknown = [name for name in named or {} if name not in known]
+    if unknown:
+        raise WindowError(
+            f"{argument} of {', '.join(map(repr, unknown))}, and there is no such dataset to be opened. There are: "
+            f"{', '.join(known) or 'only datasets that were made already'}."
         )
 
 

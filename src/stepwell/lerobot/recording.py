@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from stepwell.errors import FormatError, ReadOnlyError, SchemaError, StepError, StepwellError, WriterClosedError
+from stepwell.errors import (
+    DiskFullError,
+    FormatError,
+    ReadOnlyError,
+    SchemaError,
+    StepError,
+    StepwellError,
+    WriterClosedError,
+)
 from stepwell.lerobot.frame_queue import FrameQueue
 from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
@@ -261,7 +269,18 @@ class LeRobotRecorder:
             self._queue.close()
             self._writer.close()
             if self._staging is not None:
-                self._staging.export(self._store)
+                self._export(self._staging)
+
+    def _export(self, staging: Staging) -> None:
+        try:
+            staging.export(self._store)
+        except DiskFullError as error:
+            full = DiskFullError(
+                f"no space left to write {self.root}. What was saved waits in {staging.path}: make room, then "
+                f"LeRobotRecorder.resume({str(self.root)!r}).finalize()."
+            )
+            full.errno = error.errno
+            raise full from error
 
     def _forget_frames(self) -> None:
         self._frame_tasks.clear()

@@ -143,6 +143,9 @@ class Staging:
 
         Args:
             store: the one at `path`; nobody records into it any more.
+
+        Raises:
+            DiskFullError: no space; the dataset is as it was, and the episodes are where they were.
         """
         store.refresh()
         table = store.episodes

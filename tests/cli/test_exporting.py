@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import stepwell
 from stepwell.cli.main import main
 
 pytest.importorskip("pyarrow")
@@ -50,3 +52,12 @@ def test_episodes_that_are_not_there_are_refused(
     assert main(["export", str(toy_path), str(tmp_path / "toy"), "--episodes", "0:9"]) == 1
     assert "--episodes 0:9" in capsys.readouterr().err
     assert not (tmp_path / "toy").exists()
+
+
+def test_a_store_without_a_rate_is_given_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with stepwell.create(tmp_path / "x.well", {"action": stepwell.Array(2)}) as store, store.writer() as writer:
+        writer.add_episode({"action": np.zeros((3, 2), np.float32)})
+    words = ["export", str(tmp_path / "x.well"), str(tmp_path / "set"), "--task", "rest", "--json"]
+    assert main(words) == 1
+    assert main([*words, "--fps", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["fps"] == 5

@@ -79,6 +79,13 @@ def test_revisions_are_for_the_hub(toy_path, root, tmp_path, capsys):
     words = ["convert", str(toy_path), str(tmp_path / "x.well"), "--codec", "png", "--revision", "main"]
     assert main(words) == 1
     assert "FormatError: --revision is of sources on the hub" in capsys.readouterr().err
+    assert main(["convert", str(root), str(tmp_path / "x.well"), "--revision", "main"]) == 1
+    assert "this one is a directory" in capsys.readouterr().err
+
+
+def test_a_source_that_is_not_there_is_no_store_to_be_made(tmp_path, capsys):
+    assert main(["convert", str(tmp_path / "nothing"), str(tmp_path / "x.well")]) == 1
+    assert "StoreNotFoundError: no store and no data set at " in capsys.readouterr().err
 
 
 def test_a_store_takes_a_codec_for_all_its_images(toy_path, tmp_path):

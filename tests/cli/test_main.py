@@ -44,6 +44,8 @@ def test_every_verb_that_reads_takes_json(verb: str, capsys: pytest.CaptureFixtu
         ["bench", "x.well", "--seconds", "inf"],
         ["bench", "x.well", "--seconds", "soon"],
         ["ls", "x.well", "--last", "0"],
+        ["show", "x.well", "0", "--out", "sheet.xyz"],
+        ["export", "a.well", "b", "--fps", "0"],
         ["demo", "--image", "gif"],
         ["convert", "a.well"],
         ["export", "a.well"],
@@ -192,3 +194,11 @@ def test_a_module_of_codecs_in_the_current_directory_is_imported_first(
     assert "2.5" in capsys.readouterr().out
     assert main(["info", "own.well", "--import", "codecs_of_nobody"]) == 1
     assert "--import codecs_of_nobody" in capsys.readouterr().err
+
+
+def test_what_the_disk_refuses_is_one_line(toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("imagecodecs")
+    (tmp_path / "file").write_text("no directory")
+    assert main(["convert", str(toy_path), str(tmp_path / "file" / "x.well"), "--codec", "jpeg"]) == 1
+    told = capsys.readouterr().err
+    assert str(tmp_path / "file") in told and told.count("\n") == 1

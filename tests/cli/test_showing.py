@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepwell.cli.inspecting import name_of
 from stepwell.cli.main import main
 from stepwell.cli.showing import describe_value, value_to_json
 from stepwell.store import Segment
@@ -113,3 +114,14 @@ def test_json_values_are_valid_json_with_nan_as_null() -> None:
     assert value_to_json(np.float32([1, np.nan, np.inf])) == [1.0, None, None]
     assert value_to_json(np.zeros((64, 64))) == {"dtype": "float64", "shape": [64, 64]}
     assert value_to_json(np.bool_(True)) is True
+
+
+def test_a_sheet_is_of_a_whole_episode(toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(toy_path), "2:3", "--out", str(tmp_path / "x.png")]) == 1
+    assert "--out draws a whole episode: give 2, not 2:3." in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_an_address_is_called_by_its_last_part() -> None:
+    named = [name_of(place) for place in ("lerobot://./data/pusht/", "lerobot://me/arm@v3.0", Path("data/a.well"))]
+    assert named == ["pusht", "arm@v3.0", "a.well"]

@@ -69,3 +69,9 @@ def test_a_store_is_verified_as_ever_and_whole(toy_path, capsys):
     assert "all as written" in capsys.readouterr().out
     assert main(["verify", str(toy_path), "--episodes", "0:1"]) == 1
     assert "leave out --episodes" in capsys.readouterr().err
+
+
+def test_a_range_without_episodes_is_refused_and_not_called_sound(root, capsys):
+    assert main(["verify", str(root), "--episodes", "7:9"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("EpisodeNotFoundError: --episodes: none of ")

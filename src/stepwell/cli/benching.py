@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from stepwell.cli.inspecting import name_of
 from stepwell.cli.streaming import stream
 from stepwell.formats.opening import open
 from stepwell.loader import Loader
@@ -34,7 +35,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             page_cache=not arguments.no_page_cache,
             epochs=None,
         )
-        with make_bar(None, "windows", store.path.name) as bar:
+        with make_bar(None, "windows", name_of(arguments.path)) as bar:
             report = stream(loader, bar, max_seconds=arguments.seconds)
     if arguments.json:
         record = {"path": str(arguments.path), "batch_size": arguments.batch_size, "order": arguments.order}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.codec_choices import chosen_features
-from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError
+from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
 from stepwell.formats.importing import import_dataset, open_reader
 from stepwell.recorders.recoding import convert
 from stepwell.recorders.resuming import read_plan
@@ -41,6 +41,8 @@ def _is_store(arguments: argparse.Namespace) -> bool:
 def _convert(arguments: argparse.Namespace) -> Any:
     if arguments.revision is not None:
         raise FormatError("--revision is of sources on the hub; this one is a store. Leave it out.")
+    if not arguments.source.exists():
+        raise StoreNotFoundError(f"no store and no data set at {arguments.source}: there is nothing of this name.")
     with open(arguments.source) as store:
         if store.schema is None:
             raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
@@ -55,6 +57,8 @@ def _convert(arguments: argparse.Namespace) -> Any:
 
 
 def _import(arguments: argparse.Namespace) -> Any:
+    if arguments.revision is not None and isinstance(arguments.source, Path) and arguments.source.exists():
+        raise FormatError("--revision is of sources on the hub; this one is a directory. Leave it out.")
     options = {} if arguments.revision is None else {"revision": arguments.revision}
 
     def codecs(schema: Schema) -> dict[str, Feature | str]:

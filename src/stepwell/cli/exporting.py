@@ -31,6 +31,7 @@ def run_export(arguments: argparse.Namespace) -> int:
             rename=dict(arguments.rename),
             task=arguments.task,
             cameras=arguments.cameras,
+            fps=arguments.fps,
             append=arguments.append,
             workers=arguments.workers,
         )

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from stepwell.formats.opening import open
@@ -14,7 +15,7 @@ from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.store.tables import make_table
 
-__all__ = ["episode_records", "metadata_text", "run_info", "run_ls"]
+__all__ = ["episode_records", "metadata_text", "name_of", "run_info", "run_ls"]
 
 ENDINGS = ("terminated", "truncated", "interrupted")
 
@@ -25,7 +26,6 @@ def run_info(arguments: argparse.Namespace) -> int:
         table = make_table(store)
         schema: Mapping[str, Feature] = store.schema or {}
     if isinstance(arguments.path, str):
-        # an address: the store that stands for it lies in a cache, where its name says nothing
         table = replace(table, name=arguments.path, path=arguments.path)
     plan = read_plan(arguments.path)
     if not arguments.json:
@@ -40,6 +40,11 @@ def run_info(arguments: argparse.Namespace) -> int:
         row["shape"] = list(schema[row["name"]].shape)
     print(json.dumps(record, indent=2))
     return 0
+
+
+def name_of(place: Path | str) -> str:
+    """Return the last part of a path or an address; the store of an address lies in a cache, under another name."""
+    return place.rstrip("/").rsplit("/", 1)[-1] if isinstance(place, str) else place.absolute().name
 
 
 def run_ls(arguments: argparse.Namespace) -> int:

@@ -81,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of a pipe (head, less) has seen enough; Python must not complain about it when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as error:
+        # the disk's own words name the file: it may not be written, or its directory is none
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAULT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -146,6 +150,12 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 def _place(text: str) -> Path | str:
     """Return a path; an address as it is, of which a path would make one slash of two."""
     return text if "://" in text else Path(text)
+
+
+def _picture(text: str) -> Path:
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a PNG file, e.g. sheet.png")
+    return Path(text)
 
 
 def _episode_and_step(text: str) -> tuple[int, int | None]:
@@ -223,13 +233,21 @@ def _threads(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    return _above_zero(text, "a number of seconds")
+
+
+def _rate(text: str) -> float:
+    return _above_zero(text, "a number of rows a second")
+
+
+def _above_zero(text: str, what: str) -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
+    return number
 
 
 def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -292,8 +310,10 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "where", type=_episode_and_step, metavar="EPISODE[:STEP]", help="negative numbers count from the end"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="write a contact sheet of the episode's images")
-    parser.add_argument("--feature", metavar="NAME", help="the image feature to draw, default: the first")
+    parser.add_argument(
+        "--out", type=_picture, metavar="FILE.png", help="write a contact sheet of the images of the whole episode"
+    )
+    parser.add_argument("--feature", metavar="NAME", help="the image feature on the sheet, default: the first")
     parser.add_argument("--tiles", type=_positive, default=24, metavar="N", help="images on the sheet, default: 24")
 
 
@@ -327,7 +347,12 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument(
         "source", type=_place, metavar="SOURCE", help="a store, or a data set of another system; lerobot://owner/name"
     )
-    parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the new store; must not be there")
+    parser.add_argument(
+        "target",
+        type=Path,
+        metavar="TARGET",
+        help="directory of the new store; must not be there, unless interrupted: the same command goes on",
+    )
     parser.add_argument(
         "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. lerobot; default: found by looking"
     )
@@ -394,6 +419,7 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="NAME=NEW",
         help="a feature's name in the dataset; may be repeated",
     )
+    parser.add_argument("--fps", type=_rate, metavar="N", help="rows a second, default: what the store says")
     parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
     parser.add_argument("--workers", type=_threads, metavar="N", help="threads that encode, default: one a processor")
     _add_json(parser)

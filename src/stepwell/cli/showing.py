@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.cli.inspecting import metadata_text
+from stepwell.cli.inspecting import metadata_text, name_of
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
-from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError
+from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, StepwellError
 from stepwell.formats.opening import open
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
@@ -34,7 +34,10 @@ def run_show(arguments: argparse.Namespace) -> int:
     with open(arguments.path, mode="r") as store:
         episode = store[index]
         if arguments.out is not None:
-            write_episode_sheet(store, episode, arguments.out, arguments.feature, arguments.tiles)
+            if step is not None:
+                raise StepwellError(f"--out draws a whole episode: give {index}, not {index}:{step}.")
+            title = name_of(arguments.path)
+            write_episode_sheet(store, episode, arguments.out, arguments.feature, arguments.tiles, title=title)
             print(arguments.out)
         elif step is None:
             _print_episode(store, episode, arguments.json)
@@ -43,12 +46,15 @@ def run_show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str | None, num_tiles: int) -> None:
+def write_episode_sheet(
+    store: Store, episode: Episode, out: Path, feature: str | None, num_tiles: int, *, title: str
+) -> None:
     """Write a contact sheet of evenly spaced images of an episode.
 
     Args:
         feature: the image feature; None for the store's first.
         num_tiles: at most so many images, at least one.
+        title: the store's name.
 
     Raises:
         FeatureNotFoundError: the store has no images, or the feature is none.
@@ -64,8 +70,8 @@ def write_episode_sheet(store: Store, episode: Episode, out: Path, feature: str 
     labels = [f"step {step}" if step < episode.length else "after the last step" for step in steps]
     tiles = [Tile(displayable(_row(episode, name, s)), label) for s, label in zip(steps, labels, strict=True)]
     rows = [Row(tiles[start : start + SHEET_COLUMNS]) for start in range(0, len(tiles), SHEET_COLUMNS)]
-    title = f"{store.path.name}   episode {episode.index}   {counted(episode.length, 'step')}"
-    write_sheet(out, rows, title=title, subtitle=f"{name}   {metadata_text(episode.metadata)}")
+    heading = f"{title}   episode {episode.index}   {counted(episode.length, 'step')}"
+    write_sheet(out, rows, title=heading, subtitle=f"{name}   {metadata_text(episode.metadata)}")
 
 
 def describe_value(value: Any) -> str:

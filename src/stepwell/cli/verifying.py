@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.store.counting import counted
@@ -27,7 +27,12 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
         raise StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
     with make_bar(None, "B", "verifying") as bar:
-        report = verify_store(arguments.path, deep=arguments.deep, progress=lambda done, _: bar.update(done - bar.n))
+
+        def tell(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        report = verify_store(arguments.path, deep=arguments.deep, progress=tell)
     if arguments.json:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:
@@ -38,6 +43,10 @@ def run_verify(arguments: argparse.Namespace) -> int:
 def _run_audit(arguments: argparse.Namespace) -> int:
     episodes = None if arguments.episodes is None else [arguments.episodes]
     report = audit(arguments.path, episodes=episodes, deep=arguments.deep)
+    if arguments.episodes is not None and not report.num_episodes and report.is_ok:
+        raise EpisodeNotFoundError(
+            f"--episodes: none of {arguments.path} is in this range: there was nothing to verify."
+        )
     print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0 if report.is_ok else 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepwell.errors import FeatureNotFoundError, FormatError
-from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
+from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo, store_schema
 from stepwell.schema import Array, Image, Text
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
@@ -111,6 +111,7 @@ def test_dataset_without_videos_needs_no_path_of_them() -> None:
         ({"fps": "10"}, "fps is '10'"),
         ({"fps": float("nan")}, "fps is nan"),
         ({"fps": 10**400}, "fps is 1"),
+        ({"fps": 5e-324}, "fps is 5e-324"),
         ({"total_episodes": -1}, "total_episodes is -1"),
         ({"total_frames": 1.5}, "total_frames is 1.5"),
         ({"chunks_size": 0}, "chunks_size is 0.*at least 1"),
@@ -185,3 +186,14 @@ def test_real_datasets_are_read(name: str) -> None:
     assert info.features["observation.images.top"].feature == Image((96, 96, 3), codec="png")
     assert info.features["observation.grid"].feature == Array((2, 3), "int64")
     assert len(info.features["action"].feature.names or ()) == 14
+
+
+@pytest.mark.parametrize("names", [["a", "left arm"], ["Arm", "arm"], ["a", "größe"], ["episodes"], ["x:y", "z"]])
+def test_a_name_that_a_store_cannot_have_is_told_and_how_to_leave_it_out(names: list[str]) -> None:
+    features = {name: Array(2) for name in names}
+    wrong = next(name for name in reversed(names) if name != "z")
+    with pytest.raises(FormatError, match=rf"^here: .*'{wrong}'.* Leave it out with ignore=\['{wrong}'\]"):
+        store_schema(features, "here")
+    del features[wrong]
+    features["action"] = Array(2)
+    assert list(store_schema(features)) == list(features)

@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
 from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
-from stepwell.schema import Array, Feature, Image, Text
+from stepwell.schema import Array, Feature, Image, Schema, Text
 
-__all__ = ["INDEX_FEATURES", "INFO_PATH", "VERSIONS", "DatasetInfo", "FeatureInfo", "Version"]
+__all__ = ["INDEX_FEATURES", "INFO_PATH", "VERSIONS", "DatasetInfo", "FeatureInfo", "Version", "store_schema"]
 
 Version = Literal["v2.0", "v2.1", "v3.0"]
 # the newest first: of several tags on the hub the first of these is taken
@@ -26,6 +26,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 NUMBERS = ("bool", *INTEGERS, "float16", "float32", "float64")
 CAMERAS = ("image", "video")
 MAX_RANK = 5
+MIN_FPS = 1e-6
 MAX_FPS = 1e6
 DEFAULT_CHUNKS_SIZE = 1000
 # of v3 and of v2; the names in braces are the only ones that a template may have
@@ -222,6 +223,32 @@ class DatasetInfo:
         )
 
 
+def store_schema(features: Mapping[str, Feature], where: str = INFO_PATH) -> Schema:
+    """Return the schema of a store with the features of a dataset.
+
+    Args:
+        features: by name; LeRobot allows names that a store, where each is a file's, does not.
+        where: name of the file that they are from, for messages.
+
+    Raises:
+        FormatError: a name that a store cannot have, or two that differ only in case; it can be left out.
+
+    Example:
+        >>> store_schema({"left arm": Array(2)})
+        Traceback (most recent call last):
+        ...
+        stepwell.errors.FormatError: meta/info.json: feature name 'left arm' cannot be ... with ignore=['left arm'].
+    """
+    taken: dict[str, Feature] = {}
+    for name, feature in features.items():
+        taken[name] = feature
+        try:
+            Schema(taken)
+        except SchemaError as error:
+            raise FormatError(f"{where}: {error} Leave it out with ignore=[{name!r}].") from error
+    return Schema(taken)
+
+
 def _version(raw: Mapping[str, Any], where: str) -> Version:
     version = raw.get("codebase_version")
     if version not in VERSIONS:
@@ -238,8 +265,9 @@ def _version(raw: Mapping[str, Any], where: str) -> Version:
 
 def _fps(fps: Any, where: str) -> float:
     is_number = isinstance(fps, int | float) and not isinstance(fps, bool)
-    if not is_number or not 0 < fps <= MAX_FPS:
-        raise FormatError(f"{where}: fps is {fps!r}. Allowed: a number of rows a second, greater than 0.")
+    if not is_number or not MIN_FPS <= fps <= MAX_FPS:
+        allowed = f"a number of rows a second, {MIN_FPS:g} to {MAX_FPS:.0f}"
+        raise FormatError(f"{where}: fps is {repr(fps)[:40]}. Allowed: {allowed}.")
     return float(fps)
 
 

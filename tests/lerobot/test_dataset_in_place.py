@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import stepwell  # noqa: E402
 from stepwell.errors import SchemaError  # noqa: E402
-from stepwell.lerobot import LeRobotDataset, MultiLeRobotDataset  # noqa: E402
+from stepwell.lerobot import LeRobotDataset, LeRobotRecorder, MultiLeRobotDataset  # noqa: E402
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows  # noqa: E402
 
-from .recordings import VIDEO_FEATURES, add_frames  # noqa: E402
+from .recordings import FEATURES, VIDEO_FEATURES, add_frames  # noqa: E402
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared LeRobot datasets are not beside this checkout")
@@ -197,6 +197,23 @@ def test_several_datasets_are_read_and_loaded_together(tmp_path: Path) -> None:
     assert whole["dataset_index"].tolist() == [0] * 3 + [1] * 5
     assert list(batch) == list(whole)
     assert all(torch.equal(batch[key], value) for key, value in whole.items() if isinstance(value, torch.Tensor))
+
+
+@pytest.mark.parametrize("output", ["store", "v3.0"])
+def test_what_is_recorded_later_is_not_among_the_episodes(tmp_path: Path, output: Any) -> None:
+    def record(recorder: LeRobotRecorder) -> None:
+        with recorder:
+            add_frames(recorder, recorder.num_episodes, 3)
+            recorder.save_episode()
+
+    root = tmp_path / "robot"
+    record(LeRobotRecorder.create(root, fps=10, features=FEATURES, output=output, sync="none"))
+    dataset = LeRobotDataset(root)
+    record(LeRobotRecorder.resume(root))
+    dataset.view.stores[0].refresh()
+    assert (len(dataset), dataset.meta.total_episodes) == (3, 1)
+    assert dataset.meta.episodes["dataset_to_index"] == [3]
+    assert LeRobotDataset(root).meta.episodes["dataset_to_index"] == [3, 6]
 
 
 @pytest.mark.parametrize("vcodec", ["auto", "libsvtav1"])

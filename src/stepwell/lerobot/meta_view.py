@@ -156,7 +156,11 @@ class DatasetMeta:
     def episodes(self) -> EpisodeRows:
         """All episodes of the dataset, whichever were selected: ``dataset_from_index``, ``length``, ``tasks`` ..."""
         found = self._metadata
-        return EpisodeRows(_store_columns(self.store) if found is None else _dataset_columns(found))
+        columns = _store_columns(self.store) if found is None else _dataset_columns(found)
+        # there may be more since the dataset was opened, and its items are those of then
+        known = self.total_episodes
+        is_longer = [0, *columns["dataset_to_index"]][known : known + 1] == [self.total_frames]
+        return EpisodeRows({name: values[:known] for name, values in columns.items()} if is_longer else columns)
 
     @cached_property
     def stats(self) -> dict[str, dict[str, Any]] | None:

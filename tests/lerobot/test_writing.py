@@ -402,6 +402,10 @@ def test_arguments_that_cannot_be_are_refused(store, tmp_path):
         ({"workers": -1}, "workers=-1"),
         ({"cameras": "mp4"}, "cameras='mp4'"),
         ({"task": 3}, "task=3"),
+        ({"fps": float("inf")}, "fps=inf"),
+        ({"fps": 1e-9}, "fps=1e-09"),
+        ({"data_files_mb": float("nan")}, "data_files_mb=nan"),
+        ({"video_files_mb": 0}, "video_files_mb=0"),
     ):
         with pytest.raises(StepwellError, match=what):
             write_dataset(store, tmp_path / "set", **options)

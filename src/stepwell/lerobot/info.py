@@ -15,7 +15,17 @@ from typing import Any, Literal, cast
 from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
 from stepwell.schema import Array, Feature, Image, Schema, Text
 
-__all__ = ["INDEX_FEATURES", "INFO_PATH", "VERSIONS", "DatasetInfo", "FeatureInfo", "Version", "store_schema"]
+__all__ = [
+    "INDEX_FEATURES",
+    "INFO_PATH",
+    "MAX_FPS",
+    "MIN_FPS",
+    "VERSIONS",
+    "DatasetInfo",
+    "FeatureInfo",
+    "Version",
+    "store_schema",
+]
 
 Version = Literal["v2.0", "v2.1", "v3.0"]
 # the newest first: of several tags on the hub the first of these is taken

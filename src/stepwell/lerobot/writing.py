@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from stepwell.lerobot.extending import (
     load_extended,
     summaries_before,
 )
-from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.info import INFO_PATH, MAX_FPS, MIN_FPS
 from stepwell.lerobot.info_writing import appended_info, new_info
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import new_dataset, staged_append
@@ -145,7 +146,7 @@ def write_dataset(
         video=video,
         fps=_rate(view, fps),
         steps=StepTasks(index_names(schema_of(view), rename), task),
-        sizes_mb=(data_files_mb, video_files_mb),
+        sizes_mb=_checked_sizes(data_files_mb, video_files_mb),
         workers=_worker_count(workers),
         progress=progress,
     )
@@ -338,10 +339,18 @@ def _told(view: View) -> dict[str, Any]:
 def _rate(view: View, fps: float | None) -> float:
     rates = {store.fps for store in view.stores} if fps is None else {fps}
     rate = rates.pop()
-    if rates or rate is None or not rate > 0:
+    if rates or rate is None or not MIN_FPS <= rate <= MAX_FPS:
         found = "stores of different rates" if rates else f"fps={rate}"
-        raise SchemaError(f"{found}: LeRobot has one rate for all features. Give fps=, rows a second.")
+        allowed = f"rows a second, {MIN_FPS:g} to {MAX_FPS:.0f}"
+        raise SchemaError(f"{found}: LeRobot has one rate for all features. Give fps=, {allowed}.")
     return float(rate)
+
+
+def _checked_sizes(data_files_mb: float, video_files_mb: float) -> tuple[float, float]:
+    for name, size in (("data_files_mb", data_files_mb), ("video_files_mb", video_files_mb)):
+        if not isinstance(size, int | float) or not 0 < size < math.inf:
+            raise StepwellError(f"{name}={size!r}. Allowed: a number of megabytes, more than 0.")
+    return data_files_mb, video_files_mb
 
 
 def _worker_count(workers: int | None) -> int:

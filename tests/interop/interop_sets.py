@@ -49,12 +49,10 @@ def ours(root, deltas=None, **options):
 
 
 def some_deltas(seed, keys, fps=FPS):
-    """Return windows of some features, drawn at random."""
+    """Return windows of some features, drawn at random: in any order, a step more than once, beyond the episode."""
     rng = random.Random(seed)
-    chosen = [key for key in keys if rng.random() < 0.7]
-    return {
-        key: [offset / fps for offset in sorted(rng.sample(range(-9, 20), rng.choice((1, 2, 5))))] for key in chosen
-    }
+    chosen = [key for key in rng.sample(keys, len(keys)) if rng.random() < 0.7]
+    return {key: [rng.randrange(-40, 40) / fps for _ in range(rng.choice((1, 2, 5)))] for key in chosen}
 
 
 def some_indices(seed, count, number=12):

@@ -22,12 +22,40 @@ def test_items_of_the_samples_are_equal_for_any_windows(name, seed, tmp_path, mo
 
 
 @pytest.mark.parametrize("name", ["v30_png", "v30_video"])
-def test_a_selection_of_episodes_is_equal(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("episodes", [[1], [1, 0]])
+def test_a_selection_of_episodes_is_equal(name, episodes, tmp_path, monkeypatch):
     if not SHARED.is_dir():
         pytest.skip("the samples of ../shared are not here")
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path))
-    theirs = opened(SHARED / name, episodes=[1])
-    assert_same_items(ours(SHARED / name, episodes=[1]), theirs, some_indices(0, len(theirs)), inexact=CAMERAS)
+    deltas = {"observation.images.top": [-0.1, 0.0], "action": [0.2, 0.0]}
+    theirs = opened(SHARED / name, deltas, episodes=episodes)
+    found = ours(SHARED / name, deltas, episodes=episodes)
+    assert_same_items(found, theirs, some_indices(0, len(theirs)), inexact=CAMERAS)
+    for attribute in ("num_frames", "num_episodes", "episodes", "fps", "delta_indices"):
+        assert getattr(found, attribute) == getattr(theirs, attribute), attribute
+
+
+@pytest.mark.parametrize("name", ["v30_png", "v30_video"])
+def test_metadata_tell_lerobots_training_the_same(name):
+    if not SHARED.is_dir():
+        pytest.skip("the samples of ../shared are not here")
+    from lerobot.datasets.utils import dataset_to_policy_features
+
+    theirs, found = opened(SHARED / name).meta, ours(SHARED / name).meta
+    equal = ("features", "fps", "robot_type", "camera_keys", "video_keys", "image_keys", "names", "shapes")
+    for attribute in (*equal, "total_episodes", "total_frames", "total_tasks"):
+        assert getattr(found, attribute) == getattr(theirs, attribute), attribute
+    assert list(found.features) == list(theirs.features)
+    assert dataset_to_policy_features(found.features) == dataset_to_policy_features(theirs.features)
+    assert [found.tasks.iloc[i].name for i in range(len(found.tasks))] == list(theirs.tasks.index)
+    for column in ("dataset_from_index", "dataset_to_index", "length", "tasks"):
+        assert found.episodes[column] == list(theirs.episodes[column]), column
+    assert found.stats.keys() == theirs.stats.keys()
+    for feature, stats in theirs.stats.items():
+        assert found.stats[feature].keys() == stats.keys()
+        for key, value in stats.items():
+            np.testing.assert_array_equal(found.stats[feature][key], value, err_msg=f"{feature} {key}")
+            assert np.shape(found.stats[feature][key]) == np.shape(value)
 
 
 @pytest.mark.parametrize("cameras", ["image", "video"])

@@ -110,7 +110,8 @@ def test_a_failure_says_how_to_go_on_and_info_that_it_is_unfinished(root, tmp_pa
     assert json.loads(capsys.readouterr().out)["unfinished"]["num_episodes"] == 4
     file.write_bytes(whole)
     assert main(["convert", str(other), str(target), "--workers", "1", "--codec", "jpeg"]) == 1
-    assert "unfinished, and made of other things: schema " in capsys.readouterr().err
+    feature = f'made of other things: feature {TOP!r}: codec "png", not codec "jpeg"'
+    assert feature in capsys.readouterr().err
     assert main(["convert", str(root), str(target), "--workers", "1"]) == 1
     assert "unfinished, and made of other things: source " in capsys.readouterr().err
     assert main(["convert", str(other), str(target), "--workers", "1"]) == 0

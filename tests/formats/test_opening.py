@@ -58,9 +58,9 @@ def test_a_lerobot_directory_is_told_its_address(
     monkeypatch.chdir(tmp_path)
     path = "pusht" if is_relative else str(tmp_path / "pusht")
     address = "lerobot://./pusht" if is_relative else f"lerobot://{tmp_path}/pusht"
-    with pytest.raises(StoreNotFoundError, match="is a lerobot dataset") as caught:
+    with pytest.raises(StoreNotFoundError, match="is a LeRobot dataset") as caught:
         opening.open(path)
-    assert f'stepwell.open("{address}")' in str(caught.value)
+    assert f'give its address, "{address}";' in str(caught.value)
 
 
 def test_any_other_directory_is_no_store(tmp_path: Path) -> None:

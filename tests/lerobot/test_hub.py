@@ -222,6 +222,10 @@ def test_what_is_not_in_the_cache_is_said_without_waiting(
         get(tmp_path, episodes=[3], **told)
     with pytest.raises(DatasetNotFoundError, match=f"me/none is not in the cache .*{why}.*Fetch it once"):
         get(tmp_path, "me/none", **told)
+    (tmp_path / "me" / "none").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetNotFoundError, match=r"directory of this name is lerobot://\./me/none"):
+        get(tmp_path, "lerobot://me/none", **told)
     assert hub.requests == []
 
 

@@ -27,6 +27,7 @@ from stepwell.errors import (
     EpisodeNotFoundError,
     FormatError,
     ReadOnlyError,
+    StepwellError,
 )
 from stepwell.lerobot import Metadata, caching, mapped_stores, open_in_place
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
@@ -145,6 +146,14 @@ def test_what_is_not_there_is_told(tmp_path: Path, tiny: Path) -> None:
         open_in_place(tmp_path)
     with pytest.raises(EpisodeNotFoundError, match="no episode 4"):
         open_in_place(tiny, episodes=[4])
+
+
+@pytest.mark.parametrize("episodes", [3, slice(0, 2), "0:2"])
+def test_episodes_and_names_to_ignore_are_lists(tiny: Path, episodes: Any) -> None:
+    with pytest.raises(EpisodeNotFoundError, match="Allowed: a list of numbers and slices"):
+        open_in_place(tiny, episodes=episodes)
+    with pytest.raises(StepwellError, match=r"Give a list: \['action'\]"):
+        open_in_place(tiny, ignore="action")
 
 
 def test_a_store_pickles_and_verifies(tiny: Path) -> None:

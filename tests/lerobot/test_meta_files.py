@@ -34,7 +34,7 @@ def column(path: Path, name: str, dtype: str) -> Any:
 
 @pytest.mark.parametrize("read", [read_json, read_json_lines, open_parquet])
 def test_missing_file_is_named(tmp_path: Path, read: Any) -> None:
-    with pytest.raises(FormatError, match=f"{tmp_path}/none is missing. Download"):
+    with pytest.raises(FormatError, match=f"^{tmp_path}/none is missing. Download"):
         read(tmp_path / "none")
 
 

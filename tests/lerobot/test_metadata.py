@@ -215,3 +215,8 @@ def test_repr_says_what_it_is(roots: dict[str, Path]) -> None:
     assert repr(Metadata.load(roots["v2.0"])) == "<Metadata v2.0  v2.0  10 fps  4 episodes>"
     assert "1 of 4" in repr(Metadata.load(roots["v2.0"], episodes=[1]))
     assert read_info(roots["v2.0"]).fps == 10
+
+
+def test_repr_of_one_episode_is_in_the_singular(tmp_path: Path) -> None:
+    root = tiny_lerobot(tmp_path / "one", episodes=1, cameras={})
+    assert repr(Metadata.load(root)) == "<Metadata one  v3.0  10 fps  1 episode>"

@@ -79,3 +79,8 @@ def test_list_of_episodes_that_cannot_be_is_refused(text: str) -> None:
 
 def test_list_of_episodes_has_numbers_and_slices() -> None:
     assert parse_episodes("3, 0:2,:,7:") == (3, slice(0, 2), slice(None, None), slice(7, None))
+
+
+def test_a_negative_number_alone_is_told_how_it_is_written() -> None:
+    with pytest.raises(FormatError, match="the last is -1:"):
+        parse_episodes("-1")

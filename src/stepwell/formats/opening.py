@@ -19,8 +19,8 @@ __all__ = ["open"]
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 # what opens the addresses of a scheme; loaded on use, and of a higher layer
 OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
-# a file that tells a directory of another system
-SIGNS = {"lerobot": "meta/info.json"}
+# a file that tells a directory of another system, and what the system is called
+SIGNS = {"lerobot": ("meta/info.json", "LeRobot")}
 
 
 def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> Store:
@@ -60,13 +60,13 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
     try:
         return open_store(path, mode=mode)
     except StoreNotFoundError as error:
-        kind = next((name for name, sign in SIGNS.items() if Path(text, sign).is_file()), None)
-        if kind is None:
-            raise
-        raise StoreNotFoundError(
-            f"no store at {text}: it is a {kind} dataset. Read it in place with "
-            f'stepwell.open("{_address(kind, text)}"), or make a store of it with stepwell convert.'
-        ) from error
+        for name, (sign, system) in SIGNS.items():
+            if Path(text, sign).is_file():
+                raise StoreNotFoundError(
+                    f"no store at {text}: it is a {system} dataset. To read it in place, give its address, "
+                    f'"{_address(name, text)}"; or make a store of it with stepwell convert.'
+                ) from error
+        raise
 
 
 def _open_address(address: str, scheme: str, options: dict[str, Any]) -> Store:

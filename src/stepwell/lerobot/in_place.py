@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, StepwellError
 from stepwell.lerobot.caching import CachedStore, cache_directory, files_digest
 from stepwell.lerobot.hub import locate
 from stepwell.lerobot.info import DatasetInfo
@@ -84,6 +84,8 @@ def open_in_place(
         is a look at the directories. A dataset whose files changed is copied again, and what stood for it before is
         removed when nobody uses it. Pictures are read from the dataset: it must stay where it is.
     """
+    if isinstance(ignore, str):
+        raise StepwellError(f"ignore={ignore!r}, of which each letter would be a name. Give a list: [{ignore!r}].")
     opening = _Opening(frozenset(ignore), tolerance, cache_directory() if cache is None else Path(cache), progress)
     if isinstance(source, Metadata):
         return opening.open_known(source)

@@ -36,8 +36,9 @@ def read_json(path: Path) -> Any:
     Raises:
         FormatError: it is missing, cannot be read or is no JSON.
     """
+    text = _read_text(path)
     try:
-        return json.loads(_read_text(path))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
 

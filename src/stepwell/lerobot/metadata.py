@@ -163,7 +163,8 @@ class Metadata:
     def __repr__(self) -> str:
         name, total = self.repo_id or self.root.name, len(self.episodes)
         count = f"{total}" if len(self.selected) == total else f"{len(self.selected)} of {total}"
-        return f"<Metadata {name}  {self.info.version}  {self.info.fps:g} fps  {count} episodes>"
+        noun = "episode" if total == 1 else "episodes"
+        return f"<Metadata {name}  {self.info.version}  {self.info.fps:g} fps  {count} {noun}>"
 
 
 def read_info(root: Path, *, ignore: Collection[str] = ()) -> DatasetInfo:
@@ -191,7 +192,7 @@ def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: s
         where: the dataset, for messages.
 
     Raises:
-        EpisodeNotFoundError: a number that is negative, or too large.
+        EpisodeNotFoundError: a number that is negative, or too large; no list.
 
     Example:
         >>> select_episodes([slice(0, 3), 7, slice(-2, None)], 10, "x")
@@ -200,6 +201,8 @@ def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: s
     every = np.arange(count)
     if episodes is None:
         return every
+    if not isinstance(episodes, Iterable) or isinstance(episodes, str):
+        raise EpisodeNotFoundError(f"episodes={episodes!r}. Allowed: a list of numbers and slices: [0, slice(10, 20)].")
     chosen = np.zeros(count, bool)
     for entry in episodes:
         if isinstance(entry, slice):
@@ -207,7 +210,7 @@ def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: s
             continue
         number = operator.index(entry)
         if not 0 <= number < count:
-            raise EpisodeNotFoundError(f"no episode {number} in {where}. Allowed: 0 to {count - 1}.")
+            raise EpisodeNotFoundError(f"no episode {number} in {where}. Allowed: 0 to {count - 1}, and slices.")
         chosen[number] = True
     return every[chosen]
 

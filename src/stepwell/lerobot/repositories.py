@@ -71,9 +71,11 @@ class Repository:
             else:
                 return Snapshot(self, Path(root), revision, offline)
         where = self.cache_dir or _hub().constants.HF_HUB_CACHE
+        is_here = Path(self.repo_id).is_dir()
+        here = f" The directory of this name is lerobot://./{self.repo_id}." if is_here else ""
         raise DatasetNotFoundError(
             f"{self.name} is not in the cache {where}, and {offline}. Fetch it once with the network there, or give "
-            f"cache_dir."
+            f"cache_dir.{here}"
         )
 
     @property

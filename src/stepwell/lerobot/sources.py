@@ -112,5 +112,8 @@ def parse_episodes(text: str) -> tuple[int | slice, ...]:
         elif EPISODE.fullmatch(part.strip()):
             entries.append(int(part))
         else:
-            raise FormatError(f"episodes {text!r} has the part {part!r}. Allowed: numbers and ranges, e.g. 0:10,15,-5:")
+            raise FormatError(
+                f"episodes {text!r} has the part {part!r}. "
+                "Allowed: numbers and ranges, e.g. 0:10,15,-5: (the last is -1:)"
+            )
     return tuple(entries)

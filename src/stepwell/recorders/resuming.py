@@ -174,11 +174,12 @@ class Unfinished:
     def _differences(self) -> list[str]:
         """Return in what the plan is another than that of the call that began."""
         before, after = read_plan(self._path) or {}, self.plan.to_json()
-        return [
-            f"{name} {_short(before.get(name))}, not {_short(after[name])}"
-            for name in after
-            if before.get(name) != after[name]
-        ]
+        other = [name for name in after if before.get(name) != after[name]]
+        if "source" in other:
+            # what is of another source differs in most things, and they say no more
+            return [_difference("source", before, after)]
+        features = [name for name in other if name == "schema"] and _differing(before.get("schema"), after["schema"])
+        return [*features, *(_difference(name, before, after) for name in other if name != "schema")]
 
     def _spans_told(self) -> list[tuple[int, int]]:
         told = read_plan(self._path) or {}
@@ -290,6 +291,28 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise StoreBusyError(f"{path} is being recorded by another process. Wait for it to end.") from None
     return descriptor
+
+
+def _differing(before: Any, after: Mapping[str, Any]) -> list[str]:
+    """Return the features of two schemas that differ; of each only what differs in it."""
+    told: Mapping[str, Any] = before if isinstance(before, dict) else {}
+    return [
+        f"feature {name!r}: {_told(told.get(name), after.get(name))}, not {_told(after.get(name), told.get(name))}"
+        for name in {**told, **after}
+        if told.get(name) != after.get(name)
+    ] or ["the features' order"]
+
+
+def _told(feature: Any, other: Any) -> str:
+    """Return what a feature has that another has not."""
+    if not isinstance(feature, dict) or not isinstance(other, dict):
+        return "none" if feature is None else _short(feature)
+    mine = {key: value for key, value in feature.items() if key not in other or other[key] != value}
+    return ", ".join(f"{key} {_short(value)}" for key, value in mine.items()) or "without these"
+
+
+def _difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    return f"{name} {_short(before.get(name))}, not {_short(after[name])}"
 
 
 def _short(value: Any) -> str:

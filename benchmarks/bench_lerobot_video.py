@@ -1,7 +1,8 @@
 """lerobot_video: windows of 2 steps of 2 cameras of video with 16 actions, shuffled, beside LeRobotDataset.
 
-A dataset of 6,000 steps, recorded by lerobot in episodes of 150, whose mp4 files were then replaced by ones of as many
-frames of a panning camera, 96 x 96 and 224 x 224, av1 with a keyframe every 2 frames, as lerobot records by default.
+A dataset of 6,000 steps of PushT, as that of bench_lerobot_png.py, recorded by lerobot in episodes of 150; its mp4
+files are then replaced by ones of as many frames, av1 with a keyframe every 2 frames, as lerobot records by default.
+Frames of a noisy camera, which take several times longer to decode, are in bench_pool_video.py, beside the same rival.
 The rival decodes with torchcodec; its other ways of decoding need what torchvision no longer has. Ours, on two threads,
 makes what LeRobot makes, float32 with channels first: in place, from the mp4 files, in a pooled and a random order; and
 from a store into which the dataset was converted, with JPEG images.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from bench_lerobot_png import CAMERAS, camera_columns
 from lerobot_rival import (
     BATCH,
     EPISODE,
@@ -30,13 +31,12 @@ from lerobot_rival import (
 )
 from report import Row, skipped
 from timing import Settings
-from videos import pan_frames, write_mp4
+from videos import write_mp4
 
 __all__ = ["run"]
 
 NAME = "lerobot_video"
 STEPS = 6000
-CAMERAS = {"observation.images.top": 96, "observation.images.side": 224}
 IN_PLACE, AT_RANDOM = "2 steps of 2 cameras, in place, pooled", "2 steps of 2 cameras, in place, random"
 CONVERTED = "2 steps of 2 cameras, converted to jpeg, pooled"
 TARGETS = {IN_PLACE: 8.0, AT_RANDOM: None, CONVERTED: 15.0}
@@ -76,15 +76,15 @@ def _maker(dataset: Any, options: dict[str, Any]) -> Callable[[], Any]:
 
 
 def _make(rival: LeRobot, root: Path, settings: Settings) -> None:
-    """Record a dataset of black video, and put ours in its place."""
+    """Record a dataset, and put our mp4 files in the place of its own."""
     number = settings.sized(STEPS, 2 * EPISODE)
-    black = {name: np.zeros((number, size, size, 3), np.uint8) for name, size in CAMERAS.items()}
-    columns = save_columns(settings.data / "columns.npz", {**low_dim_columns(number), **black})
+    images = camera_columns(number)
+    columns = save_columns(settings.data / "columns.npz", {**low_dim_columns(number), **images})
     kinds = dict.fromkeys(CAMERAS, "video")
     files = rival.ask("make", root=str(root), columns=str(columns), cameras=kinds, episode=EPISODE, fps=FPS)["files"]
     if len(files) != len(CAMERAS):
         raise RuntimeError(f"{len(files)} files of {len(CAMERAS)} cameras: the dataset is too large for one each.")
     for name, size in CAMERAS.items():
         (path,) = (Path(file) for file in files if name in file)
-        write_mp4(path, pan_frames(number, size), size, "av1", 2)
+        write_mp4(path, iter(images[name]), size, "av1", 2)
     columns.unlink()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepwell.recorders.conversion_reports import aligned
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store
 from stepwell.store.counting import counted
@@ -25,6 +26,7 @@ from stepwell.store.tables import human_bytes, make_table
 __all__ = ["ImportReport", "ImportedFeature", "report_of"]
 
 TITLES = ("feature", "came as", "stored", "bytes")
+IS_NUMBER = (False, False, False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +99,7 @@ class ImportReport:
         )
         rows = [TITLES, *(_cells(name, feature) for name, feature in self.features.items())]
         rows.append(("all", "", "", human_bytes(self.num_bytes)))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(TITLES))]
-        lines = [
-            "  ".join(
-                [
-                    *(f"{cell:<{width}}" for cell, width in zip(row, widths[:-1], strict=False)),
-                    f"{row[-1]:>{widths[-1]}}",
-                ]
-            )
-            for row in rows
-        ]
-        return "\n".join([head, *(f"  {line}" for line in lines)])
+        return aligned(head, rows, IS_NUMBER)
 
 
 def report_of(store: Store, before: Schema, seconds: float) -> ImportReport:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.tables import human_bytes
 
-__all__ = ["ConvertReport", "ConvertedFeature"]
+__all__ = ["ConvertReport", "ConvertedFeature", "aligned"]
 
 TITLES = ("feature", "from", "", "to", "", "ratio", "PSNR", "worst")
 IS_NUMBER = (False, False, True, False, True, True, True, False)
@@ -138,15 +138,26 @@ class ConvertReport:
         rows.append(
             ("all", "", human_bytes(self.bytes_before), "", human_bytes(self.bytes_after), _times(self.ratio), "", "")
         )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(TITLES))]
-        lines = [
-            "  ".join(
-                f"{cell:>{width}}" if is_number else f"{cell:<{width}}"
-                for cell, width, is_number in zip(row, widths, IS_NUMBER, strict=True)
-            )
-            for row in rows
-        ]
-        return "\n".join([head, *(f"  {line}".rstrip() for line in lines)])
+        return aligned(head, rows, IS_NUMBER)
+
+
+def aligned(head: str, rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> str:
+    """Return a line, and a table below it.
+
+    Args:
+        head: the line.
+        rows: of the table, the titles first.
+        is_number: whether each column's cells stand at its right edge.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(is_number))]
+    lines = [
+        "  ".join(
+            f"{cell:>{width}}" if is_right else f"{cell:<{width}}"
+            for cell, width, is_right in zip(row, widths, is_number, strict=True)
+        )
+        for row in rows
+    ]
+    return "\n".join([head, *(f"  {line}".rstrip() for line in lines)])
 
 
 def _cells(name: str, feature: ConvertedFeature) -> tuple[str, ...]:

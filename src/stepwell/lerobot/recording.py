@@ -19,6 +19,7 @@ from stepwell.errors import (
     SchemaError,
     StepError,
     StepwellError,
+    StoreExistsError,
     WriterClosedError,
 )
 from stepwell.lerobot.frame_queue import FrameQueue
@@ -142,6 +143,10 @@ class LeRobotRecorder:
         _check_writable(Path(root).absolute())
         queue = parse_bytes("queue_bytes", queue_bytes, least=0)
         if output == "store":
+            if Path(root, STORE_JSON).exists():
+                raise StoreExistsError(
+                    f"{root} is a store already. Go on with LeRobotRecorder.resume(), or choose another root."
+                )
             return cls(make(Path(root)), staging=None, queue_bytes=queue)
         staging = Staging.begin(root, make)
         return cls(open(staging.path), staging=staging, queue_bytes=queue)

@@ -67,6 +67,15 @@ def test_what_lerobot_calls_shape_1_may_be_given_as_a_scalar(scalar: Any) -> Non
     assert read(next__reward=scalar)["next.reward"] == np.float32(2.5)
 
 
+@pytest.mark.parametrize("shape", [(4, 6, 1), (1, 4, 6)])
+@pytest.mark.parametrize("divisor", [1, np.float32(255)])
+def test_a_grey_picture_is_one_of_equal_colours(shape: tuple[int, ...], divisor: Any) -> None:
+    grey = PICTURE[..., 0]
+    given_picture = grey.reshape(shape) if divisor == 1 else grey.reshape(shape) / divisor
+    found = read(observation__images__top=given_picture)["observation.images.top"]
+    assert np.array_equal(found, np.stack([grey] * 3, axis=-1))
+
+
 @pytest.mark.parametrize("kind", ["channels first", "float32", "float64", "float16", "first and float", "strided"])
 def test_pictures_may_come_as_lerobot_takes_them(kind: str) -> None:
     units = PICTURE / 255

@@ -252,6 +252,19 @@ def test_episodes_that_others_recorded_after_a_kill_are_not_taken_for_ours(
     check_dataset(root, [3, 4, 4])
 
 
+def test_a_grey_camera_goes_on_being_recorded(tmp_path: Path) -> None:
+    camera = "observation.images.wrist"
+    recorder = create(tmp_path / "reach", {camera: {"dtype": "image", "shape": (16, 24, 1), "names": None}})
+    for value in (10, 20):
+        with recorder:
+            recorder.add_frame({camera: np.full((16, 24, 1), value, np.uint8), "task": "reach"})
+            recorder.save_episode()
+        recorder = LeRobotRecorder.resume(tmp_path / "reach")
+    recorder.finalize()
+    with stepwell.open(f"lerobot://{tmp_path / 'reach'}") as store:
+        assert [episode[camera].mean() for episode in store] == [10, 20]
+
+
 def test_a_full_disk_at_the_end_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = create(tmp_path / "reach")
     add_frames(recorder, 0, 3)

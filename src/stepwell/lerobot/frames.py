@@ -1,7 +1,7 @@
 """What a recorder takes as a frame: every feature by name, checked, and pictures made height x width x channels.
 
 Source: what ``add_frame`` of lerobot 0.4.4 takes: arrays of exactly a feature's dtype and shape, tensors, pictures
-channels first or last, uint8 or floats of 0 to 1, and PIL's.
+channels first or last, uint8 or floats of 0 to 1, and PIL's. Here grey pictures of a camera with colours, too.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pi
         found: npt.NDArray[Any] = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         return cast(Pixels, accept(value))
-    if found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
+    if found.shape in ((*shape[:-1], 1), (1, *shape[:-1])) and shape[2:] == (3,):
+        # an export makes colours of a grey camera, and whoever resumes goes on with what the dataset has
+        found = np.broadcast_to(found.reshape(*shape[:-1], 1), shape)
+    elif found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
         # four times as fast as a copy of the transposed array
         found = np.stack(tuple(found), axis=-1)
     if found.shape == shape and found.dtype.kind == "f":

@@ -69,7 +69,7 @@ class KnownVideo:
         if file.state != self.state:
             raise DecodeError("the file was changed while it was read")
         if len(data) < count:
-            raise DecodeError(f"the file is cut off: {place + count} bytes are needed, it has {place + len(data)}")
+            raise DecodeError(f"the file is cut off: {place + count} bytes are needed, it has {file.num_bytes}")
         return data
 
 

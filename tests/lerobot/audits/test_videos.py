@@ -31,9 +31,9 @@ def shown(number):
     return tiny_lerobot_picture(0, episode, step, SIZE)
 
 
-def encode(path, count, *, fps=10, picture=shown, times=None, **options):
+def encode(path, count, *, fps=10, picture=shown, times=None, container_options=None, **options):
     """Write an mp4 file anew."""
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", container_options=container_options or {}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"bf": "0", "g": "1", **options})
         stream.height, stream.width = picture(0).shape[:2]
         stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, 10_000)
@@ -120,6 +120,15 @@ def test_a_video_without_its_index_is_named_with_its_episodes(version, share, tm
     cut_off(videos(root)[2], share)
     several = {"video-several-files": [1, 2]} if version == "v3.0" else {}
     assert found(audit(root)) == {"video-unreadable": [2], **several}
+
+
+def test_a_video_whose_index_is_at_its_head_is_found_to_be_cut_off_with_the_episodes_behind(tmp_path):
+    root = tiny(tmp_path)
+    (path,) = videos(root)
+    encode(path, 18, container_options={"movflags": "faststart"})
+    assert found(audit(root)) == {}
+    cut_off(path, 0.97)
+    assert found(audit(root)) == {"video-unreadable": [2]}
 
 
 def test_a_video_of_too_few_frames_is_found(tmp_path):

@@ -1,6 +1,6 @@
 """Checks of single mp4 files: whether they can be read, and whether frame n is shown at n / fps.
 
-The index at a file's head is read, no packet, but for where h264 might begin with a picture that needs others.
+The index of a file is read, no packet, but for where h264 might begin with a picture that needs others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
 
-__all__ = ["VideoFile", "open_video_file"]
+__all__ = ["UNREADABLE", "VideoFile", "open_video_file"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -61,11 +61,13 @@ class VideoFile:
         path: of the file.
         index: of its frames.
         is_regular: whether frame n is shown at n / fps.
+        num_bytes: of the file.
     """
 
     path: Path
     index: VideoIndex
     is_regular: bool
+    num_bytes: int
 
     @property
     def num_frames(self) -> int:
@@ -75,6 +77,16 @@ class VideoFile:
     def nearest(self, seconds: Floats) -> Integers:
         """Return the frame that is shown nearest to each time, int64, as many."""
         return np.array([self.index.nearest(time) for time in seconds.tolist()], np.int64)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Where the last packet ends: beyond the file, when it was cut off and its index lies at its head."""
+        return int((self.index.positions + self.index.sizes).max(initial=0))
+
+    def is_cut(self, frame: int, count: int) -> bool:
+        """Whether one of some frames lies beyond the end of the file."""
+        packets = [self.index.packet_of(at) for at in range(frame, min(frame + count, self.num_frames))]
+        return bool((self.index.positions[packets] + self.index.sizes[packets] > self.num_bytes).any())
 
     def begins_run(self, frame: int) -> bool:
         """Whether decoding may begin at a frame."""
@@ -135,7 +147,7 @@ def open_video_file(subject: Subject, camera: str, path: str, episodes: Integers
         subject.tally.add(UNREADABLE, about, problem, episodes)
     else:
         _check_size(subject, camera, index, episodes)
-        return VideoFile(subject.root / path, index, _check_times(subject, camera, path, index, episodes))
+        return VideoFile(subject.root / path, index, _check_times(subject, camera, path, index, episodes), size)
     return None
 
 

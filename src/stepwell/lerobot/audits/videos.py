@@ -20,7 +20,7 @@ from stepwell.lerobot.audits.places import Places
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
-from stepwell.lerobot.audits.video_files import VideoFile, open_video_file
+from stepwell.lerobot.audits.video_files import UNREADABLE, VideoFile, open_video_file
 
 __all__ = ["check_videos", "video_members"]
 
@@ -100,6 +100,7 @@ def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) 
             spans = _spans_of(subject, camera, found, places)
             file = open_video_file(subject, camera, path, spans.number)
             if file is not None and len(spans.number):
+                _check_bytes(subject, f"{camera}: {path}", file, spans)
                 _check_spans(subject, camera, file, spans, before)
             before += int(spans.length.sum())
             advance()
@@ -111,6 +112,16 @@ def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) 
     known = members[np.isfinite(spans.start[members]) & (length[members] > 0)]
     order = known[np.argsort(spans.start[known], kind="stable")]
     return _Spans(episodes.number[order], spans.start[order], spans.stop[order], length[order])
+
+
+def _check_bytes(subject: Subject, about: str, file: VideoFile, spans: _Spans) -> None:
+    """Look whether the file is as long as its index says; one that was cut off ends in mid-episode."""
+    if file.needed_bytes <= file.num_bytes:
+        return
+    first = file.nearest(spans.start).tolist()
+    is_cut = [file.is_cut(frame, count) for frame, count in zip(first, spans.length.tolist(), strict=True)]
+    detail = f"cut off: it has {file.num_bytes:,} of {file.needed_bytes:,} bytes"
+    subject.tally.add(UNREADABLE, about, detail, spans.number[is_cut])
 
 
 def _check_spans(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> None:

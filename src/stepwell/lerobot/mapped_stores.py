@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.files import REFERENCE_DTYPE, file_template
 from stepwell.codecs.parquet_images import picture_format
+from stepwell.lerobot.info import INFO_PATH, store_schema
 from stepwell.lerobot.tables import first_picture, read_files
 from stepwell.progress import make_bar
 from stepwell.schema import Feature, Image, Schema
@@ -84,6 +85,9 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
     Args:
         metadata: of the dataset, of which the first parquet file is here: what a camera's pictures are, its first says.
         tolerance: of the times of video frames, seconds.
+
+    Raises:
+        FormatError: a name that a store cannot have.
     """
     features: dict[str, Feature] = {}
     for name, info in metadata.info.features.items():
@@ -96,7 +100,7 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
             found = _first_format(metadata, name)
             feature = Image(feature.fixed_shape, codec="parquet-image", files=files, column=name, format=found)
         features[name] = feature
-    return Schema(features)
+    return store_schema(features, str(metadata.root / INFO_PATH))
 
 
 def _template(metadata: Metadata, template: str, key: str) -> str:

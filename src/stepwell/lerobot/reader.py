@@ -18,7 +18,7 @@ from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.lerobot.fetching import FetchedFiles
 from stepwell.lerobot.hub import locate_meta, needed_files
-from stepwell.lerobot.info import INFO_PATH, FeatureInfo
+from stepwell.lerobot.info import INFO_PATH, FeatureInfo, store_schema
 from stepwell.lerobot.mapped_stores import mapped_schema
 from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData
@@ -113,8 +113,9 @@ class LeRobotReader(Reader):
         """The features of the dataset; of the first picture it looks whether it is PNG or JPEG."""
         cameras = self._codecs()
         features = self._dataset.info.features
-        return Schema(
-            {name: cameras[name].embedded() if name in cameras else info.feature for name, info in features.items()}
+        return store_schema(
+            {name: cameras[name].embedded() if name in cameras else info.feature for name, info in features.items()},
+            str(self._dataset.root / INFO_PATH),
         )
 
     def __len__(self) -> int:

@@ -75,6 +75,15 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(words, message, root,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
 
 
+def test_features_are_left_out(toy_path, root, tmp_path, capsys):
+    target = tmp_path / "x.well"
+    assert main(["convert", str(root), str(target), "--ignore", "action", "--ignore", "next.done"]) == 0
+    assert not {"action", "next.done"} & set(stepwell.open(target).schema)
+    words = ["convert", str(toy_path), str(tmp_path / "y.well"), "--codec", "png", "--ignore", "action"]
+    assert main(words) == 1
+    assert "FormatError: --ignore is of other data sets" in capsys.readouterr().err
+
+
 def test_revisions_are_for_the_hub(toy_path, root, tmp_path, capsys):
     words = ["convert", str(toy_path), str(tmp_path / "x.well"), "--codec", "png", "--revision", "main"]
     assert main(words) == 1

@@ -41,6 +41,8 @@ def _is_store(arguments: argparse.Namespace) -> bool:
 def _convert(arguments: argparse.Namespace) -> Any:
     if arguments.revision is not None:
         raise FormatError("--revision is of sources on the hub; this one is a store. Leave it out.")
+    if arguments.ignore:
+        raise FormatError("--ignore is of other data sets; this one is a store, of which all features come along.")
     if not arguments.source.exists():
         raise StoreNotFoundError(f"no store and no data set at {arguments.source}: there is nothing of this name.")
     with open(arguments.source) as store:
@@ -59,7 +61,9 @@ def _convert(arguments: argparse.Namespace) -> Any:
 def _import(arguments: argparse.Namespace) -> Any:
     if arguments.revision is not None and isinstance(arguments.source, Path) and arguments.source.exists():
         raise FormatError("--revision is of sources on the hub; this one is a directory. Leave it out.")
-    options = {} if arguments.revision is None else {"revision": arguments.revision}
+    options: dict[str, Any] = {} if arguments.revision is None else {"revision": arguments.revision}
+    if arguments.ignore:
+        options["ignore"] = arguments.ignore
 
     def codecs(schema: Schema) -> dict[str, Feature | str]:
         return chosen_features(schema, arguments.codec, arguments.option)

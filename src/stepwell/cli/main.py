@@ -376,6 +376,9 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
     parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
+    parser.add_argument(
+        "--ignore", metavar="NAME", action="append", default=[], help="a feature to leave out; may be repeated"
+    )
     _add_json(parser)
     _add_import(parser)
 

@@ -258,8 +258,10 @@ def test_step_without_a_frame_at_its_time_is_named(tmp_path: Path) -> None:
         StepError, match=r"times\.mp4: step 2 asks for 0\.090000 s, the nearest frame is at 0\.080000 s"
     ):
         VideoFile(path, timestamps=[0.0, 0.04, 0.09])
-    with pytest.raises(StepError, match="step 1 asks for nan"):
+    with pytest.raises(StepError, match=r"step 1 asks for nan.* the nearest frame is"):
         VideoFile(path, timestamps=[0.0, np.nan])
+    with pytest.raises(StepError, match=r"the last frame, behind which the file ends or is cut off, is at 1\.56"):
+        VideoFile(path, timestamps=[0.0, 9.0])
     with pytest.raises(StepError, match="not descending"):
         VideoFile(path, timestamps=[0.04, 0.0])
     with pytest.raises(StepError, match=r"no frame between start=100 and stop=None\. It has frames from 0\.0"):

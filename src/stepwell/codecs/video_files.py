@@ -142,8 +142,10 @@ class VideoFile:
         wrong = np.flatnonzero(~(off <= self._tolerance))
         if wrong.size:
             step = int(wrong[0])
+            is_last = timestamps[step] > self._table.seconds.max()
             raise StepError(
-                f"{self.path}: step {step} asks for {timestamps[step]:.6f} s, the nearest frame is at "
+                f"{self.path}: step {step} asks for {timestamps[step]:.6f} s, the "
+                f"{'last frame, behind which the file ends or is cut off,' if is_last else 'nearest frame'} is at "
                 f"{seconds[nearest[step]]:.6f} s. Allowed: {self._tolerance} s apart; see tolerance."
             )
         return shown[nearest]

@@ -33,12 +33,14 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
 def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``.
 
-    What a killed process left of an earlier try is removed.
+    What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
 
     Raises:
         StoreExistsError: something is at the path already.
     """
     target = Path(path).absolute()
+    if target.is_symlink():
+        target = target.resolve()
     _check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_left(target)

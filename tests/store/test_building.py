@@ -1,5 +1,7 @@
 """A directory appears whole, where its path leads to, or not at all."""
 
+from pathlib import Path
+
 import pytest
 
 from stepwell.errors import StoreExistsError
@@ -7,8 +9,8 @@ from stepwell.store.building import built_directory
 
 
 def build(path):
-    with built_directory(path) as hidden, open(f"{hidden}/file", "w") as file:
-        file.write("whole")
+    with built_directory(path) as hidden:
+        Path(hidden, "file").write_text("whole")
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -80,6 +80,7 @@ def test_the_recorder_tells_what_it_has(tmp_path: Path) -> None:
         add_frames(recorder, 0, 3)
         assert (recorder.num_episodes, recorder.num_frames, recorder.num_unsaved_frames) == (0, 0, 3)
         recorder.save_episode()
+        assert "  1 episode, 3 frames  " in repr(recorder)
         add_frames(recorder, 1, 2)
         recorder.save_episode()
         assert (recorder.num_episodes, recorder.num_frames, recorder.num_unsaved_frames) == (2, 5, 0)

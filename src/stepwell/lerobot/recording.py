@@ -30,6 +30,7 @@ from stepwell.lerobot.staging import Staging
 from stepwell.lerobot.tasks import add_tasks, tasks_of
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store, open
+from stepwell.store.counting import counted
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
 from stepwell.store.sequential_columns import QUEUE_BYTES
@@ -384,8 +385,9 @@ class LeRobotRecorder:
             self._close()
 
     def __repr__(self) -> str:
-        state = "finalized" if self._is_final else f"{self._num_open} frames unsaved"
-        return f"<LeRobotRecorder {self.root}  {self._num_episodes} episodes, {self._num_frames} frames  {state}>"
+        state = "finalized" if self._is_final else f"{counted(self._num_open, 'frame')} unsaved"
+        there = f"{counted(self._num_episodes, 'episode')}, {counted(self._num_frames, 'frame')}"
+        return f"<LeRobotRecorder {self.root}  {there}  {state}>"
 
 
 def _open_recorded(root: str | os.PathLike[str]) -> Store:

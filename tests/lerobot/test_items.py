@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.lerobot.items import EpisodeNumbers, Planes, UnitPlanes, delta_steps, item_format
+from stepwell.lerobot.items import PLANES, EpisodeNumbers, Planes, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta
+from stepwell.transforms.fusing import fuse
 
 from .item_model import SIDE, TOP, converted_store
 
@@ -50,11 +51,20 @@ def test_no_deltas_for_a_key_are_refused() -> None:
         delta_steps({"action": []}, 10, 1e-4)
 
 
+def unit_planes(values: np.ndarray) -> np.ndarray:
+    """Return pictures as items have them, made as a loader makes them: in one pass."""
+    stages = fuse(PLANES["float32"], values.shape[1:], values.dtype)
+    assert len(stages) == 1 or values.dtype != np.uint8
+    for stage in stages:
+        values = stage(values, [DRAWS] * len(stage.transforms))
+    return values
+
+
 @given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 4]))
 @settings(max_examples=20)
 def test_floats_of_bytes_are_exactly_a_255th(steps: int, height: int, channels: int) -> None:
     values = np.arange(2 * steps * height * 90 * channels).astype(np.uint8).reshape(2, steps, height, 90, channels)
-    found = UnitPlanes()(values, DRAWS)
+    found = unit_planes(values)
     wanted = np.moveaxis(values, -1, -3).astype(np.float32) / np.float32(255)
     assert found.flags.c_contiguous
     np.testing.assert_array_equal(found, wanted, strict=True)
@@ -62,12 +72,12 @@ def test_floats_of_bytes_are_exactly_a_255th(steps: int, height: int, channels: 
 
 def test_grey_images_get_an_axis_of_channels() -> None:
     values = np.arange(2 * 12, dtype=np.uint8).reshape(2, 3, 4)
-    assert UnitPlanes()(values, DRAWS).shape == Planes()(values, DRAWS).shape == (2, 1, 3, 4)
+    assert unit_planes(values).shape == Planes()(values, DRAWS).shape == (2, 1, 3, 4)
 
 
 def test_pictures_of_other_dtypes_become_floats_as_they_are() -> None:
     values = np.full((2, 3, 4, 1), 1000, np.uint16)
-    found = UnitPlanes()(values, DRAWS)
+    found = unit_planes(values)
     assert found.dtype == np.float32
     assert found.shape == (2, 1, 3, 4)
     assert (found == 1000).all()

@@ -264,18 +264,24 @@ def crop_tables(  # noqa: PLR0917
     channels = shape[2]
     rows, columns = (out.shape[2], out.shape[3]) if is_planar else (out.shape[1], out.shape[2])
     flat = out.reshape(-1)
-    spare = np.empty(2 * columns * channels, np.uint8)
+    spare, split = np.empty(2 * columns * channels, np.uint8), np.empty(columns * channels, np.uint8)
     border = _fill_address(fill)
-    plane, step = (rows * columns, 1) if is_planar else (1, channels)
     for i in range(out.shape[0]):
         top, left, flip = boxes[i, 0], boxes[i, 1], flips[i]
         for y in range(rows):
             from_y = top + (rows - 1 - y if flip & VERTICAL else y)
             place = _cut_row(addresses[i], shape, from_y, left, flip, border, columns, np.int64(spare.ctypes.data))
-            row = bytes_at(place, columns * channels)
-            for c in range(channels):
-                table = tables[c]
-                start = np.uintp(i * channels * rows * columns + y * columns * step + c * plane)
-                for x in range(np.uintp(columns)):
-                    value = row[x * np.uintp(channels) + np.uintp(c)]
-                    flat[start + x * np.uintp(step)] = table[np.uintp(value)]
+            if is_planar:
+                _split_row(place, channels, columns, np.int64(split.ctypes.data), columns)
+                for c in range(channels):
+                    plane, table = bytes_at(np.int64(split.ctypes.data) + c * columns, columns), tables[c]
+                    start = np.uintp(((i * channels + c) * rows + y) * columns)
+                    for x in range(np.uintp(columns)):
+                        flat[start + x] = table[np.uintp(plane[x])]
+            else:
+                row = bytes_at(place, columns * channels)
+                for c in range(channels):
+                    table, start = tables[c], np.uintp((i * rows + y) * columns * channels + c)
+                    for x in range(np.uintp(columns)):
+                        at = x * np.uintp(channels)
+                        flat[start + at] = table[np.uintp(row[at + np.uintp(c)])]

@@ -37,7 +37,7 @@ __all__ = [
     "Images",
     "ItemFormat",
     "Planes",
-    "UnitPlanes",
+    "UnitFloats",
     "delta_steps",
     "item_format",
 ]
@@ -54,35 +54,28 @@ LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
 
 
 @dataclass(frozen=True)
-class UnitPlanes(Transform):
-    """Make float32 of 0 to 1 of bytes, channels first: exactly ``bytes / 255``, to the last bit.
+class UnitFloats(Transform):
+    """Make float32 of 0 to 1 of bytes: exactly ``bytes / 255``, to the last bit; of other numbers floats as they are.
 
     Example:
-        >>> UnitPlanes().output((2, 96, 96, 3), np.dtype("uint8"))
-        ((2, 3, 96, 96), dtype('float32'))
+        >>> UnitFloats()(np.array([[0, 51, 255]], np.uint8), Draws(np.zeros(1, np.uint64)))
+        array([[0. , 0.2, 1. ]], dtype=float32)
 
     Notes:
-        The fused ``ToFloat() + ToCHW()`` multiplies by 1/255, which is faster and differs in the last bit.
+        `ToFloat` multiplies by 1/255, which differs in the last bit.
     """
 
+    is_pointwise = True
+    is_exact = True
+
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape with the channels first, float32; see `Transform.output`."""
-        return ToCHW().output(shape, dtype)[0], np.dtype(np.float32)
+        """Return the shape as it is, float32; see `Transform.output`."""
+        return shape, np.dtype(np.float32)
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
-        """Return the images as floats; see `Transform.__call__`."""
-        if values.dtype != np.uint8:
-            return ToCHW()(values, draws).astype(np.float32)
-        from stepwell.kernels.images_crops import crop_tables, image_addresses
-
-        layout = ImageLayout.of(values.shape[1:])
-        images = layout.images(np.ascontiguousarray(values))
-        sides, number = (layout.height, layout.width), len(images)
-        out = np.empty((number, layout.channels, *sides), np.float32)
-        tables = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (layout.channels, 1))
-        whole = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
-        crop_tables(image_addresses(images), (*sides, layout.channels), *whole, tables, True, out)
-        return out.reshape(len(values), *layout.window, layout.channels, *sides)
+        """Return the values as floats; see `Transform.__call__`."""
+        floats = values.astype(np.float32)
+        return np.divide(floats, np.float32(255), out=floats) if values.dtype == np.uint8 else floats
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,11 @@ class Planes(Transform):
         return np.moveaxis(values, -1, -3) if has_channels else values[..., None, :, :]
 
 
-PLANES: dict[Images, Transform] = {"float32": UnitPlanes(), "uint8": ToCHW(), "uint8_view": Planes()}
+PLANES: dict[Images, tuple[Transform, ...]] = {
+    "float32": (UnitFloats(), ToCHW()),
+    "uint8": (ToCHW(),),
+    "uint8_view": (Planes(),),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +265,7 @@ def _transforms(
     if info["dtype"] in ("image", "video"):
         # LeRobot takes away the axis of time where a video gives one frame, and where pictures do it leaves it
         squeezed: Transforms = (Squeeze(0),) if info["dtype"] == "video" and offsets and len(offsets) == 1 else ()
-        return (*squeezed, PLANES[images])
+        return (*squeezed, *PLANES[images])
     if feature is None or feature.is_ragged:
         return ()
     wanted = LEROBOT_DTYPES.get(feature.np_dtype.kind, feature.dtype)

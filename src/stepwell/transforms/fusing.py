@@ -78,7 +78,8 @@ def fuse(transforms: Sequence[Callable[..., Any]], shape: Shape, dtype: np.dtype
         dtype: of its values.
 
     Returns:
-        Stages that together do what the transforms do one by one with the same draws: bytes equal, floats within 1e-6.
+        Stages that together do what the transforms do one by one with the same draws: bytes equal, floats within 1e-6,
+        or equal where a transform `is_exact`.
     """
     stages: list[Stage] = []
     place = 0
@@ -129,7 +130,8 @@ def _pass_of(transforms: list[Transform], tables: npt.NDArray[Any], shape: Shape
     flips = tuple(place for place, transform in enumerate(transforms) if isinstance(transform, RandomFlip))
     is_planar = any(isinstance(transform, ToCHW) for transform in transforms)
     stays = tables.dtype == np.uint8 and bool((tables == np.arange(256)).all())
-    return ImagePass(cuts[0] if cuts else -1, flips, None if stays else tables, _lines(tables), is_planar, shape)
+    lines = None if any(transform.is_exact for transform in transforms) else _lines(tables)
+    return ImagePass(cuts[0] if cuts else -1, flips, None if stays else tables, lines, is_planar, shape)
 
 
 def _num_cuts(transforms: list[Transform]) -> int:

@@ -26,6 +26,7 @@ class Transform(ABC):
         key: transforms of the same key draw the same numbers, in whatever fields they stand; None: each its own.
         is_pointwise: whether every value that comes out follows from the value at its place and from its channel (the
             last axis) alone: no draws, the shape unchanged. A chain then does it in the same pass as a crop.
+        is_exact: of one that is pointwise: whether such a pass must make its floats to the last bit.
 
     Example:
         >>> class Gain(Transform):  # plain numpy; a loop over `values` may as well be a function of numba
@@ -43,6 +44,7 @@ class Transform(ABC):
 
     key: str | None = None
     is_pointwise: bool = False
+    is_exact: bool = False
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
         """Return what shape and dtype a window has afterwards; the same, unless overridden.

@@ -23,3 +23,12 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPWELL_CACHE", str(tmp_path_factory.getbasetemp() / "stepwell-cache"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_priority() -> Iterator[None]:
+    """Fail a test that leaves its thread a real-time one, as SVT-AV1 does: what comes later would starve others."""
+    yield
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        pytest.fail("left its thread at a real-time priority: open SVT-AV1 within ordinary_threads()")

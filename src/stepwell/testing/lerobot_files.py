@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.video_encoding import ordinary_threads
+
 __all__ = ["arrow_schema", "encode_png", "flat", "lists", "statistics", "write_lines", "write_tasks", "write_video"]
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 ENCODERS = {
     "h264": ("libx264", {"g": "2", "crf": "20", "bf": "0"}),
-    "av1": ("libsvtav1", {"g": "2", "crf": "30", "preset": "11"}),
+    "av1": ("libsvtav1", {"g": "2", "crf": "30", "preset": "11", "svtav1-params": "pred-struct=1:lp=1:scd=0"}),
 }
 
 
@@ -86,11 +88,14 @@ def write_video(
         stream.height, stream.width = size
         stream.pix_fmt = "yuv420p"
         # the header is written before the first packet, from the stream's own encoder
-        container.start_encoding()
+        with ordinary_threads():
+            container.start_encoding()
         for pictures in parts:
             context = av.CodecContext.create(codec, "w")
             context.height, context.width, context.pix_fmt = *size, "yuv420p"
             context.time_base, context.framerate, context.options = 1 / rate, rate, options
+            with ordinary_threads():
+                context.open()
             for packet in _packets(context, pictures):
                 packet.pts, packet.dts = packet.pts + done, packet.dts + done
                 packet.time_base, packet.stream = 1 / rate, stream

@@ -21,7 +21,8 @@ LAYERS = (
     ("replay",),
     ("recorders",),
     ("formats",),
-    ("lerobot",),
+    ("lerobot", "beton", "webdataset", "tfds", "readers"),
+    ("ffcv",),
     ("cli",),
 )
 FLOOR = {part: floor for floor, row in enumerate(LAYERS) for part in row}

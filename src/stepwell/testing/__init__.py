@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.damage import DamageReport, check_damage, damaged_copies
     from stepwell.testing.hub import HubServer
     from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
     from stepwell.testing.run_conformance import SequentialCodecConformance
@@ -21,6 +22,7 @@ __all__ = [
     "TINY_FEATURES",
     "TINY_TASKS",
     "CodecConformance",
+    "DamageReport",
     "DelayedCodec",
     "EpisodeData",
     "FailingCodec",
@@ -28,7 +30,9 @@ __all__ = [
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
+    "check_damage",
     "counted_value",
+    "damaged_copies",
     "episodes",
     "features",
     "random_array",
@@ -46,6 +50,7 @@ _MODULES = {
     "TINY_FEATURES": "stores",
     "TINY_TASKS": "lerobot",
     "CodecConformance": "conformance",
+    "DamageReport": "damage",
     "DelayedCodec": "codecs",
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
@@ -53,7 +58,9 @@ _MODULES = {
     "RunningCodec": "codecs",
     "SequentialCodecConformance": "run_conformance",
     "SlowRunningCodec": "codecs",
+    "check_damage": "damage",
     "counted_value": "stores",
+    "damaged_copies": "damage",
     "episodes": "strategies",
     "features": "strategies",
     "random_array": "arrays",

@@ -1,4 +1,4 @@
-"""Damaged copies of a file, and what reading them may do: the right data or a clear error, in bounded memory and time."""
+"""Damaged copies of a file, and what reading them may do: the right data or a clear error, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""FFCV's ``.beton`` files: read in place or taken into a store."""

@@ -6,8 +6,8 @@ import pytest
 import stepwell
 from stepwell import Array, Text
 from stepwell.errors import StepError
+from stepwell.formats.source_episodes import episodes_of
 from stepwell.lerobot.schema_mapping import index_names
-from stepwell.lerobot.source_episodes import episodes_of
 from stepwell.lerobot.task_lists import StepTasks, TaskList
 
 

@@ -12,8 +12,8 @@ from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import DecodeError, SchemaError
+from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.schema_mapping import Column, stored_feature
-from stepwell.lerobot.source_episodes import SourceEpisode
 from stepwell.lerobot.video_writing import EpisodePackets, packets_of
 from stepwell.schema import Feature, Image, Video
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.camera_rows import image_files, video_packets
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.schema_mapping import INDEX_INFOS, Column
-from stepwell.lerobot.source_episodes import SourceEpisode
 from stepwell.lerobot.statistics import (
     Statistics,
     StatisticsSum,

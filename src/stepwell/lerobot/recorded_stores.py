@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import SchemaError
+from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, VIDEO_PATHS, DatasetInfo
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.schema import Array, Feature, Image, Schema, Video
 from stepwell.store import EncodedRows, Store, Writer, create

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
+from stepwell.formats.source_episodes import schema_of
 from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.extending import check_complete, fitted_columns
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import finish_append
 from stepwell.lerobot.schema_mapping import Cameras, map_schema
-from stepwell.lerobot.source_episodes import schema_of
 from stepwell.lerobot.tables import read_columns
 from stepwell.lerobot.writing import write_dataset
 from stepwell.store import Store, open

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError
+from stepwell.formats.source_episodes import episodes_of, schema_of
 from stepwell.lerobot.info import FeatureInfo
-from stepwell.lerobot.source_episodes import episodes_of, schema_of
 from stepwell.schema import Array, Feature
 from stepwell.store.column_statistics import column_statistics, has_statistics, stream_statistics
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import SchemaError, StepError
+from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.schema_mapping import TASK
-from stepwell.lerobot.source_episodes import SourceEpisode
 
 __all__ = ["StepTasks", "TaskList"]
 

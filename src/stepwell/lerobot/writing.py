@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
+from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
 from stepwell.lerobot.camera_rows import encoding_of
 from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.dataset_files import DatasetFiles, ManyEpisodeFiles, OneEpisodeFiles
@@ -42,7 +43,6 @@ from stepwell.lerobot.info_writing import appended_info, new_info
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import new_dataset, staged_append
 from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
-from stepwell.lerobot.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
 from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, image_stride
 from stepwell.lerobot.task_lists import StepTasks, TaskList
 from stepwell.progress import make_bar

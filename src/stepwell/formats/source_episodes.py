@@ -31,8 +31,10 @@ class SourceEpisode:
         segment: that holds its rows.
         index: of the episode in its store.
         start: its first row in the segment.
-        length: steps; a final row is not read.
+        length: steps.
         metadata: its free metadata.
+        terminated: the environment reached a terminal state.
+        has_final: whether another row follows, of the features with ``final``.
 
     Notes:
         An immutable value over files: any number of threads may read.
@@ -44,9 +46,11 @@ class SourceEpisode:
     start: int
     length: int
     metadata: Mapping[str, Any]
+    terminated: bool = False
+    has_final: bool = False
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> Any:
-        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all.
+        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all, no final row.
 
         Raises:
             DecodeError: a row that its codec refuses; names the store, the episode and the steps.
@@ -61,10 +65,11 @@ class SourceEpisode:
 
         return name_rows
 
-    def blobs(self, name: str) -> list[npt.NDArray[np.uint8]]:
-        """Return the encoded rows of a feature, views of the file's map."""
+    def blobs(self, name: str, stop: int | None = None) -> list[npt.NDArray[np.uint8]]:
+        """Return the encoded rows of a feature before step ``stop``, views of the file's map; default no final row."""
         offsets, blobs = self.segment.offsets_map(name), self.segment.blob_map(name)
-        cuts = offsets[self.start : self.start + self.length + 1].astype(np.int64)
+        rows = self.length if stop is None else stop
+        cuts = offsets[self.start : self.start + rows + 1].astype(np.int64)
         return [blobs[begin:end] for begin, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)]
 
     def images(
@@ -108,8 +113,8 @@ def schema_of(source: View | Store) -> Schema:
     for store, schema in zip(stores, schemas, strict=True):
         if schema != first:
             raise SchemaError(
-                f"{store.path} has other features than {stores[0].path}. Write them one after the other, the second "
-                "with append=True."
+                f"{store.path} has other features than {stores[0].path}. Write them one after the other; a LeRobot "
+                "dataset takes the second with append=True."
             )
     return first
 
@@ -135,4 +140,6 @@ def episodes_of(source: View | Store) -> Iterator[SourceEpisode]:
                     int(table.start[index]),
                     int(table.length[index]),
                     table.metadata(index),
+                    terminated=bool(table.terminated[index]),
+                    has_final=bool(table.rows[index] > table.length[index]),
                 )

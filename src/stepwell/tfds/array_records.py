@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
@@ -43,7 +45,7 @@ class ArrayRecordFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         module = import_array_record()
-        if not os.path.isfile(self.path):
+        if not Path(self.path).is_file():
             raise DatasetNotFoundError(f"{self.path}: there is no such file.")
         self._reader: Any = module.ArrayRecordReader(self.path, options=OPTIONS)
         if not self._reader.ok():
@@ -73,10 +75,9 @@ class ArrayRecordFile:
 
     def close(self) -> None:
         """Close the file; it may be called again."""
-        try:
+        # what was wrong with the file was said when it was read
+        with suppress(RuntimeError):
             self._reader.close()
-        except RuntimeError:
-            pass  # what was wrong with the file was said when it was read
 
     def __enter__(self) -> ArrayRecordFile:
         return self

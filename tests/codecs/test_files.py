@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.codecs.codec import register_codec
-from stepwell.codecs.files import FileCodec, file_template, make_references, parse_references
+from stepwell.codecs.files import NumberedFileCodec, file_template, make_references, parse_references
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
 from stepwell.schema import Array, Feature
 
@@ -30,7 +30,7 @@ class Bytes:
 
 
 @register_codec
-class NumberedCodec(FileCodec):
+class NumberedCodec(NumberedFileCodec):
     """A row is two numbers: that of its file and its place there; no file is ever read."""
 
     name = "numbered-for-tests"

@@ -16,9 +16,9 @@ import pytest
 
 import stepwell
 from stepwell import Loader
+from stepwell.codecs.mapping import map_file
 from stepwell.order import pooled
 from stepwell.store import direct_reading
-from stepwell.store.mapping import map_file
 
 PAGE_BYTES = 4096
 ROW_BYTES = 12_000

@@ -34,6 +34,7 @@ _BUILT_IN = {
     "lz4": "lz4",
     "video-file": "video_in_files",
     "parquet-image": "parquet_images",
+    "file-span": "file_spans",
 }
 
 
@@ -98,6 +99,19 @@ class Codec(ABC):
         if row.shape != out.shape:
             raise DecodeError(f"a row of shape {row.shape}, where the feature has {out.shape}.")
         out[...] = row
+
+    def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
+        """Return height and width of an image; None where its size varies and only decoding tells it.
+
+        To be overridden where the head of a row tells it.
+
+        Raises:
+            DecodeError: the bytes are not a row of this codec, as far as this looks at them.
+        """
+        if self.feature.is_ragged:
+            return None
+        height, width = self.feature.fixed_shape[:2]
+        return height, width
 
     def decode_crop(
         self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]

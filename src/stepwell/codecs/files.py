@@ -4,18 +4,19 @@
 
     NAME.bin   | chunk file at | chunk file at | ...       a reference a row, NAME.npy has its offsets as ever
                      |
-    "set/videos/top/chunk-{chunk:03d}/file-{file:03d}.mp4"     the option `files`
+    "set/videos/top/chunk-{chunk:03d}/file-{file:03d}.mp4"     the option `files` of a `NumberedFileCodec`
                      |
     file-003.mp4   ... the picture shown at `at` seconds       file-003.parquet   ... row number `at`
 
-Such a column is read-only: it can be copied, and embedded in a store that needs no other files.
+Such a column is read-only: it can be copied, and embedded in a store that needs no other files. Rows that are plain
+bytes of a file have references of their own kind: `stepwell.codecs.file_spans`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,15 @@ from stepwell.codecs.codec import Codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["REFERENCE_DTYPE", "EmbeddedRows", "FileCodec", "file_template", "make_references", "parse_references"]
+__all__ = [
+    "REFERENCE_DTYPE",
+    "EmbeddedRows",
+    "FileCodec",
+    "NumberedFileCodec",
+    "file_template",
+    "make_references",
+    "parse_references",
+]
 
 REFERENCE_DTYPE = np.dtype([("chunk", "<i4"), ("file", "<i4"), ("at", "<f8")])
 """A reference: numbers of the file's directory and of the file; seconds in a video file, or a row of a table."""
@@ -44,27 +53,17 @@ class EmbeddedRows(Protocol):
 class FileCodec(Codec):
     """A codec whose rows are references into files that are not the store's.
 
-    To add one: subclass, implement `decode`, `embedded` and `embed`. Option ``files``: the files' path as a template
-    of ``chunk`` and ``file``, absolute; see `file_template`.
+    To add one: subclass, implement `decode`, `embedded` and `embed`. References are of 16 bytes.
 
-    Args:
-        feature: the feature.
-
-    Raises:
-        SchemaError: no option ``files``, or one that is no such template.
+    Attributes:
+        reference_maker: what makes references, said by errors.
 
     Notes:
         As for `Codec`. The files are looked at when a row is decoded, not before: a store can be opened without them.
         A file that was replaced is noticed by codecs that are made afterwards, which opening a store does.
     """
 
-    def __init__(self, feature: Feature) -> None:
-        super().__init__(feature)
-        self._files = _checked_template(feature)
-
-    def path_of(self, chunk: int, file: int) -> str:
-        """Return the path of a file."""
-        return self._files.format(chunk=chunk, file=file)
+    reference_maker: ClassVar[str] = "stepwell.codecs.files.make_references"
 
     def encode(self, value: Any) -> NoReturn:
         """Refuse: nothing can be added to files that are not the store's.
@@ -74,7 +73,7 @@ class FileCodec(Codec):
         """
         raise EncodeError(
             f"codec {self.feature.codec!r} holds references into other files and cannot store new rows. Give "
-            f"references, see stepwell.codecs.files.make_references; or make the feature {self.embedded()!r}."
+            f"references, see {self.reference_maker}; or make the feature {self.embedded()!r}."
         )
 
     @abstractmethod
@@ -91,6 +90,26 @@ class FileCodec(Codec):
         Raises:
             DecodeError: a file that is missing or damaged.
         """
+
+
+class NumberedFileCodec(FileCodec):
+    """A codec of references into files that are told by the numbers of their directory and their own.
+
+    Args:
+        feature: the feature. Option ``files``: the files' path as a template of ``chunk`` and ``file``, absolute; see
+            `file_template`.
+
+    Raises:
+        SchemaError: no option ``files``, or one that is no such template.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._files = _checked_template(feature)
+
+    def path_of(self, chunk: int, file: int) -> str:
+        """Return the path of a file."""
+        return self._files.format(chunk=chunk, file=file)
 
 
 def file_template(directory: str, names: str) -> str:

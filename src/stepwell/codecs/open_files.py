@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs.shared_cache import SharedCache
 
@@ -50,6 +52,16 @@ class OpenFile:
             data += more
         return data
 
+    def read_into(self, place: int, out: npt.NDArray[np.uint8]) -> int:
+        """Read bytes from a place on into memory, uint8 [n], contiguous; return how many: fewer where the file ends."""
+        count = os.preadv(self._descriptor, [out.data], place)
+        while 0 < count < out.size:
+            more = os.preadv(self._descriptor, [out[count:].data], place + count)
+            if not more:
+                break
+            count += more
+        return count
+
     def __del__(self) -> None:
         if self._descriptor >= 0:
             with suppress(OSError):
@@ -78,7 +90,7 @@ def open_file(path: str, state: FileState | None = None) -> OpenFile:
 
 def state_of(path: str) -> FileState:
     """Return the state of the file that is at a path now."""
-    return _state(Path(path).stat())
+    return _state(os.stat(path))  # noqa: PTH116  asked for with every read
 
 
 def _state(status: os.stat_result) -> FileState:

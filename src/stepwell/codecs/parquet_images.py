@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, make_codec, register_codec
-from stepwell.codecs.files import EmbeddedRows, FileCodec
+from stepwell.codecs.files import EmbeddedRows, NumberedFileCodec
 from stepwell.codecs.options import choice_option
 from stepwell.codecs.parquet_row_groups import RowGroups, Stamp, stamp_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
@@ -38,12 +38,12 @@ def picture_format(head: bytes) -> str | None:
 
 
 @register_codec
-class ParquetImageCodec(FileCodec):
+class ParquetImageCodec(NumberedFileCodec):
     """References into parquet files: chunk, file, and the row there, of a column of picture files.
 
     Args:
-        feature: an image. Options: ``files``, the files' path, see `FileCodec`; ``column``, binary or a struct with
-            ``bytes``; ``format``, "png" (default) or "jpeg", as which `embedded` has them: what the first one is.
+        feature: an image. Options: ``files``, the files' path, see `NumberedFileCodec`; ``column``, binary or a struct
+            with ``bytes``; ``format``, "png" (default) or "jpeg", as which `embedded` has them: what the first one is.
 
     Raises:
         SchemaError: an option that is missing or wrong.

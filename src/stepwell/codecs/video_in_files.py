@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
-from stepwell.codecs.files import FileCodec, parse_references
+from stepwell.codecs.files import NumberedFileCodec, parse_references
 from stepwell.codecs.known_videos import LOST, KnownVideo, forget_changed, known_video, look_closer
 from stepwell.codecs.video_decoding import decode_pictures
 from stepwell.codecs.video_files import VideoFile
@@ -36,7 +36,7 @@ _NUMBERS = itertools.count(1)
 
 
 @register_codec
-class VideoFileCodec(FileCodec, SequentialCodec):
+class VideoFileCodec(NumberedFileCodec, SequentialCodec):
     """References into mp4 files: a row shows the frame nearest to a time.
 
     ::
@@ -47,8 +47,8 @@ class VideoFileCodec(FileCodec, SequentialCodec):
 
     Args:
         feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey). Options: ``files``, the
-            files' path, see `FileCodec`; ``tolerance`` in seconds, default 1e-4: a row whose time is farther from every
-            frame is refused.
+            files' path, see `NumberedFileCodec`; ``tolerance`` in seconds, default 1e-4: a row whose time is farther
+            from every frame is refused.
 
     Raises:
         SchemaError: another dtype or shape, or an option that is not allowed.

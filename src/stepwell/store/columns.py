@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import DiskFullError
 from stepwell.schema import Feature
 from stepwell.store.first_rows import check_first_row
-from stepwell.store.mapping import map_descriptor
 from stepwell.store.npy import header_bytes, header_size
 
 __all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]

@@ -25,8 +25,8 @@ import os
 import struct
 import time
 
+from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
-from stepwell.store.mapping import map_descriptor
 
 __all__ = ["Progress"]
 

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, SequentialCodec, make_codec
+from stepwell.codecs.mapping import map_file
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import open_json
-from stepwell.store.mapping import map_file
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.progress import Progress
 from stepwell.store.runs import RunReader

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
-from stepwell.store.mapping import map_descriptor
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
 

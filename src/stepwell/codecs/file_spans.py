@@ -1,0 +1,320 @@
+r"""Rows that are spans of other files: so many bytes from a place on, as they lie in a tar, a .beton, a TFRecord file.
+
+::
+
+    NAME.bin    | file size offset | file size offset | ...     16 bytes a row, `SPAN_DTYPE`
+                     |
+    options     root = "/data/set", files = "train-00.tar\ntrain-01.tar", format = "jpeg"
+                     |
+    train-01.tar    ...|......the bytes of a JPEG file.......|...
+
+What the bytes are says ``format``: the codec whose rows they are, "raw" for plain ones. A `Reader` gives such a column
+as `FileSpans`: it is copied into a store, or left where it is where the store's feature is a `span_feature`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import Codec, SequentialCodec, make_codec, register_codec
+from stepwell.codecs.files import FileCodec
+from stepwell.codecs.payload import bytes_of
+from stepwell.codecs.span_files import SpanFiles, common_root, number_of, paths_of
+from stepwell.errors import DecodeError, SchemaError, StepError
+from stepwell.schema import Feature
+
+__all__ = ["SPAN_DTYPE", "FileSpanCodec", "FileSpans", "make_spans", "span_feature"]
+
+SPAN_DTYPE = np.dtype([("file", "<u4"), ("size", "<u4"), ("offset", "<u8")])
+"""A span: number of the file, bytes, and the place of the first one."""
+
+SPAN = struct.Struct("<IIQ")
+NAME = "file-span"
+OWN_OPTIONS = ("root", "files", "format")
+MAX_ROW_BYTES = 2**32 - 1
+MAX_OFFSET = 2**63 - 1 - MAX_ROW_BYTES
+
+Int64s = npt.NDArray[np.int64]
+Blob = npt.NDArray[np.uint8]
+
+
+def span_feature(feature: Feature, paths: Sequence[str]) -> Feature:
+    """Return the feature whose rows are those of another one, left in these files.
+
+    Args:
+        feature: what the bytes are, as a store would hold them: ``Image(..., codec="jpeg")``, ``Array((16, 10))``,
+            ``Text()``.
+        paths: of all files that rows may lie in, or addresses; a span's ``file`` counts in them.
+
+    Raises:
+        SchemaError: rows of this codec cannot lie in other files, or a path has a line break.
+
+    Example:
+        >>> from stepwell.schema import Image
+        >>> print(span_feature(Image((96, 96, 3), codec="jpeg"), ["/data/a.tar", "/data/b.tar"]))
+        file-span 96x96x3 uint8
+    """
+    root, files = common_root(paths)
+    options = {**dict(feature.options), "root": root, "files": files, "format": feature.codec}
+    made = replace(feature, codec=NAME, options=tuple(sorted(options.items())), codec_module=None)
+    _inner(made)
+    return made
+
+
+def make_spans(file: npt.ArrayLike, offsets: npt.ArrayLike, sizes: npt.ArrayLike) -> Blob:
+    """Return references as rows of a store.
+
+    Args:
+        file: int [n], number of each row's file; or one for all.
+        offsets: int [n], place of each row's first byte.
+        sizes: int [n], bytes of each row; or one for all.
+
+    Returns:
+        uint8 [n, 16].
+
+    Raises:
+        StepError: a number below 0, or a row of 4 GiB or more.
+
+    Example:
+        >>> make_spans(1, [0, 640], 640).view(SPAN_DTYPE)[:, 0].tolist()
+        [(1, 640, 0), (1, 640, 640)]
+    """
+    parts = np.broadcast_arrays(np.atleast_1d(np.asarray(offsets)), file, sizes)
+    spans = np.empty(parts[0].shape, SPAN_DTYPE)
+    for name, part, most in zip(
+        ("offset", "file", "size"), parts, (MAX_OFFSET, MAX_ROW_BYTES, MAX_ROW_BYTES), strict=True
+    ):
+        if part.size and not 0 <= int(part.min()) <= int(part.max()) <= most:
+            raise StepError(f"spans with {name} {part.min()} to {part.max()}. Allowed: 0 to {most}.")
+        spans[name] = part
+    return spans.view(np.uint8).reshape(-1, SPAN.size)
+
+
+@register_codec
+class FileSpanCodec(FileCodec):
+    """References to spans of files, whose bytes are rows of another codec.
+
+    Args:
+        feature: of any kind that the other codec stores. Options: ``files``, names, one a line, relative to ``root``
+            (a directory or an address; "" where they are whole); ``format``, the codec of the bytes; and the options
+            of that codec. `span_feature` makes such a feature.
+
+    Raises:
+        SchemaError: an option that is missing or wrong, or a codec whose rows need others.
+        MissingDependencyError: the library of the other codec is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from stepwell.schema import Array
+        >>> path = f"{tempfile.mkdtemp()}/numbers.bin"
+        >>> np.arange(6, dtype="<f4").tofile(path)
+        >>> codec = make_codec(span_feature(Array(2), [path]))
+        >>> codec.decode(make_spans(0, 8, 8)[0])
+        array([2., 3.], dtype=float32)
+
+    Notes:
+        As for `FileCodec`; files are compared with what they were when they were touched first, see
+        `stepwell.codecs.span_files.SpanFiles`. Plain rows are read into the batch, others into memory of the thread
+        and decoded from there.
+    """
+
+    name: ClassVar[str] = NAME
+    reference_maker: ClassVar[str] = "stepwell.codecs.file_spans.make_spans"
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._inner = _inner(feature)
+        self._is_plain = self._inner.feature.is_raw
+        self._row_bytes = feature.row_bytes if self._is_plain else -1
+        self._files = SpanFiles(paths_of(feature.option("root", ""), feature.option("files", "")))
+
+    def decode(self, blob: Blob) -> Any:
+        """Return the row; see `Codec.decode`."""
+        return self._made(blob, self._inner.decode)
+
+    def decode_into(self, blob: Blob, out: npt.NDArray[Any]) -> None:
+        """Read or decode the row into `out`; see `Codec.decode_into`."""
+        if not self._is_plain:
+            self._made(blob, lambda data: self._inner.decode_into(data, out))
+            return
+        file, size, offset = _span_of(blob)
+        if size != self._row_bytes:
+            raise DecodeError(
+                f"{self._files.path(file)}, byte {offset}: a row of {size} bytes, where the feature's shape has "
+                f"{self._row_bytes}."
+            )
+        self._files.read_into(file, offset, bytes_of(out))
+
+    def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[Any]:
+        """Return the pixels of a part; see `Codec.decode_crop`."""
+        found: npt.NDArray[Any] = self._made(blob, lambda data: self._inner.decode_crop(data, box, size))
+        return found
+
+    def embedded(self) -> Feature:
+        """Return the feature that holds the same bytes; see `FileCodec.embedded`."""
+        return self._inner.feature
+
+    def embed(self, blobs: Sequence[Blob]) -> FileSpans:
+        """Return the bytes of an episode's rows; see `FileCodec.embed`."""
+        spans = np.array([_span_of(blob) for blob in blobs], np.int64).reshape(-1, 3)
+        return FileSpans(self._inner.feature, self._files.paths, spans[:, 0], spans[:, 2], spans[:, 1])
+
+    def _made(self, blob: Blob, make: Callable[[Blob], Any]) -> Any:
+        """Return what is made of the bytes of a row; errors say where they lie."""
+        file, size, offset = _span_of(blob)
+        data = self._files.read(file, offset, size)
+        try:
+            return make(data)
+        except DecodeError as error:
+            raise DecodeError(f"{self._files.path(file)}, byte {offset}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class FileSpans:
+    """The rows of an episode that lie in files: as a reader gives them.
+
+    A store copies their bytes, or refers to them, as its feature says.
+
+    Args:
+        feature: what the bytes are, as a store would hold them: ``Image(..., codec="jpeg")``, ``Array((16, 10))``,
+            ``Text()``.
+        paths: of files, or addresses; may name more than these rows lie in.
+        file: number of the file in ``paths``; int64 [n], or one for all.
+        offsets: int64 [n], place of each row's first byte.
+        sizes: int64 [n], bytes of each row.
+
+    Raises:
+        StepError: numbers that no file has, or other numbers of offsets than of sizes.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from stepwell.schema import Text
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "words.txt")
+        >>> count = path.write_text("left right")
+        >>> list(FileSpans(Text(), [str(path)], 0, [0, 5], [4, 5]).rows(Text()))
+        [b'left', b'right']
+
+    Notes:
+        An immutable value; files are read when rows are asked for, by any thread.
+    """
+
+    feature: Feature
+    paths: Sequence[str]
+    file: npt.ArrayLike
+    offsets: npt.ArrayLike
+    sizes: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        offsets, sizes = np.asarray(self.offsets, np.int64).reshape(-1), np.asarray(self.sizes, np.int64).reshape(-1)
+        if len(offsets) != len(sizes) or np.size(self.file) not in (1, len(sizes)):
+            raise StepError(
+                f"{len(offsets)} offsets, {len(sizes)} sizes and {np.size(self.file)} files. Give one each a row."
+            )
+        file = np.broadcast_to(np.asarray(self.file, np.int64).reshape(-1), sizes.shape)
+        if len(file) and not 0 <= int(file.min()) <= int(file.max()) < len(self.paths):
+            raise StepError(f"spans in files {file.min()} to {file.max()}, of {len(self.paths)} paths.")
+        for name, values in (("file", file), ("offsets", offsets), ("sizes", sizes)):
+            object.__setattr__(self, name, values)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+        return np.size(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, in their files."""
+        return int(np.sum(self.sizes))
+
+    def references(self) -> Blob:
+        """Return references, uint8 [n, 16], for a `span_feature` of the same paths."""
+        return make_spans(self.file, self.offsets, self.sizes)
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Yield the rows as a feature has them: their bytes, or references where it is a `span_feature`.
+
+        Raises:
+            SchemaError: neither of them, or a span feature of other files.
+            DecodeError: a file that is gone, or ends before a row does.
+        """
+        is_left = feature.codec == NAME
+        own = replace(feature, codec=feature.option("format", ""), options=()) if is_left else feature
+        if (own.codec, own.shape, own.dtype) != (self.feature.codec, self.feature.shape, self.feature.dtype):
+            raise SchemaError(f"the rows are {self.feature!r}, not {own!r}. Make the feature like them.")
+        if is_left:
+            return map(bytes, self._referred(feature))
+        files, spans = SpanFiles(self.paths), zip(*self._numbers(), strict=True)
+        return (files.read(file, offset, size).tobytes() for file, offset, size in spans)
+
+    def array(self) -> npt.NDArray[Any]:
+        """Return plain rows: [n, *shape] of a raw feature's dtype.
+
+        Raises:
+            SchemaError: the feature is not raw, or of varying shape.
+            DecodeError: a file that is gone, or ends before a row does, or a row of another size.
+        """
+        if not self.feature.is_raw:
+            raise SchemaError(f"{self.feature!r} is no plain array: its rows have to be decoded one by one.")
+        out = np.empty((self.num_rows, *self.feature.fixed_shape), self.feature.np_dtype)
+        files, row_bytes, memory = SpanFiles(self.paths), self.feature.row_bytes, bytes_of(out)
+        for start, stop in self._runs():
+            file, offset, size = (int(np.atleast_1d(part)[start]) for part in (self.file, self.offsets, self.sizes))
+            if size != row_bytes:
+                raise DecodeError(
+                    f"{files.path(file)}, byte {offset}: a row of {size} bytes, where {self.feature} has {row_bytes}."
+                )
+            files.read_into(file, offset, memory[start * row_bytes : stop * row_bytes])
+        return out
+
+    def _numbers(self) -> list[list[int]]:
+        return [np.asarray(part).tolist() for part in (self.file, self.offsets, self.sizes)]
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return ranges of rows that follow each other in one file, and are of one size."""
+        file, offsets, sizes = (np.asarray(part) for part in (self.file, self.offsets, self.sizes))
+        is_next = (np.diff(file) == 0) & (np.diff(sizes) == 0) & (np.diff(offsets) == sizes[:-1])
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(sizes)]
+        return [(start, stop) for start, stop in pairwise(edges) if stop > start]
+
+    def _referred(self, feature: Feature) -> Blob:
+        """Return references to the files of a span feature, which may be numbered otherwise."""
+        root, files = feature.option("root", ""), feature.option("files", "")
+        used, places = np.unique(np.asarray(self.file), return_inverse=True)
+        theirs = np.array([number_of(self.paths[number], root, files) for number in used.tolist()], np.int64)
+        return make_spans(theirs[places] if len(used) else 0, self.offsets, self.sizes)
+
+    def __repr__(self) -> str:
+        return f"<FileSpans {self.num_rows:,} rows of {self.feature}, {self.nbytes:,} bytes>"
+
+
+def _inner(feature: Feature) -> Codec:
+    """Return the codec of the bytes that spans refer to."""
+    options = dict(feature.options)
+    root, files, inner = (options.pop(name, None) for name in OWN_OPTIONS)
+    if not isinstance(root, str) or not isinstance(files, str) or not files or not isinstance(inner, str):
+        raise SchemaError(
+            f"options root={root!r}, files={str(files)[:40]!r}, format={inner!r} of codec {NAME!r}. Allowed: texts, "
+            "and at least one file; see stepwell.codecs.file_spans.span_feature."
+        )
+    codec = make_codec(replace(feature, codec=inner, options=tuple(sorted(options.items()))))
+    if isinstance(codec, FileCodec | SequentialCodec):
+        raise SchemaError(
+            f"rows of codec {inner!r} cannot lie in other files: they refer to others. Allowed: codecs of rows that "
+            "stand alone, such as raw, jpeg, png, zstd."
+        )
+    return codec
+
+
+def _span_of(blob: Blob) -> tuple[int, int, int]:
+    """Return file, size and offset of a reference."""
+    try:
+        return SPAN.unpack(blob.data)
+    except struct.error as error:
+        raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {SPAN.size}.") from error

@@ -1,0 +1,263 @@
+r"""The files that spans lie in: their paths, bytes read at places, and maps of whole files.
+
+::
+
+    option root   "/data/set"            ──> "/data/set/shard-00000.tar", ...      or addresses, fetched when needed
+    option files  "shard-00000.tar\n..."        │
+                                                ├── read, read_into    pread: rows of any size, decoded afterwards
+                                                └── maps_of            addresses: plain rows, copied by a kernel
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.mapping import map_descriptor
+from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
+from stepwell.codecs.shared_cache import SharedCache
+from stepwell.errors import DecodeError, SchemaError
+
+__all__ = ["SpanFiles", "common_root", "number_of", "paths_of"]
+
+MAX_MAPPED_FILES = 4096
+# a larger row gets memory of its own, which goes with it
+MAX_SCRATCH_BYTES = 16 << 20
+SIZE = 2  # of a FileState
+CHANGED = "the file was changed or replaced since it was read first. Open the data set again."
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for the bytes of one row."""
+
+    memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def of(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return uint8 [num_bytes], overwritten by the next call in this thread."""
+        if num_bytes > MAX_SCRATCH_BYTES:
+            return np.empty(num_bytes, np.uint8)
+        if num_bytes > self.memory.size:
+            self.memory = np.empty(min(MAX_SCRATCH_BYTES, 2 * num_bytes), np.uint8)
+        return self.memory[:num_bytes]
+
+
+class _Map(NamedTuple):
+    """A whole file, mapped, and its state at that time."""
+
+    data: npt.NDArray[np.uint8]
+    state: FileState
+
+
+_SCRATCH = _Scratch()
+_MAPS: SharedCache[str, _Map] = SharedCache(MAX_MAPPED_FILES, size_of=lambda file: 1)
+
+
+class SpanFiles:
+    """The files of one column.
+
+    Args:
+        paths: or addresses; a span's number counts in them.
+
+    Notes:
+        Safe for any number of threads, and after a fork. A file is compared with what it was when this object touched
+        it first, by inode, size and time, whenever it is read: one that was cut off or replaced is an error, not other
+        data, and no access behind the end of a map. What is fetched is compared by its size alone.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+        self._known: dict[int, tuple[str, FileState]] = {}
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, number: int) -> str:
+        """Return the path or address of a file.
+
+        Raises:
+            DecodeError: there is no such number.
+        """
+        if not 0 <= number < len(self.paths):
+            raise DecodeError(f"a span in file {number}. There are {len(self.paths)}, numbered from 0.")
+        return self.paths[number]
+
+    def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a file: uint8 [size], overwritten by the next call in this thread.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
+        file = self._opened(number, offset, size)
+        out = _SCRATCH.of(size)
+        self._fill(file, number, offset, out)
+        return out
+
+    def read_into(self, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read bytes of a file into memory.
+
+        Args:
+            number: of the file.
+            offset: of the first byte.
+            out: uint8 [n], contiguous; written.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
+        self._fill(self._opened(number, offset, out.size), number, offset, out)
+
+    def maps_of(self, numbers: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
+        """Return whole files, mapped: uint8 [bytes of the file] each.
+
+        Args:
+            numbers: of the files.
+
+        Raises:
+            DecodeError: a file is gone or was changed.
+        """
+        return [self._mapped(number) for number in numbers]
+
+    def _opened(self, number: int, offset: int, size: int) -> OpenFile:
+        local, state = self._looked_at(number)
+        if offset + size > state[SIZE]:
+            raise DecodeError(f"{self.paths[number]}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
+        try:
+            file = open_file(local, state)
+        except OSError as error:
+            raise DecodeError(f"{self.paths[number]}: {error}") from error
+        if file.state != state:
+            raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+        return file
+
+    def _fill(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        try:
+            count = file.read_into(offset, out)
+        except OSError as error:
+            raise DecodeError(f"{self.paths[number]}, byte {offset}: {error}") from error
+        if count < out.size:
+            raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+
+    def _mapped(self, number: int) -> npt.NDArray[np.uint8]:
+        local, state = self._looked_at(number)
+        found = _MAPS.find(local)
+        if found is None or found.state != state:
+            if found is not None:
+                _MAPS.drop(local, found)
+            try:
+                found = _MAPS.get(local, lambda: _map(local))
+            except OSError as error:
+                raise DecodeError(f"{self.paths[number]}: {error}") from error
+            if found.state != state:
+                raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+        return found.data
+
+    def _looked_at(self, number: int) -> tuple[str, FileState]:
+        """Return where a file lies on this machine, and its state now, which is that of the first time."""
+        known = self._known.get(number)
+        path = self.path(number) if known is None else self.paths[number]
+        try:
+            local = _local(path) if known is None else known[0]
+            state = state_of(local)
+        except FileNotFoundError:
+            local, state = self._fetched_again(path)
+        except OSError as error:
+            raise DecodeError(f"{path}: {error}") from error
+        if known is None:
+            known = self._known.setdefault(number, (local, state))
+        if state != known[1]:
+            if "://" not in path or state[SIZE] != known[1][SIZE]:
+                raise DecodeError(f"{path}: {CHANGED}")
+            self._known[number] = local, state
+        return local, state
+
+    @staticmethod
+    def _fetched_again(path: str) -> tuple[str, FileState]:
+        """Return a file that went from the cache since; one of this machine is lost."""
+        if "://" in path:
+            local = _local(path)
+            return local, state_of(local)
+        raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
+
+
+def _local(path: str) -> str:
+    if "://" not in path:
+        return path
+    from stepwell.codecs.remote_files import local_path
+
+    return local_path(path)
+
+
+def _map(path: str) -> _Map:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return _Map(map_descriptor(descriptor, status.st_size), state)
+    finally:
+        os.close(descriptor)
+
+
+@functools.lru_cache(maxsize=16)
+def paths_of(root: str, files: str) -> tuple[str, ...]:
+    r"""Return the files of a column, as paths and addresses.
+
+    Example:
+        >>> paths_of("/data/set", "a.tar\nb/c.tar"), paths_of("", "s3://one/a.tar")
+        (('/data/set/a.tar', '/data/set/b/c.tar'), ('s3://one/a.tar',))
+    """
+    prefix = f"{root.rstrip('/')}/" if root else ""
+    return tuple(prefix + name for name in files.split("\n"))
+
+
+@functools.lru_cache(maxsize=16)
+def _numbers_of(root: str, files: str) -> dict[str, int]:
+    return {path: number for number, path in enumerate(paths_of(root, files))}
+
+
+def number_of(path: str, root: str, files: str) -> int:
+    """Return the number of a file among a column's.
+
+    Raises:
+        SchemaError: it is none of them.
+    """
+    found = _numbers_of(root, files).get(_whole(path))
+    if found is None:
+        raise SchemaError(f"rows in {path}, which is none of the files of the feature. Name it to span_feature, too.")
+    return found
+
+
+def common_root(paths: Sequence[str]) -> tuple[str, str]:
+    r"""Return the options ``root`` and ``files`` of some files.
+
+    Args:
+        paths: relative ones are made absolute.
+
+    Raises:
+        SchemaError: none at all, or a path with a line break.
+
+    Example:
+        >>> common_root(["/data/set/a.tar", "/data/set/b/c.tar"])
+        ('/data/set', 'a.tar\nb/c.tar')
+    """
+    whole = [_whole(path) for path in paths]
+    broken = next((path for path in whole if "\n" in path), None)
+    if broken is not None or not whole:
+        told = "no files" if broken is None else f"{broken!r}, a path with a line break"
+        raise SchemaError(f"{told}: rows cannot be left there. Give paths of one line each, at least one.")
+    first, last = min(whole), max(whole)
+    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    end = first.rfind("/", 0, length)
+    is_address_alone = first[: end + 1].endswith("://")
+    root = first[:end] if end > 0 and not is_address_alone else ""
+    cut = len(root) + 1 if root else 0
+    return root, "\n".join(path[cut:] for path in whole)
+
+
+def _whole(path: str) -> str:
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  a link stays one

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["load_u64", "memcpy", "memset", "prefetch", "store_u8"]
+__all__ = ["load_u64", "load_u8", "memcpy", "memset", "prefetch", "store_u8"]
 
 _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)
@@ -72,6 +72,17 @@ def load_u64(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
         return builder.load(pointer, align=1)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_u8(typing_context: Any, address: Any) -> Any:
+    """Return the byte at ``address``, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = builder.load(builder.inttoptr(arguments[0], _BYTE_POINTER))
+        return builder.zext(byte, ir.IntType(64))
 
     return types.int64(types.int64), generate
 

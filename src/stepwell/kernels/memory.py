@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["load_u64", "load_u8", "memcpy", "memset", "prefetch", "store_u8"]
+__all__ = ["load_u8", "load_u64", "memcpy", "memset", "prefetch", "store_u8"]
 
 _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)

@@ -157,6 +157,13 @@ class FileSpanCodec(FileCodec):
         found: npt.NDArray[Any] = self._made(blob, lambda data: self._inner.decode_crop(data, box, size))
         return found
 
+    def image_size(self, blob: Blob) -> tuple[int, int] | None:
+        """Return height and width of an image; see `Codec.image_size`."""
+        if not self.feature.is_ragged:
+            return super().image_size(blob)
+        found: tuple[int, int] | None = self._made(blob, self._inner.image_size)
+        return found
+
     def embedded(self) -> Feature:
         """Return the feature that holds the same bytes; see `FileCodec.embedded`."""
         return self._inner.feature

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.file_spans import FileSpanCodec, FileSpans
 from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StoreExistsError
 from stepwell.formats.import_reports import ImportReport, report_of
 from stepwell.formats.reader import Reader
@@ -225,10 +226,20 @@ class _Import:
     def _column(self, name: str, values: Any, label: str) -> Any:
         if not isinstance(values, HasRows):
             return values
-        before, where = self._before.get(name), f"{label}, feature {name!r}"
-        if before is None or before == self._after.get(name):
+        before, after, where = self._before.get(name), self._after.get(name), f"{label}, feature {name!r}"
+        stays = after is not None and after.codec == FileSpanCodec.name
+        if isinstance(values, FileSpans) and values.feature.is_raw and not stays:
+            return _array_of(values, where)
+        if before is None or before == after or stays:
             return _Named(values, where)
         return Recoded(_Named(values, where), before, where)
+
+
+def _array_of(spans: FileSpans, where: str) -> npt.NDArray[Any]:
+    try:
+        return spans.array()
+    except (OSError, ValueError, LookupError) as error:
+        raise FormatError(f"{where}: {error}") from error
 
 
 class _Named:

@@ -7,15 +7,19 @@ One class in one file for each format: subclass `Reader`, say by `accepts` what 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.formats.fingerprints import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Schema
+
+if TYPE_CHECKING:
+    from stepwell.store.bulk_writing import EpisodeBlock
 
 __all__ = ["Reader"]
 
@@ -23,9 +27,15 @@ __all__ = ["Reader"]
 class Reader(ABC):
     """A data set of another system: a sequence of its episodes.
 
+    ::
+
+        __getitem__ ── EpisodeData: arrays, EncodedRows, FileSpans ──> import_dataset    a store: rows are copied
+                                                                  └──> open_in_place     a store in the cache: FileSpans
+        blocks ─────── EpisodeBlock ─────────────────────────────────> open_in_place     stay where they are
+
     Args:
-        source: where it is: a path, or whatever `accepts` takes.
-        options: a subclass names its own as keywords.
+        source: where it is: a path, or whatever `accepts` takes; of several paths one a line.
+        options: a subclass names its own as keywords; in an address they are text (``"NAME://PATH?option=value"``).
 
     Attributes:
         name: what ``--from`` says.
@@ -54,6 +64,23 @@ class Reader(ABC):
     def accepts(cls, source: str) -> bool:
         """Whether a source looks like one of this format; cheap, and nothing is fetched."""
 
+    @classmethod
+    def files(cls, source: str, **options: Any) -> Sequence[str]:
+        """Return the files and addresses that a data set is made of; cheap, none is read.
+
+        By their names, sizes and times it is told whether a store in the cache still stands for them. Default: the
+        source, or every file below it.
+
+        Args:
+            source: see `Reader`.
+            options: of the reader.
+        """
+        found: list[str] = []
+        for path in source.split("\n"):
+            is_folder = "://" not in path and Path(path).is_dir()
+            found += sorted(name for name, _, _ in walked(Path(path))) if is_folder else [path]
+        return found
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -66,8 +93,33 @@ class Reader(ABC):
             index: 0 to ``len(self) - 1``.
 
         Returns:
-            Its columns: arrays, lists of values, or `EncodedRows` and the like, which are stored as they are.
+            Its columns: arrays and lists of values; `EncodedRows` and the like, which are stored as they are; and
+            `FileSpans`, which may stay where they are.
         """
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features when it is opened in place: `schema`, with a `span_feature` for each that stays in the files.
+
+        Default: `schema`, so that everything is copied into the cache, once.
+        """
+        return self.schema
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64] | None:
+        """The episodes that begin a file or a shard, int64 [k], ascending; None (default): that does not matter.
+
+        Segments are cut there, so that a worker reads whole shards, one after the other; large ones are cut further.
+        """
+        return None
+
+    def blocks(self) -> Iterator[EpisodeBlock] | None:
+        """Yield all episodes of `in_place_schema`, many at once; None (default): they are read one by one.
+
+        For formats of millions of episodes of one step, where Python would run for minutes for each of them. A column
+        of a span feature is ``Blobs(make_spans(file, offsets, sizes).reshape(-1), ...)``, 16 bytes a row.
+        """
+        return None
 
     def episodes(self) -> Iterator[EpisodeData]:
         """Yield all episodes."""

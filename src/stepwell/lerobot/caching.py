@@ -31,7 +31,7 @@ from stepwell.errors import (
     SegmentGoneError,
     StoreNotFoundError,
 )
-from stepwell.lerobot.fingerprints import digest_of, walked
+from stepwell.formats.fingerprints import digest_of, walked
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import new_tag
 from stepwell.store.store import Store

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.formats.fingerprints import digest_of, listed, walked
 from stepwell.lerobot.episode_tables import read_episodes
 from stepwell.lerobot.episodes import EpisodeRecords
-from stepwell.lerobot.fingerprints import digest_of, listed, walked
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.stored_statistics import EpisodeStatistics, Statistics, read_statistics

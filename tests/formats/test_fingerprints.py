@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from stepwell.lerobot.fingerprints import digest_of, listed, walked
+from stepwell.formats.fingerprints import digest_of, listed, walked
 
 
 def make(root: Path) -> Path:

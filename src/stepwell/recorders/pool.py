@@ -15,6 +15,7 @@ import pickle
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
@@ -96,20 +97,39 @@ class WorkerPool:
         Raises:
             WorkerError: an item could not be written, or a worker was killed.
         """
-        idle = list(self._workers)
+        idle = list(range(len(self._workers)))
         upcoming = next(chunks, None)
         while upcoming is not None or len(idle) < len(self._workers):
             while idle and upcoming is not None:
-                idle.pop(0).send(upcoming)
+                self.send(idle.pop(0), upcoming)
                 # read ahead: an iterator is read while the workers write
                 upcoming = next(chunks, None)
-            busy = [worker for worker in self._workers if worker not in idle]
-            wait([handle for worker in busy for handle in worker.handles], timeout=POLL_SECONDS)
-            done = [worker for worker in busy if worker.has_answered()]
-            for worker in done:
-                on_answer(worker.answer)
-            idle.extend(done)
+            for number, answer in self.answers():
+                on_answer(answer)
+                idle.append(number)
             on_poll()
+
+    def send(self, number: int, chunk: Span) -> None:
+        """Send a chunk to one worker, which takes up what it is sent in that order; see `answers`.
+
+        Args:
+            number: of the worker.
+            chunk: it fits into a pipe's buffer, together with the others that the worker has not answered for.
+
+        Raises:
+            WorkerError: it cannot be sent, or the worker was killed.
+        """
+        self._workers[number].send(chunk)
+
+    def answers(self) -> list[tuple[int, Any]]:
+        """Wait a moment for the workers that were sent something; returns (worker, answer), at most one a worker.
+
+        Raises:
+            WorkerError: an item could not be written, or a worker was killed.
+        """
+        busy = [worker for worker in self._workers if worker.is_busy]
+        wait([handle for worker in busy for handle in worker.handles], timeout=POLL_SECONDS)
+        return [(number, worker.answer) for number, worker in enumerate(self._workers) if worker.has_answered()]
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -129,7 +149,7 @@ class _Worker:
         self.counters: MutableSequence[int] = context.RawArray("q", NUM_COUNTERS)
         self._connection, child = context.Pipe()
         self.answer: Any = None
-        self._chunk: Span | None = None
+        self._chunks: deque[Span] = deque()
         self._process = context.Process(
             target=_work,
             # the fork server is between the two, and dies with its own parent
@@ -145,9 +165,15 @@ class _Worker:
         """What becomes ready when the worker answers or dies."""
         return self._connection, self._process.sentinel
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has not yet answered for all that it was sent."""
+        return bool(self._chunks)
+
     def send(self, chunk: Span) -> None:
-        self._chunk = chunk
-        self.counters[ITEM] = -1
+        if not self._chunks:
+            self.counters[ITEM] = -1
+        self._chunks.append(chunk)
         try:
             self._connection.send(chunk)
         except BrokenPipeError:
@@ -159,7 +185,9 @@ class _Worker:
             ) from error
 
     def has_answered(self) -> bool:
-        """Return whether the chunk is written, and keep the answer; raises WorkerError when it cannot be."""
+        """Return whether a chunk is written, and keep the answer; raises WorkerError when it cannot be."""
+        if not self._chunks:
+            return False
         if not self._connection.poll():
             if self._process.is_alive():
                 return False
@@ -172,6 +200,7 @@ class _Worker:
             raise self._death() from None
         if isinstance(self.answer, Failure):
             raise self.answer.to_error()
+        self._chunks.popleft()
         return True
 
     def stop(self, *, is_failure: bool) -> None:
@@ -198,7 +227,7 @@ class _Worker:
         if item >= 0:
             hint = "If it was SIGKILL, memory may have run out: use fewer workers or smaller items."
             return WorkerError(f"a worker died at item {item} ({how}). {hint}")
-        start, stop = (self._chunk.start, self._chunk.stop) if self._chunk else (0, 0)
+        start, stop = (self._chunks[0].start, self._chunks[0].stop) if self._chunks else (0, 0)
         return WorkerError(
             f"a worker died before item {start} of items {start} to {stop - 1} ({how}); what it printed says more. "
             'in a script, call this under if __name__ == "__main__":; in a notebook, define the source in a module, '

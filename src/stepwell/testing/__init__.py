@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
+    from stepwell.testing.web import WebServer
 
 __all__ = [
     "TINY_FEATURES",
@@ -30,6 +31,7 @@ __all__ = [
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
+    "WebServer",
     "check_damage",
     "counted_value",
     "damaged_copies",
@@ -58,6 +60,7 @@ _MODULES = {
     "RunningCodec": "codecs",
     "SequentialCodecConformance": "run_conformance",
     "SlowRunningCodec": "codecs",
+    "WebServer": "web",
     "check_damage": "damage",
     "counted_value": "stores",
     "damaged_copies": "damage",

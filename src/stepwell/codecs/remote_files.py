@@ -1,0 +1,203 @@
+"""Files of other machines, fetched whole into a cache that all processes of this machine share.
+
+::
+
+    $STEPWELL_CACHE/remote/                            $XDG_CACHE_HOME/stepwell | ~/.cache/stepwell
+      5f2c9be0a1d4c377-91ab03cd77e2-train-000000.tar   digests of the address and of the file's state; its name
+      .5f2c9be0a1d4c377-91ab....tar.partial            being fetched
+      .locks/5f2c9be0a1d4c377                          held by who fetches it; others wait
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from stepwell.codecs.remote_sources import RemoteState, UnreachableError, source_of
+from stepwell.errors import ReadOnlyError
+from stepwell.sizes import parse_bytes
+
+__all__ = ["cache_directory", "is_remote", "local_path", "remote_states"]
+
+DEFAULT_CACHE_BYTES = "100 GB"
+SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+MAX_NAME = 64
+DIGITS = 16
+NUM_ASKERS = 16
+PARTIAL = ".partial"
+LOCKS = ".locks"
+# a file that nobody wrote to for so long is what a killed process left
+ABANDONED_SECONDS = 3600.0
+
+# what each address was when it was asked about last: until it is asked about again, a process sees no other
+_STATES: dict[str, RemoteState] = {}
+
+
+def cache_directory() -> Path:
+    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
+    if os.environ.get("STEPWELL_CACHE"):
+        return Path(os.environ["STEPWELL_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
+    return Path(home, "stepwell")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an address of another machine's file.
+
+    Example:
+        >>> is_remote("s3://bucket/a.tar"), is_remote("file:///data/a.tar"), is_remote("data/a.tar")
+        (True, False, False)
+    """
+    scheme = SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() != "file"
+
+
+def local_path(path: str) -> str:
+    """Return the path of a file on this machine, after fetching it where it is on another.
+
+    Args:
+        path: a path, which is returned as it is; or an address: http(s)://, s3://, gs://, file://, or another that
+            fsspec knows.
+
+    Returns:
+        The path. Of a fetched file it is good to be opened at once: later it may be gone, as the files used last are
+        kept, up to ``$STEPWELL_CACHE_BYTES`` (default 100 GB). What is open or mapped stays readable.
+
+    Raises:
+        DatasetNotFoundError: no such file, no access to it, or it is not in the cache and there is no answer.
+        FormatError: it is another file by now than when it was asked about first; or no address that can be read.
+        DiskFullError: no space in the cache.
+        MissingDependencyError: fsspec, or what it needs for the address, is not installed.
+
+    Example:
+        >>> local_path("data/train.tar"), local_path("file:///data/a%20b.tar")
+        ('data/train.tar', '/data/a b.tar')
+
+    Notes:
+        Any number of threads and processes may ask for the same file: one fetches it, the others wait.
+    """
+    if SCHEME.match(path) is None:
+        return path
+    if not is_remote(path):
+        return unquote(urlsplit(path).path)
+    state = _STATES.get(path) or remote_states([path])[0]
+    folder = cache_directory() / "remote"
+    target = folder / f"{_digest(path)}-{state.version}-{_name_of(path)}"
+    if not _touch(target):
+        try:
+            with _locked(folder, _digest(path)):
+                if not _touch(target):
+                    _fetch(path, state, target)
+        except PermissionError as error:
+            raise ReadOnlyError(f"{folder} cannot be written. Set STEPWELL_CACHE to a directory that can.") from error
+    return str(target)
+
+
+def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
+    """Return what files on other machines are now; `local_path` gives them in this state from now on.
+
+    Args:
+        addresses: of files; many are asked about at a time.
+
+    Returns:
+        Sizes and versions. Of a machine that cannot be reached: of the file that is in the cache.
+
+    Raises:
+        DatasetNotFoundError: no such file, no access to it, or no answer, and it is not in the cache.
+    """
+    if len(addresses) < 2:
+        found = list(map(_ask, addresses))
+    else:
+        with ThreadPoolExecutor(min(NUM_ASKERS, len(addresses))) as pool:
+            found = list(pool.map(_ask, addresses))
+    _STATES.update(zip(addresses, found, strict=True))
+    return found
+
+
+def _ask(address: str) -> RemoteState:
+    try:
+        return source_of(address).state(address)
+    except UnreachableError:
+        kept = _versions(cache_directory() / "remote", address)
+        if not kept:
+            raise
+        newest = max(kept, key=lambda path: path.stat().st_mtime)
+        return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
+
+
+def _fetch(address: str, state: RemoteState, target: Path) -> None:
+    """Put a file into the cache, whole or not at all."""
+    limit = parse_bytes("STEPWELL_CACHE_BYTES", os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES)
+    for stale in _versions(target.parent, address):
+        stale.unlink(missing_ok=True)
+    _make_room(target.parent, limit - (state.num_bytes or 0))
+    partial = target.with_name(f".{target.name}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            source_of(address).fetch(address, state, file)
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    if state.num_bytes is None:
+        _make_room(target.parent, limit, keep=target)
+
+
+def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
+    """Remove the files whose last use is longest ago, until what is left has at most so many bytes."""
+    found = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            is_busy = path.name.startswith(".") and time.time() - status.st_mtime < ABANDONED_SECONDS
+            if path.is_file() and path != keep and not is_busy:
+                found.append((status.st_mtime_ns, status.st_size, path))
+    held = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if held <= limit:
+            return
+        path.unlink(missing_ok=True)
+        held -= size
+
+
+def _versions(folder: Path, address: str) -> list[Path]:
+    return list(folder.glob(f"{_digest(address)}-*"))
+
+
+def _touch(path: Path) -> bool:
+    """Note that a file is used; returns whether it is there."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        pass  # a cache of somebody else's, which can be read
+    return True
+
+
+@contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=DIGITS // 2).hexdigest()
+
+
+def _name_of(address: str) -> str:
+    name = NO_NAME.sub("_", unquote(urlsplit(address).path).rpartition("/")[2])
+    return name[-MAX_NAME:].strip("-.") or "file"

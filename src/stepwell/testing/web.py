@@ -1,0 +1,108 @@
+"""A web server of your own on this machine that serves a directory: for tests of what is read over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["WebServer"]
+
+RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass
+class WebServer:
+    """Serve the files of a directory, in a thread, until the ``with`` block ends.
+
+    Args:
+        directory: what is served.
+        has_ranges: whether a part of a file may be asked for; without, all of it is sent.
+
+    Attributes:
+        fetched: names of the files whose bytes were sent, but for a single one's, in order; a test may empty it.
+        statuses: what the next requests are answered instead, one each, e.g. ``[503, 503]``.
+        cut_bytes: the next answer breaks off after so many bytes; None: none does.
+
+    Example:
+        >>> import tempfile, urllib.request
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_bytes(b"well")
+        >>> with WebServer(folder) as server, urllib.request.urlopen(f"{server.url}/a.txt") as answer:
+        ...     answer.read()
+        b'well'
+    """
+
+    directory: str | Path
+    has_ranges: bool = True
+    fetched: list[str] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    cut_bytes: int | None = None
+
+    def __enter__(self) -> WebServer:
+        handler = type("Handler", (_Handler,), {"web": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        """The address of the directory."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    web: WebServer
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing on standard error."""
+
+    def do_GET(self) -> None:
+        name = unquote(urlsplit(self.path).path).lstrip("/")
+        path = Path(self.web.directory, name)
+        if self.web.statuses:
+            return self._send(self.web.statuses.pop(0), b"", {})
+        if not path.is_file():
+            return self._send(404, b"", {})
+        whole = path.read_bytes()
+        mark = {"ETag": f'"{hashlib.sha1(whole).hexdigest()}"'}
+        part = RANGE.fullmatch(self.headers.get("Range") or "")
+        if part is None or not self.web.has_ranges:
+            self.web.fetched.append(name)
+            return self._send(200, whole, mark)
+        first, last = int(part[1]), int(part[2]) if part[2] else len(whole) - 1
+        if first >= len(whole):
+            return self._send(416, b"", mark | {"Content-Range": f"bytes */{len(whole)}"})
+        if (first, last) != (0, 0):
+            self.web.fetched.append(name)
+        mark["Content-Range"] = f"bytes {first}-{min(last, len(whole) - 1)}/{len(whole)}"
+        return self._send(206, whole[first : last + 1], mark)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        cut = self.web.cut_bytes
+        if cut is not None and len(body) > cut:
+            self.web.cut_bytes = None
+            body = body[:cut]
+        # who asked may have seen enough
+        with suppress(ConnectionError):
+            self.wfile.write(body)

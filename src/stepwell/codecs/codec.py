@@ -35,6 +35,8 @@ _BUILT_IN = {
     "video-file": "video_in_files",
     "parquet-image": "parquet_images",
     "file-span": "file_spans",
+    "jpeg-or-raw": "jpeg_or_raw",
+    "beton-image": "beton_images",
 }
 
 

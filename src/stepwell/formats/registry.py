@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import inspect
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from stepwell.errors import FormatError
+from stepwell.formats.addresses import Address, SourceLike, parse_address
 from stepwell.formats.reader import Reader
 
-__all__ = ["find_reader", "reader_names", "register_reader"]
+__all__ = [
+    "OPENERS",
+    "address_of",
+    "check_options",
+    "find_reader",
+    "open_reader",
+    "reader_names",
+    "readers_of",
+    "register_reader",
+]
+
+OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
+"""What opens addresses of a reader in place in a way of its own, as it takes them; loaded on use, of a higher layer."""
 
 _REGISTRY: dict[str, type[Reader]] = {}
 # readers that come with stepwell are imported when a source is looked at, by name: they stand above this layer
-_BUILT_IN = {"lerobot": "stepwell.lerobot.reader"}
+_BUILT_IN = {
+    "beton": "stepwell.beton.reader",
+    "lerobot": "stepwell.lerobot.reader",
+}
 
 
 def register_reader(reader: type[Reader]) -> type[Reader]:
@@ -46,20 +64,22 @@ def reader_names() -> tuple[str, ...]:
     return tuple(sorted({*_BUILT_IN, *_REGISTRY}))
 
 
-def find_reader(source: str | os.PathLike[str], name: str | None = None) -> type[Reader]:
+def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
     """Return the reader of a source.
 
     Args:
-        source: a path, or what a reader takes, such as ``"lerobot://owner/name"``.
-        name: of the reader; None: the one that accepts the source.
+        source: a path, an address that names its reader, such as ``"lerobot://owner/name"``, or what a reader takes; a
+            list of them.
+        name: of the reader; None: that of the address, else the one that accepts the source.
 
     Raises:
         FormatError: no reader accepts it, several do, or there is none of that name.
     """
-    if name is not None:
-        return _reader(name)
-    text = os.fspath(source)
-    found = [reader for reader in map(_reader, reader_names()) if reader.accepts(text)]
+    address = address_of(source, name)
+    if address.reader is not None:
+        return _reader(address.reader)
+    text = address.source
+    found = readers_of(text)
     if len(found) == 1:
         return found[0]
     if found:
@@ -72,6 +92,69 @@ def find_reader(source: str | os.PathLike[str], name: str | None = None) -> type
         f"no reader for {text}: it {what}. There are readers for: {', '.join(reader_names())}. Say which by reader=... "
         "(--from on the command line); for one of your own, import the module that registers it (--import MODULE)."
     )
+
+
+def readers_of(source: str) -> list[type[Reader]]:
+    """Return all readers that accept a source."""
+    return [reader for reader in map(_reader, reader_names()) if reader.accepts(source)]
+
+
+def address_of(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Address:
+    """Return the parts of an address, with what is said beside it.
+
+    Args:
+        source: see `find_reader`.
+        name: of the reader.
+        options: of the reader.
+
+    Raises:
+        FormatError: the address names another reader, or an option that is given beside it, too.
+    """
+    address = parse_address(source, reader_names(), OPENERS)
+    if name is not None and address.reader not in {None, name}:
+        raise FormatError(f"{source} is an address of {address.reader!r}, not of {name!r}. Name one of them.")
+    twice = [option for option in options or () if option in address.options]
+    if twice:
+        raise FormatError(f"option {twice[0]!r} is given in the address {source} and beside it. Give it once.")
+    return Address(address.source, name or address.reader, {**address.options, **(options or {})})
+
+
+def open_reader(
+    source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None
+) -> Reader:
+    """Return the reader of a source.
+
+    Args:
+        source: see `find_reader`.
+        name: of the reader; default: that of the address, else found by looking.
+        options: of the reader.
+
+    Raises:
+        FormatError: no reader for it, or an option that its reader does not have.
+    """
+    address, kind = address_of(source, name, options), find_reader(source, name)
+    check_options(kind, address.options)
+    return kind(address.source, **address.options)
+
+
+def check_options(kind: type[Reader], options: Mapping[str, Any]) -> None:
+    """Refuse options that a reader does not have.
+
+    Raises:
+        FormatError: naming them, and those that it has.
+    """
+    known = [
+        parameter
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind != parameter.VAR_KEYWORD
+    ]
+    names = [parameter.name for parameter in known][1:]
+    unknown = [option for option in options if option not in names]
+    if unknown:
+        raise FormatError(
+            f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}. "
+            f"It has: {', '.join(names) or 'none'}."
+        )
 
 
 def _reader(name: str) -> type[Reader]:

@@ -1,0 +1,217 @@
+"""A ``.beton`` file that is open: its fields, the rows of its samples, and where their values lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.beton.fields import ArrayField, BetonField, SpanField, ValueField, field_of
+from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYTES, BetonLayout, Header, row_dtype
+from stepwell.beton.regions import RegionTable
+from stepwell.codecs.open_files import OpenFile
+from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
+
+__all__ = ["BetonFile"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class BetonFile:
+    """A ``.beton`` file of version 2.
+
+    Args:
+        path: of the file.
+        custom_fields: what reads fields that are not built in, by name; see `stepwell.beton.SpanField`.
+
+    Raises:
+        DatasetNotFoundError: no such file.
+        FormatError: not such a file, or one that was cut off; the message names file and byte.
+
+    Attributes:
+        path: of the file.
+        layout: where what lies.
+        fields: what reads each field, by name, in the file's order.
+
+    Notes:
+        Opening reads header and fields; the allocation table is read when sizes are asked for, and 16 bytes a region
+        are kept. Safe for any number of threads. Closed when nobody has it any more.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], custom_fields: Mapping[str, type[BetonField]] | None = None
+    ) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._file = OpenFile(self.path)
+        except OSError as error:
+            raise DatasetNotFoundError(f"no file at {self.path}: {error}.") from error
+        header = Header.parse(self._file.read(0, HEADER_BYTES), self.path)
+        head = self._file.read(0, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields)
+        described = BetonLayout.parse_fields(head, header, self.path)
+        self.fields: dict[str, BetonField] = {}
+        for index, each in enumerate(described):
+            try:
+                self.fields[each.name] = field_of(each, custom_fields or {})
+            except (FormatError, SchemaError) as error:
+                place = HEADER_BYTES + DESCRIPTOR_BYTES * index
+                raise FormatError(f"{self.path}: at byte {place}: {error}") from error
+        types = {name: np.dtype(field.metadata_type) for name, field in self.fields.items()}
+        self.layout = BetonLayout(header, described, row_dtype(described, types))
+        self.layout.check_size(self._file.num_bytes, self.path)
+        self._check_arrays()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return self._file.num_bytes
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.layout.header.num_samples
+
+    @cached_property
+    def regions(self) -> RegionTable:
+        """The sizes of regions; read when it is asked for first."""
+        start = self.layout.header.table_ptr
+        table = np.frombuffer(self.read(start, self.num_bytes - start), ALLOCATION_DTYPE)
+        return RegionTable(table, self.layout, self.path)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """Return what the file has of samples ``start`` to ``stop``: a structured array with the fields' names.
+
+        Raises:
+            FormatError: the file became shorter.
+        """
+        stop = len(self) if stop is None else stop
+        size = self.layout.rows.itemsize
+        data = self.read(self.layout.rows_start + start * size, (stop - start) * size)
+        return np.frombuffer(data, self.layout.rows)
+
+    def spans(self, name: str, rows: npt.NDArray[Any], start: int = 0) -> tuple[Int64s, Int64s]:
+        """Return where the values of a `SpanField` lie: offset in the file and number of bytes, int64 [n] twice.
+
+        Args:
+            name: of the field.
+            rows: of the samples, see `rows`.
+            start: number of the first sample, for messages.
+
+        Raises:
+            FormatError: a place that is outside, or sizes that contradict each other.
+        """
+        field = self.fields[name]
+        if not isinstance(field, SpanField):
+            raise FormatError(f"{self.path}: the values of field {name!r} are no bytes of the file.")
+        offsets, sizes = field.spans(rows[name], _Samples(self, name, start))
+        return self._checked(name, np.asarray(offsets), np.broadcast_to(np.asarray(sizes), (len(rows),)), start)
+
+    def values(self, name: str, rows: npt.NDArray[Any], start: int = 0) -> Any:
+        """Return the values of a `ValueField`: an array [n, *shape], or a list.
+
+        Args:
+            name: of the field.
+            rows: of the samples, see `rows`.
+            start: number of the first sample, for messages.
+
+        Raises:
+            FormatError: another number of values than of samples.
+        """
+        field = self.fields[name]
+        if not isinstance(field, ValueField):
+            raise FormatError(f"{self.path}: the values of field {name!r} are bytes of the file. Ask for its spans.")
+        found = field.values(rows[name], _Samples(self, name, start))
+        if len(found) != len(rows):
+            raise FormatError(
+                f"{self.path}: field {name!r} has {len(found)} values for {len(rows)} samples. "
+                f"{type(field).__name__}.values has to return one each."
+            )
+        return found
+
+    def read(self, place: int, count: int) -> bytes:
+        """Return bytes of the file.
+
+        Raises:
+            FormatError: it has none there.
+        """
+        if place < 0 or count < 0 or place + count > self.num_bytes:
+            raise FormatError(f"{self.path}: no {count} bytes at byte {place}: it has {self.num_bytes}.")
+        data = self._file.read(place, count)
+        if len(data) != count:
+            raise FormatError(f"{self.path}: {len(data)} of {count} bytes at byte {place}: the file became shorter.")
+        return data
+
+    def where(self, name: str, sample: int) -> str:
+        """Return what messages call a sample's field: with the byte where its row tells of it."""
+        place = self.layout.rows_start + sample * self.layout.rows.itemsize + self.layout.rows.fields[name][1]  # type: ignore[index]
+        return f"{self.path}: field {name!r} of sample {sample}, at byte {place},"
+
+    def _check_arrays(self) -> None:
+        """Raise FormatError for an array that no page can hold."""
+        page_size = self.layout.header.page_size
+        for index, (name, field) in enumerate(self.fields.items()):
+            if isinstance(field, ArrayField) and field.num_bytes > page_size:
+                place = HEADER_BYTES + DESCRIPTOR_BYTES * index
+                raise FormatError(
+                    f"{self.path}: at byte {place}: field {name!r} is {field.feature}, {field.num_bytes} bytes, where "
+                    f"pages have {page_size}."
+                )
+
+    def _checked(
+        self, name: str, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any], start: int
+    ) -> tuple[Int64s, Int64s]:
+        """Return offsets and sizes as int64; of empty values the offset is 0."""
+        lo, hi = self.layout.rows_stop, self.layout.header.table_ptr
+        if offsets.shape != sizes.shape or offsets.dtype.kind not in "iu" or sizes.dtype.kind not in "iu":
+            raise FormatError(
+                f"{self.path}: spans of field {name!r} are {offsets.dtype} {offsets.shape} and {sizes.dtype}. "
+                f"Allowed: integers, one for each of {len(sizes)} samples."
+            )
+        is_wrong = (offsets < lo) | (offsets > hi) | (sizes > hi) | (sizes < 0)
+        starts, lengths = (np.where(is_wrong, 0, part).astype(np.int64) for part in (offsets, sizes))
+        is_wrong = (is_wrong | (starts + lengths > hi)) & (sizes != 0)
+        if is_wrong.any():
+            first = int(np.argmax(is_wrong))
+            raise FormatError(
+                f"{self.where(name, start + first)} has {sizes[first]} bytes at {offsets[first]}. Allowed: bytes "
+                f"between the rows, which end at {lo}, and the allocation table, which begins at {hi}."
+            )
+        return np.where(sizes != 0, starts, 0), lengths
+
+    def __repr__(self) -> str:
+        return f"<BetonFile {self.path} {len(self)} samples of {', '.join(self.fields)}>"
+
+
+class _Samples:
+    """What a field is told of its file, see `SampleSource`."""
+
+    def __init__(self, file: BetonFile, name: str, start: int) -> None:
+        self._file, self._name, self._start = file, name, start
+        self.read = file.read
+
+    def sizes_at(self, ptrs: npt.NDArray[Any]) -> Int64s:
+        """Return the size of the region at each ptr.
+
+        Raises:
+            FormatError: the allocation table has none there.
+        """
+        sizes = self._file.regions.sizes_at(ptrs)
+        self.check(sizes > 0, lambda i: f"is at {ptrs[i]}, where the allocation table has no region.")
+        return sizes
+
+    def check_sizes(self, ptrs: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> None:
+        """Raise FormatError unless the regions have these sizes; those that are empty may be anywhere."""
+        found = self._file.regions.sizes_at(ptrs)
+        self.check(
+            (found == sizes) | (sizes == 0),
+            lambda i: f"has {sizes[i]} bytes at {ptrs[i]}, where the allocation table has {found[i]}.",
+        )
+
+    def check(self, are_right: npt.NDArray[np.bool_], told: Callable[[int], str]) -> None:
+        """Raise FormatError for the first sample that is not right; ``told(i)`` says why."""
+        if not are_right.all():
+            first = int(np.argmin(are_right))
+            raise FormatError(f"{self._file.where(self._name, self._start + first)} {told(first)}")

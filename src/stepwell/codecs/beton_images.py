@@ -1,0 +1,267 @@
+"""RGB images of ``.beton`` files, left where they are: plain pixels of several sizes, or JPEG files among them.
+
+What an image is stands in the file's table of samples, not in front of its bytes: so the reference says it.
+
+::
+
+    NAME.bin    | file  size            0 offset |       a JPEG file of `size` bytes
+                | file  height width    1 offset |       height x width x 3 bytes of pixels; 1 is the highest bit
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import register_codec
+from stepwell.codecs.file_spans import SPAN_DTYPE
+from stepwell.codecs.files import FileCodec
+from stepwell.codecs.jpeg import JpegCodec
+from stepwell.codecs.jpeg_or_raw import jpeg_codec_like, raw_row
+from stepwell.codecs.options import choice_option
+from stepwell.codecs.payload import SIDES, bytes_of
+from stepwell.codecs.span_files import SpanFiles, common_root, paths_of
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.schema import Feature
+
+__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references"]
+
+NAME = "beton-image"
+PLAIN = "raw"
+STORED = ("jpeg-or-raw", PLAIN)
+REFERENCE = struct.Struct("<IIQ")
+IS_PLAIN = 1 << 63
+CHANNELS = 3
+
+_Made = TypeVar("_Made")
+
+Blob = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+
+
+def beton_image_feature(feature: Feature, paths: Sequence[str]) -> Feature:
+    """Return the feature whose rows are images of these files, left there.
+
+    Args:
+        feature: as a store would hold them: of codec "jpeg-or-raw", or "raw" where all are plain.
+        paths: of all files that rows may lie in; a reference's ``file`` counts in them.
+
+    Raises:
+        SchemaError: a path has a line break.
+    """
+    root, files = common_root(paths)
+    options = (("files", files), ("format", feature.codec), ("root", root))
+    return replace(feature, codec=NAME, options=options, codec_module=None)
+
+
+def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, sizes: Int64s) -> Blob:
+    """Return references to images of one file.
+
+    Args:
+        file: its number.
+        rows: [n], with ``mode`` (1: plain), ``height`` and ``width`` of each image.
+        offsets: int64 [n], place of each image's first byte.
+        sizes: int64 [n], its bytes.
+
+    Returns:
+        uint8 [n, 16].
+    """
+    is_plain = rows["mode"] == 1
+    references = np.empty(len(rows), SPAN_DTYPE)
+    references["file"] = file
+    references["size"] = np.where(is_plain, rows["height"].astype(np.int64) << 16 | rows["width"], sizes)
+    references["offset"] = offsets.astype(np.uint64) | np.where(is_plain, np.uint64(IS_PLAIN), np.uint64(0))
+    return references.view(np.uint8).reshape(-1, REFERENCE.size)
+
+
+@register_codec
+class BetonImageCodec(FileCodec):
+    """References to images of ``.beton`` files, JPEG files or plain pixels.
+
+    Args:
+        feature: an RGB image of uint8, of fixed size or any. Options: ``files``, names, one a line, relative to
+            ``root``; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all are plain.
+            `beton_image_feature` makes such a feature.
+
+    Raises:
+        SchemaError: an option that is missing or wrong.
+        MissingDependencyError: simplejpeg is not installed.
+
+    Notes:
+        As for `stepwell.codecs.file_spans.FileSpanCodec`. Of a crop of plain pixels only its rows are read.
+    """
+
+    name: ClassVar[str] = NAME
+    option_names: ClassVar[tuple[str, ...] | None] = ("files", "format", "root")
+    reference_maker: ClassVar[str] = "stepwell.codecs.beton_images.make_image_references"
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._embedded = replace(feature, codec=choice_option(feature, "format", STORED[0], STORED), options=())
+        self._jpeg = jpeg_codec_like(feature) if self._embedded.codec != PLAIN else None
+        self._size = None if feature.is_ragged else feature.fixed_shape[:2]
+        self._files = _files_of(feature)
+
+    def decode(self, blob: Blob) -> npt.NDArray[np.uint8]:
+        """Return the image; see `Codec.decode`."""
+        found = self._parse(blob)
+        if not found.is_plain:
+            return self._made(found, JpegCodec.decode)
+        out = np.empty((found.height, found.width, CHANNELS), np.uint8)
+        self._files.read_into(found.file, found.offset, bytes_of(out))
+        return out
+
+    def decode_into(self, blob: Blob, out: npt.NDArray[Any]) -> None:
+        """Read or decode the image into `out`; see `Codec.decode_into`."""
+        found = self._parse(blob)
+        if not found.is_plain:
+            self._made(found, lambda jpeg, data: jpeg.decode_into(data, out))
+            return
+        if out.shape != (found.height, found.width, CHANNELS):
+            raise DecodeError(f"an image of {found.height}x{found.width}, where shape {out.shape} is wanted.")
+        self._files.read_into(found.file, found.offset, bytes_of(out))
+
+    def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a part; see `Codec.decode_crop`."""
+        found = self._parse(blob)
+        if not found.is_plain:
+            return self._made(found, lambda jpeg, data: jpeg.decode_crop(data, box, size))
+        top, left, height, width = box
+        pixels = self._files.read(*found.lines(top, height)).reshape(height, found.width, CHANNELS)
+        # the thread's memory is read into again by the next row
+        return pixels[:, left : left + width].copy()
+
+    def image_size(self, blob: Blob) -> tuple[int, int]:
+        """Return height and width; of a JPEG file its header is read. See `Codec.image_size`."""
+        found = self._parse(blob)
+        return (found.height, found.width) if found.is_plain else self._made(found, JpegCodec.image_size)
+
+    def embedded(self) -> Feature:
+        """Return the feature that holds the same images; see `FileCodec.embedded`."""
+        return self._embedded
+
+    def embed(self, blobs: Sequence[Blob]) -> BetonImages:
+        """Return the images of an episode as they are; see `FileCodec.embed`."""
+        references = [_checked(blob) for blob in blobs]
+        return BetonImages(self._files.paths, np.concatenate([np.empty(0, np.uint8), *references]).reshape(-1, 16))
+
+    def _parse(self, blob: Blob) -> _Place:
+        found = _Place.of(blob)
+        if found.is_plain and self._size is not None and (found.height, found.width) != self._size:
+            raise DecodeError(
+                f"a plain image of {found.height}x{found.width}, where the feature is {self.feature.shape}."
+            )
+        return found
+
+    def _made(self, found: _Place, make: Callable[[JpegCodec, Blob], _Made]) -> _Made:
+        """Return what is made of a JPEG file; errors say where it lies."""
+        if self._jpeg is None:
+            raise DecodeError(f'{found.where(self._files)}: no plain image, where the option format is "{PLAIN}".')
+        data = self._files.read(found.file, found.offset, found.num_bytes)
+        try:
+            return make(self._jpeg, data)
+        except DecodeError as error:
+            raise DecodeError(f"{found.where(self._files)}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class BetonImages:
+    """The images of an episode that lie in ``.beton`` files; a store copies their bytes, or refers to them.
+
+    Args:
+        paths: of the files.
+        references: uint8 [n, 16], see `make_image_references`.
+    """
+
+    paths: Sequence[str]
+    references: Blob
+
+    @property
+    def num_rows(self) -> int:
+        """Images that there are."""
+        return len(self.references)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images, in their files."""
+        return sum(_Place.of(row).num_bytes for row in self.references)
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Yield the rows as a feature has them: of codec "jpeg-or-raw" or "raw", or references, of "beton-image".
+
+        Raises:
+            SchemaError: none of them, references into other files, or JPEG files where they should be plain.
+            DecodeError: a file that is gone, or ends before an image does.
+        """
+        if feature.codec == NAME:
+            if _files_of(feature).paths != paths_of(*common_root(self.paths)):
+                raise SchemaError(f"images of {', '.join(self.paths)}, which are not the files of the feature.")
+            return (row.tobytes() for row in self.references)
+        if feature.codec not in STORED:
+            raise SchemaError(f"the images are rows of codec {' or '.join(STORED)}, not {feature!r}.")
+        files = SpanFiles(self.paths)
+        return (_Place.of(row).as_stored(files, feature) for row in self.references)
+
+    def __repr__(self) -> str:
+        return f"<BetonImages {self.num_rows:,} rows>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A reference, parsed."""
+
+    file: int
+    offset: int
+    num_bytes: int
+    is_plain: bool
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, blob: Blob) -> _Place:
+        file, size, place = REFERENCE.unpack(_checked(blob).data)
+        if not place & IS_PLAIN:
+            return cls(file, place, size, False, 0, 0)
+        height, width = size >> 16, size & 0xFFFF
+        if not height * width:
+            raise DecodeError(f"a reference to a plain image of {height}x{width}. Allowed: sides of 1 to 65535.")
+        return cls(file, place ^ IS_PLAIN, height * width * CHANNELS, True, height, width)
+
+    def lines(self, top: int, height: int) -> tuple[int, int, int]:
+        """Return file, offset and bytes of some lines of pixels."""
+        line = self.width * CHANNELS
+        return self.file, self.offset + top * line, height * line
+
+    def as_stored(self, files: SpanFiles, feature: Feature) -> bytes:
+        """Return the image as a row of a codec that holds it."""
+        data = files.read(self.file, self.offset, self.num_bytes)
+        if feature.codec == PLAIN:
+            if not self.is_plain:
+                raise SchemaError(f'{self.where(files)}: a JPEG file is no row of codec "{PLAIN}".')
+            return (SIDES.pack(self.height, self.width) if feature.is_ragged else b"") + data.tobytes()
+        return raw_row(data, self.height, self.width) if self.is_plain else data.tobytes()
+
+    def where(self, files: SpanFiles) -> str:
+        """Return what messages call it."""
+        return f"{files.path(self.file)}, byte {self.offset}"
+
+
+def _checked(blob: Blob) -> Blob:
+    if blob.size != REFERENCE.size:
+        raise DecodeError(f"a row of {blob.size} bytes. A reference to an image has {REFERENCE.size}.")
+    return blob
+
+
+def _files_of(feature: Feature) -> SpanFiles:
+    root, files = feature.option("root", None), feature.option("files", None)
+    if not isinstance(root, str) or not isinstance(files, str) or not files:
+        raise SchemaError(
+            f"options root={root!r}, files={str(files)[:40]!r} of codec {NAME!r}. Allowed: texts, and at least one "
+            "file; see stepwell.codecs.beton_images.beton_image_feature."
+        )
+    return SpanFiles(paths_of(root, files))

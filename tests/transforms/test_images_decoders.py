@@ -72,7 +72,7 @@ def test_rows_of_other_dtypes_are_converted(dtype):
     feature = Image((24, 32, 3), dtype=np.dtype(dtype).name, codec="raw") if dtype == np.uint8 else None
     rows = waves(6, 24, 32, 3).astype(dtype)
     for decoder in EXACT:
-        drawn = decoder.boxes(24, 32, draws(6), 1)[:, 0]
+        drawn = decoder.draw(Image((24, 32, 3)), draws(6))
         out = np.empty((6, *decoder.output((24, 32, 3), np.dtype(dtype))[0]), dtype)
         for i in range(6):
             decoder.convert(rows[i], out[i], drawn[i] if decoder.is_random else None)

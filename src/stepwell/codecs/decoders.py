@@ -35,11 +35,17 @@ class Decoder(ABC):
     resizes_to: tuple[int, int] | None = None
 
     def output(self, feature: Feature) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return shape and dtype of a step that comes out; as they are in the feature, unless overridden."""
+        """Return shape and dtype of a step that comes out; as they are in the feature, unless overridden.
+
+        One shape for all steps, also of images of any size: where nothing else is said, these are refused.
+        """
         return feature.fixed_shape, feature.np_dtype
 
     def draw(self, feature: Feature, draws: Draws) -> npt.NDArray[Any] | None:
-        """Return what is random about each window, [B, ...], or None."""
+        """Return what is random about each window, [B, ...], or None.
+
+        Of images of any size no row is known yet: draw what holds for every size, such as parts of it.
+        """
         return None
 
     @abstractmethod
@@ -47,7 +53,7 @@ class Decoder(ABC):
         """Make a step of a whole decoded row.
 
         Args:
-            pixels: of the feature's shape and dtype; not to be written.
+            pixels: of the feature's dtype and shape, an image of any size of its own; not to be written.
             out: of `output`'s shape and dtype, C-contiguous; written.
             draw: the window's entry of what `draw` returned.
         """

@@ -12,7 +12,7 @@ from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.jpeg_headers import Header, Part
 from stepwell.codecs.jpeg_tiles import with_tiles
 from stepwell.codecs.options import check_option_names, choice_option, int_option
-from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError, StepError
 from stepwell.schema import Feature
 
 __all__ = ["JpegCodec"]
@@ -21,6 +21,8 @@ DEFAULT_QUALITY = 95
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 COLORSPACES = ("YCbCr", "RGB", "Gray")
 MAX_SIDE = 65500
+# a block of 8 x 8 pixels takes a bit at least
+MAX_PIXELS_A_BYTE = 512
 # of the scales that libjpeg-turbo offers, those that it has SIMD code for: others take longer than the whole image
 SHRINKS = (8, 4, 2)
 # libjpeg's first complaint, when rows of blocks are left over after those that the header promised
@@ -32,7 +34,8 @@ class JpegCodec(Codec):
     """One JPEG file a row: uint8, lossy.
 
     Args:
-        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey). Options: ``quality``
+        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), of one size or of any.
+            Rows of grey files are taken for RGB, those of colours for grey. Options: ``quality``
             1 to 100, default 95; ``subsampling`` of the colours, "420" (default), "422", "444", "440", "411" or "gray";
             ``tile`` 0 (default) or the width in pixels of tiles that crops are decoded by: a random resized crop then
             takes about two thirds of the time, the file 1 to 2 % more bytes, and writing a row twice as long or more.
@@ -49,10 +52,10 @@ class JpegCodec(Codec):
 
     Notes:
         Safe for any number of threads; decoding releases the GIL. Of a crop what lies below it is not decoded, and it
-        is decoded at 1/2, 1/4 or 1/8 where that is enough. Rows of one feature begin with the same bytes: one
-        that begins as the last good one did needs no second look at its header. A corrupt header is refused before
-        anything is written, a row that breaks off raises. What JPEG itself cannot detect (a changed coefficient) shows
-        as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
+        is decoded at 1/2, 1/4 or 1/8 where that is enough. Rows of one size begin with the same bytes: one that begins
+        as the last good one did needs no second look at its header. A corrupt header is refused before anything is
+        written, or memory asked for that its row cannot fill; a row that breaks off raises. What JPEG itself cannot
+        detect (a changed coefficient) shows as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
 
     Source:
         ITU-T T.81.
@@ -64,8 +67,9 @@ class JpegCodec(Codec):
         super().__init__(feature)
         check_option_names(feature, "quality", "subsampling", "tile")
         _check_is_jpeg_image(feature)
-        self._size = feature.fixed_shape[0], feature.fixed_shape[1]
-        is_grey = feature.fixed_shape[2:] != (3,)
+        self._size = None if feature.is_ragged else (feature.fixed_shape[0], feature.fixed_shape[1])
+        self._channels = tuple(int(size or 0) for size in feature.shape[2:])
+        is_grey = self._channels != (3,)
         self._colorspace = "GRAY" if is_grey else "RGB"
         self._quality = int_option(feature, "quality", DEFAULT_QUALITY, least=1, most=100)
         self._tile = int_option(feature, "tile", 0, least=0, most=MAX_SIDE)
@@ -77,20 +81,35 @@ class JpegCodec(Codec):
             raise MissingDependencyError.of("simplejpeg", "image") from error
         self._encode = simplejpeg.encode_jpeg
         self._decode_header = simplejpeg.decode_jpeg_header
-        self._header = Header(b"")
+        # of the last row: its header, and height and width
+        self._known = Header(b""), (0, 0)
         self._decode = simplejpeg.decode_jpeg
 
     def encode(self, value: Any) -> bytes:
         """Return the image as a JPEG file; see `Codec.encode`."""
-        image = np.ascontiguousarray(value, dtype=np.uint8).reshape(*self._size, -1)
+        image = np.ascontiguousarray(value, dtype=np.uint8)
+        if max(image.shape[:2]) > MAX_SIDE:
+            raise StepError(
+                f"an image of {image.shape[0]}x{image.shape[1]}. Allowed as JPEG: sides of 1 to {MAX_SIDE}."
+            )
+        image = image.reshape(*image.shape[:2], -1)
         encoded = self._encode(image, self._quality, colorspace=self._colorspace, colorsubsampling=self._subsampling)
         return with_tiles(bytes(encoded), self._tile) if self._tile else bytes(encoded)
 
     def decode(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the image; see `Codec.decode`."""
-        out = np.empty(self.feature.fixed_shape, np.uint8)
+        out = np.empty((*self.image_size(blob), *self._channels), np.uint8)
         self.decode_into(blob, out)
         return out
+
+    def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        """Return height and width, of images of any size as the header tells them; see `Codec.image_size`."""
+        if self._size is not None:
+            return self._size
+        try:
+            return self._header_of(blob)[1]
+        except ValueError as error:
+            raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
@@ -121,7 +140,8 @@ class JpegCodec(Codec):
         margin = 1 if shrink == 1 else 2 * shrink
         needed = (top - margin, left - margin, height + 2 * margin, width + 2 * margin)
         try:
-            part = self._header_of(blob).part_of(blob, self._size, needed)
+            header, whole = self._header_of(blob)
+            part = header.part_of(blob, whole, needed)
             pixels = self._decode_part(part, shrink)
         except ValueError as error:
             raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
@@ -130,7 +150,7 @@ class JpegCodec(Codec):
             for start, length in ((top - part.top, height), (left - part.left, width))
         )
         cut = pixels[rows, columns]
-        return cut.reshape(*cut.shape[:2], *self.feature.fixed_shape[2:])
+        return cut.reshape(*cut.shape[:2], *self._channels)
 
     def _decode_part(self, part: Part, shrink: int) -> npt.NDArray[np.uint8]:
         """Return the pixels of a part of the image at 1 / `shrink`; raise ValueError."""
@@ -144,28 +164,42 @@ class JpegCodec(Codec):
                 raise
         return memory.reshape(shape)
 
-    def _header_of(self, blob: npt.NDArray[np.uint8]) -> Header:
-        """Return the header, known to be of the feature's size and colours; remember one that is right."""
-        header = self._header
-        if header.head and blob[: len(header.head)].tobytes() == header.head:
-            return header
+    def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[Header, tuple[int, int]]:
+        """Return header, height and width, known to be such as the feature has; remember those of a row that is right.
+
+        Raises:
+            ValueError: no header of a JPEG file, or one that tells of other sizes or colours.
+        """
+        known = self._known
+        head = known[0].head
+        if head and blob[: len(head)].tobytes() == head and (self._size or _may_hold(blob, known[1])):
+            return known
         height, width, colorspace, _ = self._decode_header(blob)
-        if (height, width) != self._size or colorspace not in COLORSPACES:
-            wanted = "x".join(map(str, self._size))
-            raise DecodeError(
-                f"jpeg row of {blob.size} bytes: {height}x{width} {colorspace}, where the feature is {wanted}."
+        size = height, width
+        if size != (self._size or size) or colorspace not in COLORSPACES:
+            wanted = "x".join(map(str, self._size or "??"))
+            raise ValueError(
+                f"{height}x{width} {colorspace}, where the feature is {wanted} of {', '.join(COLORSPACES)}"
             )
-        self._header = header = Header.of(blob.tobytes())
-        return header
+        if self._size is None and not _may_hold(blob, size):
+            raise ValueError(f"its header tells of {height}x{width}, which it cannot hold")
+        self._known = known = Header.of(blob.tobytes()), size
+        return known
+
+
+def _may_hold(blob: npt.NDArray[np.uint8], size: tuple[int, int]) -> bool:
+    """Whether a file may have so many pixels: memory for what a corrupt header tells is not to be asked for."""
+    return size[0] * size[1] <= MAX_PIXELS_A_BYTE * blob.size
 
 
 def _check_is_jpeg_image(feature: Feature) -> None:
     shape = feature.shape
-    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)))
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
+    is_image &= not feature.is_ragged or feature.is_image_of_any_size
     if feature.kind not in ("image", "array") or feature.np_dtype != np.uint8 or not is_image:
         raise SchemaError(
             f'codec "jpeg" cannot store {feature.np_dtype.name} {shape}. Allowed: uint8 (height, width) or '
             '(height, width, 1 | 3). Use "png" for uint16 and for 4 channels, "zstd" for anything else.'
         )
-    if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
+    if not feature.is_ragged and not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
         raise SchemaError(f'codec "jpeg" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')

@@ -4,6 +4,7 @@
 
     fixed shape            C order, prod(shape) x itemsize bytes
     first dimension varies C order; the first dimension is the number of bytes / bytes of one entry
+    image of any size      uint16 height, uint16 width, little-endian, and the pixels in C order
     text                   UTF-8
     bytes                  themselves
 """
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +22,9 @@ from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
 __all__ = ["Payload", "bytes_of"]
+
+SIDES = struct.Struct("<HH")
+MAX_SIDE = (1 << 16) - 1
 
 
 def bytes_of(out: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -51,8 +56,9 @@ class Payload:
     def __init__(self, feature: Feature) -> None:
         self.kind = feature.kind
         self.dtype = feature.np_dtype
-        self.is_ragged = feature.is_ragged
-        self.shape = cast(tuple[int, ...], feature.shape[1:] if feature.is_ragged else feature.shape)
+        self.is_ragged, self.has_sides = feature.is_ragged, feature.is_image_of_any_size
+        num_varying = 2 if self.has_sides else 1 if self.is_ragged else 0
+        self.shape = cast(tuple[int, ...], feature.shape[num_varying:])
         self.entry_bytes = math.prod(self.shape) * self.dtype.itemsize
         if self.is_ragged and self.entry_bytes == 0:
             raise SchemaError(f"shape {feature.shape} has entries of no bytes. Allowed: inner sizes of 1 or more.")
@@ -67,10 +73,10 @@ class Payload:
             raise DecodeError(f"a row of {num_bytes} bytes, where the feature's shape has {self.entry_bytes}.")
 
     def pack(self, value: Any) -> bytes | npt.NDArray[np.uint8]:
-        """Return a row's bytes, without a copy where the value is an array.
+        """Return a row's bytes, without a copy where the value is an array of a shape that they need not tell.
 
         Raises:
-            StepError: a text that UTF-8 cannot hold.
+            StepError: a text that UTF-8 cannot hold, or a side of an image that its 16 bits cannot.
         """
         if self.kind == "bytes":
             return bytes(value)
@@ -82,7 +88,8 @@ class Payload:
                     f"a text with a lone surrogate, U+{ord(value[error.start]):04X} at {error.start}, is not UTF-8. "
                     'Mend it first, e.g. text.encode("utf-8", "replace").decode().'
                 ) from error
-        return np.ascontiguousarray(value, dtype=self.dtype).reshape(-1).view(np.uint8)
+        array = np.ascontiguousarray(value, dtype=self.dtype)
+        return _packed_image(array) if self.has_sides else array.reshape(-1).view(np.uint8)
 
     def unpack(self, owned: npt.NDArray[np.uint8]) -> Any:
         """Return the row of bytes that nobody else holds: arrays are views of them.
@@ -97,9 +104,30 @@ class Payload:
                 return owned.tobytes().decode("utf-8")
             except UnicodeDecodeError as error:
                 raise DecodeError(f"a text that is not UTF-8: {error}.") from error
+        if self.has_sides:
+            sides = self.image_size(owned)
+            # of numbers of 8 bytes the first lies at an odd multiple of 4
+            return np.require(np.ndarray((*sides, *self.shape), self.dtype, owned, SIDES.size), requirements="A")
         self.check_size(owned.size)
         shape = (owned.size // self.entry_bytes, *self.shape) if self.is_ragged else self.shape
         return np.ndarray(shape, self.dtype, buffer=owned)
+
+    def image_size(self, row: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        """Return height and width of an image of any size.
+
+        Args:
+            row: uint8 [n], the plain bytes.
+
+        Raises:
+            DecodeError: they are not those of such an image.
+        """
+        height, width = SIDES.unpack_from(row.data) if row.size >= SIDES.size else (0, 0)
+        num_bytes = height * width * self.entry_bytes
+        if not num_bytes or row.size != SIDES.size + num_bytes:
+            raise DecodeError(
+                f"a row of {row.size} bytes, whose head tells of an image of {height}x{width}, {num_bytes} bytes."
+            )
+        return height, width
 
     def unpack_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Copy the bytes of a row of fixed shape into an array.
@@ -109,3 +137,16 @@ class Payload:
         """
         self.check_size(blob.size)
         bytes_of(out)[:] = blob
+
+
+def _packed_image(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return an image behind its height and width."""
+    height, width = image.shape[:2]
+    if max(height, width) > MAX_SIDE:
+        raise StepError(
+            f"an image of {height}x{width}. Allowed: sides of 1 to {MAX_SIDE}. Give a fixed shape, or cut it."
+        )
+    packed = np.empty(SIDES.size + image.nbytes, np.uint8)
+    SIDES.pack_into(packed.data, 0, height, width)
+    packed[SIDES.size :] = image.reshape(-1).view(np.uint8)
+    return packed

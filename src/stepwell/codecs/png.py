@@ -19,9 +19,13 @@ DEFAULT_LEVEL = 1
 MAX_SIDE = 1_000_000
 COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 CHANNELS = tuple(COLOR_TYPES)
+COLORS = {0: "grey", 2: "RGB", 3: "palette", 4: "grey with alpha", 6: "RGBA"}
+# deflate makes at most so many bytes of one
+MAX_RATIO = 1032
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # signature; length and name of the first chunk; width, height, bits, colour type, compression, filter, interlace
 HEADER = struct.Struct(">8sI4sIIBBBBB")
+START = [SIGNATURE, 13, b"IHDR"]
 
 
 @register_codec
@@ -29,8 +33,9 @@ class PngCodec(Codec):
     r"""One PNG file a row: uint8 or uint16, lossless.
 
     Args:
-        feature: uint8 or uint16 of height x width, or height x width x 1, 3 (RGB) or 4 (RGBA). Options: ``level`` of
-            compression, 0 (none) to 9 (smallest), default 1: higher ones cost much time and gain little.
+        feature: uint8 or uint16 of height x width, or height x width x 1, 3 (RGB) or 4 (RGBA), of one size or of any.
+            Options: ``level`` of compression, 0 (none) to 9 (smallest), default 1: higher ones cost much time and gain
+            little.
 
     Raises:
         SchemaError: another dtype or shape, or an option that is not allowed.
@@ -44,7 +49,7 @@ class PngCodec(Codec):
 
     Notes:
         Keeps no state: safe for any number of threads; decoding releases the GIL. A header that is not the feature's is
-        refused before anything is written.
+        refused before anything is written, or memory asked for that its row cannot fill.
 
     Source:
         W3C Portable Network Graphics, second edition, sections 5 and 11.2.2.
@@ -57,10 +62,12 @@ class PngCodec(Codec):
         check_option_names(feature, "level")
         self._level = int_option(feature, "level", DEFAULT_LEVEL, least=0, most=9)
         _check_is_png_image(feature)
-        height, width, channels = (*feature.fixed_shape, 1)[:3]
-        self._image_shape = (height, width) if channels == 1 else (height, width, channels)
-        bits = 8 * feature.np_dtype.itemsize
-        self._header = HEADER.pack(SIGNATURE, 13, b"IHDR", width, height, bits, COLOR_TYPES[channels], 0, 0, 0)
+        channels = (*feature.shape, 1)[2] or 1
+        self._size = None if feature.is_ragged else (feature.fixed_shape[0], feature.fixed_shape[1])
+        self._channels = tuple(int(size or 0) for size in feature.shape[2:])
+        self._planes = () if channels == 1 else (channels,)
+        self._pixel_bytes = channels * feature.np_dtype.itemsize
+        self._kind = 8 * feature.np_dtype.itemsize, COLOR_TYPES[channels], 0, 0, 0
         try:
             import imagecodecs
         except ImportError as error:
@@ -70,32 +77,55 @@ class PngCodec(Codec):
 
     def encode(self, value: Any) -> bytes:
         """Return the image as a PNG file; see `Codec.encode`."""
-        image = np.ascontiguousarray(value, dtype=self.feature.np_dtype).reshape(self._image_shape)
-        return bytes(self._encode(image, level=self._level))
+        image = np.ascontiguousarray(value, dtype=self.feature.np_dtype)
+        return bytes(self._encode(image.reshape(*image.shape[:2], *self._planes), level=self._level))
 
     def decode(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """Return the image; see `Codec.decode`."""
-        out = np.empty(self.feature.fixed_shape, self.feature.np_dtype)
+        out = np.empty((*self.image_size(blob), *self._channels), self.feature.np_dtype)
         self.decode_into(blob, out)
         return out
 
+    def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        """Return height and width, of images of any size as the header tells them; see `Codec.image_size`."""
+        return self._told_size(blob) if self._size is None else self._size
+
+    def _told_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        """Return height and width of a header that is known to be the feature's."""
+        if blob.size < HEADER.size:
+            raise DecodeError(f"png row of {blob.size} bytes: its header is cut off.")
+        *start, width, height, bits, color, compression, filters, interlace = HEADER.unpack_from(blob.data)
+        size, kind = (height, width), (bits, color, compression, filters, interlace)
+        is_png = start == START and kind == self._kind
+        if not is_png or min(size) < 1 or size != (self._size or size):
+            told = f"{bits}-bit {COLORS.get(color, 'unknown')} {height}x{width}" if start == START else "no PNG file"
+            raise DecodeError(
+                f"png row of {blob.size} bytes: its header is not that of a {self.feature} image, but of {told}"
+                f"{', interlaced' * (start == START and interlace == 1)}."
+            )
+        if height * (1 + width * self._pixel_bytes) > MAX_RATIO * blob.size:
+            raise DecodeError(
+                f"png row of {blob.size} bytes: its header tells of {height}x{width}, it cannot hold them."
+            )
+        return height, width
+
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
-        if blob[: HEADER.size].tobytes() != self._header:
-            raise DecodeError(f"png row of {blob.size} bytes: its header is not that of a {self.feature} image.")
+        self._told_size(blob)
         try:
-            self._decode(blob, out=out.reshape(self._image_shape))
+            self._decode(blob, out=out.reshape(*out.shape[:2], *self._planes))
         except (ValueError, RuntimeError) as error:
             raise DecodeError(f"png row of {blob.size} bytes: {error}.") from error
 
 
 def _check_is_png_image(feature: Feature) -> None:
     shape, dtype = feature.shape, feature.np_dtype
-    is_image = not feature.is_ragged and (len(shape) == 2 or (len(shape) == 3 and shape[2] in CHANNELS))
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in CHANNELS)
+    is_image &= not feature.is_ragged or feature.is_image_of_any_size
     if feature.kind not in ("image", "array") or dtype not in (np.uint8, np.uint16) or not is_image:
         raise SchemaError(
             f'codec "png" cannot store {dtype.name} {shape}. Allowed: uint8 and uint16, (height, width) or '
             '(height, width, 1 | 3 | 4). Use codec="zstd" for floats and anything else: lossless, any dtype and shape.'
         )
-    if not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
+    if not feature.is_ragged and not all(0 < side <= MAX_SIDE for side in feature.fixed_shape[:2]):
         raise SchemaError(f'codec "png" cannot store {shape}. Allowed: sides of 1 to {MAX_SIDE}.')

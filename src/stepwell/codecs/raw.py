@@ -49,6 +49,18 @@ class RawCodec(Codec):
         """Return a copy of the row; see `Codec.decode`."""
         return self._payload.unpack(blob.copy())
 
+    def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
+        """Return height and width of an image; see `Codec.image_size`."""
+        return self._payload.image_size(blob) if self._payload.has_sides else super().image_size(blob)
+
+    def decode_crop(
+        self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]
+    ) -> npt.NDArray[Any]:
+        """Return a part of an image as it lies in the file, not copied; see `Codec.decode_crop`."""
+        top, left, height, width = box
+        part: npt.NDArray[Any] = self._payload.unpack(blob)[top : top + height, left : left + width]
+        return part
+
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Copy the row into `out`; see `Codec.decode_into`."""
         self._payload.unpack_into(blob, out)

@@ -5,7 +5,8 @@ How a feature lies on disk follows from two questions::
     every step the same number of bytes?   codec "raw"?      on disk
     yes                                    yes               NAME.npy              one row a step, np.load() opens it
     yes                                    no                NAME.npy + NAME.bin   uint64 offsets + encoded rows
-    no  (text, bytes, first dim varies)    yes or no         NAME.npy + NAME.bin   uint64 offsets + the bytes
+    no  (text, bytes, first dim varies,    yes or no         NAME.npy + NAME.bin   uint64 offsets + the bytes
+         images of any size)
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Feature:
         kind: "array", "image", "text" or "bytes".
         dtype: numpy's name of the element type with byte order (``"<f4"``); ``"|u1"`` for text and bytes.
         shape: shape of one step, () for a scalar; a first ``None`` means that it varies from step to step.
-            (None,) for text and bytes.
+            (None,) for text and bytes; (None, None) and (None, None, channels) for images of any size.
         codec: name of a registered codec; "raw" stores the bytes as they are.
         options: the codec's options as sorted (name, value) pairs.
         names: names of the elements along the last axis, e.g. ("x", "y"); metadata only.
@@ -90,8 +91,13 @@ class Feature:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether a step's size varies: text, bytes, and arrays whose first dimension is None."""
+        """Whether a step's size varies: text, bytes, arrays whose first dimension is None, images of any size."""
         return bool(self.shape) and self.shape[0] is None
+
+    @property
+    def is_image_of_any_size(self) -> bool:
+        """Whether a step is an image whose height and width vary."""
+        return self.kind == "image" and self.is_ragged
 
     @property
     def is_raw(self) -> bool:
@@ -217,7 +223,7 @@ def Array(
 
 
 def Image(
-    shape: Sequence[int],
+    shape: Sequence[int | None],
     dtype: npt.DTypeLike = "uint8",
     *,
     codec: str = "raw",
@@ -228,7 +234,8 @@ def Image(
     """Describe an image feature: height x width x channels, or height x width.
 
     Args:
-        shape: (height, width, channels) with 1, 3 (RGB) or 4 channels, or (height, width) for grey and depth.
+        shape: (height, width, channels) with 1, 3 (RGB) or 4 channels, or (height, width) for grey and depth. None for
+            both sides: each image has a size of its own.
         dtype: uint8 (default); uint16, float16 and float32 for depth.
         codec: "raw" (default); "jpeg" (uint8, lossy; options ``quality`` 1-100, default 95, ``subsampling``
             "444", "422", "420" (default), "440", "411" or "gray", and ``tile``, a width by which random crops are
@@ -248,6 +255,8 @@ def Image(
     Example:
         >>> str(Image((96, 96, 3), codec="jpeg", quality=90))
         'jpeg 96x96x3 uint8'
+        >>> str(Image((None, None, 3), codec="jpeg"))
+        'jpeg ?x?x3 uint8'
     """
     return Feature("image", _descr(dtype), _ints(shape), codec, _sorted_options(options), _names(names), final)
 
@@ -360,15 +369,24 @@ def _check_dtype(descr: str) -> None:
 
 
 def _check_shape(kind: Kind, shape: tuple[int | None, ...]) -> None:
+    if kind == "image":
+        _check_image_shape(shape)
+        return
     for axis, size in enumerate(shape):
         if (size is None and axis > 0) or (size is not None and size < 0):
             raise SchemaError(f"shape {shape}: only the first dimension may be None, others are sizes of 0 or more.")
-    if kind == "image":
-        is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in IMAGE_CHANNELS)
-        if not is_image or None in shape or 0 in shape:
-            raise SchemaError(f"shape {shape} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4).")
     if shape and shape[0] is None and 0 in shape:
         raise SchemaError(f"shape {shape}: entries of no bytes cannot be counted. Allowed: inner sizes of 1 or more.")
+
+
+def _check_image_shape(shape: tuple[int | None, ...]) -> None:
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in IMAGE_CHANNELS)
+    has_sides = is_image and (shape[:2] == (None, None) or all(size is not None and size > 0 for size in shape[:2]))
+    if not has_sides:
+        raise SchemaError(
+            f"shape {shape} is not an image. Allowed: (height, width) or (height, width, 1 | 3 | 4); None for both "
+            "sides where each image has a size of its own."
+        )
 
 
 def _ints(shape: int | Iterable[int | None]) -> tuple[int | None, ...]:

@@ -251,7 +251,9 @@ def _write_runs(runs: RunWriter, start: int, rows: int, values: Any) -> None:
 def _blank(feature: Feature) -> Any:
     if feature.kind in ("text", "bytes"):
         return "" if feature.kind == "text" else b""
-    return np.zeros([size or 0 for size in feature.shape], feature.np_dtype)
+    # the smallest image of any size has one pixel
+    varying = 1 if feature.is_image_of_any_size else 0
+    return np.zeros([varying if size is None else size for size in feature.shape], feature.np_dtype)
 
 
 def _describe(staged: str, segment: Segment, added: Schema) -> None:

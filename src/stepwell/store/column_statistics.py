@@ -119,6 +119,8 @@ def stream_statistics(
 
 
 def _rows_a_block(feature: Feature) -> int:
+    if feature.is_image_of_any_size:
+        return 1
     return max(1, BLOCK_VALUES // math.prod(size for size in feature.shape if size is not None))
 
 

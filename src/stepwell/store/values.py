@@ -42,6 +42,8 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
     dtype, shape = feature.np_dtype, feature.shape
     if shape == ():
         return _scalar_acceptor(name, dtype)
+    if feature.is_image_of_any_size:
+        return lambda value: _image(name, value, dtype, shape)
     return lambda value: _array(name, value, dtype, shape)
 
 
@@ -131,6 +133,14 @@ def _array(
             f"feature {name!r}: got shape {_shown(array.shape, per_step)}, the store has {_shown(shape, per_step)}."
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _image(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+    """Return an image of any size, which has a pixel at least."""
+    image = _array(name, value, dtype, shape)
+    if image.size == 0:
+        raise StepError(f"feature {name!r}: got an image of shape {image.shape}. Allowed: sides of 1 or more.")
+    return image
 
 
 def _conversion(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> str:

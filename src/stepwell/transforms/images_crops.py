@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms.images import Size, sides_of
-from stepwell.transforms.images_cutting import Color, Cut, CutDecoder
+from stepwell.transforms.images_cutting import Box, Color, Cut, CutDecoder
 
 __all__ = ["CenterCrop", "PadShift", "RandomCrop", "Translate"]
 
@@ -38,11 +39,14 @@ class CenterCrop(CutDecoder):
         """Return the size of the crop; see `Cut.sides`."""
         return _fitting(self, sides_of(self.size), height, width)
 
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return the box in the middle; see `CutDecoder.box`."""
+        sides = self.sides(height, width)
+        return (height - sides[0]) // 2, (width - sides[1]) // 2, *sides
+
     def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         """Return the box in the middle; see `Cut.boxes`."""
-        sides = self.sides(height, width)
-        tops, lefts = (height - sides[0]) // 2, (width - sides[1]) // 2
-        return np.tile(np.array([tops, lefts, *sides], np.int64), (len(draws), 1, 1))
+        return np.tile(np.array(self.box(height, width, ()), np.int64), (len(draws), 1, 1))
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,18 @@ class RandomCrop(CutDecoder):
         """Return the size of the crop; see `Cut.sides`."""
         return _fitting(self, sides_of(self.size), height, width)
 
+    def numbers(self, draws: Draws, number: int) -> npt.NDArray[np.float64]:
+        """Return the places of boxes, 0 to 1 of the room that there is; see `CutDecoder.numbers`."""
+        return draws.uniform(size=(number, 2))
+
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return a box at a place; see `CutDecoder.box`."""
+        return box_within(height, width, self.sides(height, width), numbers)
+
     def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         """Return random boxes; see `Cut.boxes`."""
-        sides = self.sides(height, width)
-        return boxes_within(height, width, np.broadcast_to(np.array(sides), (len(draws), number, 2)), draws)
+        sides = np.broadcast_to(np.array(self.sides(height, width)), (len(draws), number, 2))
+        return boxes_within(height, width, sides, self.numbers(draws, number))
 
 
 @dataclass(frozen=True)
@@ -135,11 +147,19 @@ class Translate(Cut):
         return _shifted(height, width, self.padding, draws, number)
 
 
-def boxes_within(height: int, width: int, sides: npt.NDArray[np.int64], draws: Draws) -> npt.NDArray[np.int64]:
-    """Return boxes of given sizes, int64 [B, number, 2], at random places inside of an image: int64 [B, number, 4]."""
+def box_within(height: int, width: int, sides: tuple[int, int], place: Sequence[float]) -> Box:
+    """Return the box of a size at a place of an image: top and left, 0 to 1 of the room that there is."""
+    rows, columns = height - sides[0] + 1, width - sides[1] + 1
+    return min(int(place[0] * rows), rows - 1), min(int(place[1] * columns), columns - 1), *sides
+
+
+def boxes_within(
+    height: int, width: int, sides: npt.NDArray[np.int64], places: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """Return boxes of given sizes, int64 [B, number, 2], at places, float64 [B, number, 2]: int64 [B, number, 4]."""
     room = np.array([height, width]) - sides + 1
-    places = (draws.uniform(size=sides.shape[1:]) * room).astype(np.int64)
-    return np.concatenate([np.minimum(places, room - 1), sides], axis=2)
+    corners = (places * room).astype(np.int64)
+    return np.concatenate([np.minimum(corners, room - 1), sides], axis=2)
 
 
 def _shifted(height: int, width: int, padding: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,11 +19,15 @@ from stepwell.schema import Feature
 from stepwell.transforms.images import ImageLayout, ImageTransform, check_dtype, check_layout, of_images
 from stepwell.transforms.transform import Shape
 
-__all__ = ["Cut", "CutDecoder", "Interpolation", "cut", "resize"]
+__all__ = ["Box", "Cut", "CutDecoder", "Interpolation", "cut", "resize"]
 
 Interpolation = Literal["linear", "area", "nearest"]
 RESIZABLE = ("uint8", "uint16", "float16", "float32", "float64")
 Color = float | Sequence[float]
+# top, left, height and width
+Box = tuple[int, int, int, int]
+# an image of any size may be larger than whatever is cut out of it; one that is not is refused when it comes
+UNBOUNDED = (sys.maxsize, sys.maxsize)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,24 +69,33 @@ class Cut(ImageTransform):
 
     def output(self, shape: Any, dtype: Any = None) -> tuple[Shape, np.dtype[Any]]:
         """Return shape and dtype afterwards; see `Transform.output`, and for a feature `Decoder.output`."""
-        is_feature = isinstance(shape, Feature)
-        if is_feature:
-            shape, dtype = shape.fixed_shape, shape.np_dtype
+        if isinstance(shape, Feature):
+            return self._decoded(shape)
         layout = ImageLayout.of(shape)
-        if not self.copies_pixels:
-            check_dtype(dtype, RESIZABLE, f"{type(self).__name__}")
-        if is_feature:
-            if self.per_step:
-                raise WindowError(
-                    f"{self!r} as a decoder: it has one draw a window. Use it as a transform, or per_step=False."
-                )
-            # a row is one image, however many channels it has
-            return (*self.sides(*shape[:2]), *shape[2:]), dtype
+        self._check_dtype(dtype)
         if self.border is not None:
             check_color(self.border, layout.channels, dtype, type(self).__name__)
         sides = self.sides(layout.height, layout.width)
         check_layout(layout, *sides, f"{type(self).__name__}")
         return layout.shape(*sides), dtype
+
+    def _decoded(self, feature: Feature) -> tuple[Shape, np.dtype[Any]]:
+        """Return shape and dtype of a decoded step: a row is one image, however many channels it has."""
+        if self.per_step:
+            raise WindowError(
+                f"{self!r} as a decoder: it has one draw a window. Use it as a transform, or per_step=False."
+            )
+        self._check_dtype(feature.np_dtype)
+        if feature.is_image_of_any_size:
+            sides = self.sides(*UNBOUNDED)
+        else:
+            ImageLayout.of(feature.fixed_shape)
+            sides = self.sides(*feature.fixed_shape[:2])
+        return (*sides, *(int(size or 0) for size in feature.shape[2:])), feature.np_dtype
+
+    def _check_dtype(self, dtype: np.dtype[Any]) -> None:
+        if not self.copies_pixels:
+            check_dtype(dtype, RESIZABLE, f"{type(self).__name__}")
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images cut; see `Transform.__call__`."""
@@ -109,20 +122,32 @@ class Cut(ImageTransform):
 class CutDecoder(Cut, Decoder):
     """A cut that can be made while an image is decoded, too: ``Field(..., decoder=RandomCrop(84))``.
 
+    What is random is drawn as numbers that know nothing of an image's size: each row's box follows from its own.
+
     Notes:
         Both ways draw the same boxes. A codec may decode a box that is resized to less than half at a smaller scale.
     """
 
+    def numbers(self, draws: Draws, number: int) -> npt.NDArray[np.float64]:
+        """Return what is random about ``number`` boxes a window, float64 [B, number, n]; n is 0 without."""
+        return np.empty((len(draws), number, 0))
+
+    @abstractmethod
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return the box that numbers are in an image of a size: that of `boxes`, for one.
+
+        Raises:
+            WindowError: images of such a size cannot be cut.
+        """
+
     def draw(self, feature: Feature, draws: Draws) -> npt.NDArray[Any] | None:
-        """Return a box a window, int64 [B, 4]; see `Decoder.draw`."""
-        if not self.is_random:
-            return None
-        height, width = feature.fixed_shape[:2]
-        return self.boxes(height, width, draws, 1)[:, 0]
+        """Return what is random about each window's box, float64 [B, n]; see `Decoder.draw`."""
+        return self.numbers(draws, 1)[:, 0] if self.is_random else None
 
     def convert(self, pixels: npt.NDArray[Any], out: npt.NDArray[Any], draw: Any) -> None:
         """Make a step of a whole decoded image; see `Decoder.convert`."""
-        box = _only_box(self, *pixels.shape[:2]) if draw is None else draw
+        height, width = pixels.shape[:2]
+        box = self.box(height, width, () if draw is None else draw.tolist())
         if self.resampling:
             self._resize_into(pixels, box, out)
         else:
@@ -131,15 +156,18 @@ class CutDecoder(Cut, Decoder):
 
     def decode(self, codec: Codec, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any], draw: Any) -> None:
         """Decode no more of an image than its box; see `Decoder.decode`."""
-        box = _only_box(self, *codec.feature.fixed_shape[:2]) if draw is None else draw
-        top, left, height, width = (int(side) for side in box)
-        part = codec.decode_crop(blob, (top, left, height, width), (out.shape[0], out.shape[1]))
+        size = codec.image_size(blob)
+        if size is None:
+            self.convert(codec.decode(blob), out, draw)
+            return
+        box = self.box(*size, () if draw is None else draw.tolist())
+        part = codec.decode_crop(blob, box, (out.shape[0], out.shape[1]))
         if self.resampling:
-            self._resize_into(part, np.array([0, 0, *part.shape[:2]]), out)
+            self._resize_into(part, (0, 0, part.shape[0], part.shape[1]), out)
         else:
             out[...] = part
 
-    def _resize_into(self, pixels: npt.NDArray[Any], box: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+    def _resize_into(self, pixels: npt.NDArray[Any], box: Box, out: npt.NDArray[Any]) -> None:
         top, left, height, width = box
         part = pixels[top : top + height, left : left + width]
         whole = np.array([[0, 0, height, width]])
@@ -148,14 +176,6 @@ class CutDecoder(Cut, Decoder):
 
 
 NO_FLIP = np.zeros(1, np.uint8)
-
-
-@lru_cache(maxsize=256)
-def _only_box(cutting: Cut, height: int, width: int) -> npt.NDArray[np.int64]:
-    """Return the box of a cut that draws nothing."""
-    box: npt.NDArray[np.int64] = cutting.boxes(height, width, Draws(np.zeros(1, np.uint64)), 1)[0, 0]
-    box.flags.writeable = False
-    return box
 
 
 def cut(

@@ -191,7 +191,8 @@ class Cutout(_Filled):
         sides = sides_of(self.size)
         if sides[0] > height or sides[1] > width:
             raise WindowError(f"Cutout of {sides[0]}x{sides[1]} of images of {height}x{width}. Use a smaller size.")
-        boxes = boxes_within(height, width, np.broadcast_to(np.array(sides), (len(draws), number, 2)), draws)
+        places = draws.uniform(size=(number, 2))
+        boxes = boxes_within(height, width, np.broadcast_to(np.array(sides), (len(draws), number, 2)), places)
         return np.where(draws.uniform(size=(number, 1)) < self.p, boxes, 0)
 
 
@@ -230,5 +231,5 @@ class RandomErasing(_Filled):
         low, high = np.log(self.ratio)
         ratios = np.exp(draws.uniform(low, high, (number,)))
         sides = np.rint(np.stack([np.sqrt(areas / ratios), np.sqrt(areas * ratios)], axis=-1)).astype(np.int64)
-        boxes = boxes_within(height, width, np.clip(sides, 1, [height, width]), draws)
+        boxes = boxes_within(height, width, np.clip(sides, 1, [height, width]), draws.uniform(size=(number, 2)))
         return np.where(draws.uniform(size=(number, 1)) < self.p, boxes, 0)

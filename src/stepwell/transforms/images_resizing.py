@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -11,8 +13,8 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms.images import Size, sides_of
-from stepwell.transforms.images_crops import boxes_within
-from stepwell.transforms.images_cutting import CutDecoder, Interpolation
+from stepwell.transforms.images_crops import box_within, boxes_within
+from stepwell.transforms.images_cutting import Box, CutDecoder, Interpolation
 
 __all__ = ["RandomResizedCrop", "Resize"]
 
@@ -79,6 +81,10 @@ class Resize(Resizing):
         """Height and width; see `Decoder`."""
         return sides_of(self.size)
 
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return the whole image; see `CutDecoder.box`."""
+        return 0, 0, height, width
+
     def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
         """Return the whole image; see `Cut.boxes`."""
         return np.tile(np.array([0, 0, height, width], np.int64), (len(draws), 1, 1))
@@ -113,17 +119,33 @@ class RandomResizedCrop(Resizing):
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise WindowError(f"a ratio of {self.ratio}. Allowed: (least, largest) width for a height of 1, above 0.")
 
-    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
-        """Return random boxes; see `Cut.boxes`."""
-        areas = height * width * draws.uniform(*self.scale, size=(number, ATTEMPTS))
+    def numbers(self, draws: Draws, number: int) -> npt.NDArray[np.float64]:
+        """Return parts of the area and ratios of the attempts, and a place; see `CutDecoder.numbers`."""
+        parts = draws.uniform(*self.scale, size=(number, ATTEMPTS))
         low, high = np.log(self.ratio)
         ratios = np.exp(draws.uniform(low, high, size=(number, ATTEMPTS)))
+        return np.concatenate([parts, ratios, draws.uniform(size=(number, 2))], axis=2)
+
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return the box of the first attempt that fits; see `CutDecoder.box`."""
+        for part, ratio in zip(numbers[:ATTEMPTS], numbers[ATTEMPTS : 2 * ATTEMPTS], strict=True):
+            area = height * width * part
+            sides = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < sides[0] <= height and 0 < sides[1] <= width:
+                return box_within(height, width, sides, numbers[2 * ATTEMPTS :])
+        sides = self._largest(height, width)
+        return (height - sides[0]) // 2, (width - sides[1]) // 2, *sides
+
+    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
+        """Return random boxes; see `Cut.boxes`."""
+        parts, ratios, places = np.split(self.numbers(draws, number), [ATTEMPTS, 2 * ATTEMPTS], axis=2)
+        areas = height * width * parts
         sides = np.rint(np.stack([np.sqrt(areas / ratios), np.sqrt(areas * ratios)], axis=-1)).astype(np.int64)
         fits = ((sides > 0) & (sides <= [height, width])).all(axis=-1)
         first = np.take_along_axis(sides, fits.argmax(axis=-1)[..., None, None], axis=2)[:, :, 0]
         largest = self._largest(height, width)
         fits_any = fits.any(axis=-1)[..., None]
-        found = boxes_within(height, width, np.where(fits_any, first, largest), draws)
+        found = boxes_within(height, width, np.where(fits_any, first, largest), places)
         middle = [(height - largest[0]) // 2, (width - largest[1]) // 2, *largest]
         return np.where(fits_any, found, np.array(middle, np.int64))
 

@@ -153,7 +153,7 @@ class ColumnDecoder:
                 if key in whole:
                     decoder.convert(whole[key], cell, draw)
                 elif self.is_raw_in(segment):
-                    decoder.convert(self._row_of(blob), cell, draw)
+                    decoder.convert(self._row_of(segment, blob), cell, draw)
                 else:
                     decoder.decode(self.codec_of(segment), blob, cell, draw)
             except Exception as error:
@@ -213,13 +213,19 @@ class ColumnDecoder:
         runs = [codec for codec in self._codecs if isinstance(codec, SequentialCodec)]
         if all(is_resized and codec.resizes for codec in runs):
             return {}
-        feature = self._column.features[0]
-        scratch = np.empty((len(cells.rows), *feature.fixed_shape), feature.np_dtype)
-        self._read_runs(cells, scratch, done)
+        # stores may have rows of several shapes, of which the decoder makes one
+        for shape in dict.fromkeys(codec.feature.fixed_shape for codec in runs):
+            is_such = np.array([codec.feature.shape == shape for codec in self._codecs])
+            own = np.flatnonzero(is_such[self._stores[cells.segments]])
+            part = Cells(cells.table, *(each[own] for each in (cells.segments, cells.rows, cells.los, cells.his)))
+            try:
+                self._read_runs(part, np.empty((len(own), *shape), self._column.features[0].np_dtype), done)
+            except RowError as error:
+                raise RowError(int(own[error.index]), error.cause) from error.cause
         return done
 
-    def _row_of(self, row: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        feature = self._column.features[0]
+    def _row_of(self, segment: int, row: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        feature = self._column.features[int(self._stores[segment])]
         return row.view(feature.np_dtype).reshape(feature.fixed_shape)
 
     def _blobs(self, cells: Cells) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
@@ -254,7 +260,7 @@ class ColumnDecoder:
             return ""
         if feature.kind == "bytes":
             return b""
-        return np.zeros((0, *(int(n or 0) for n in feature.shape[1:])), feature.np_dtype)
+        return np.zeros([int(n or 0) for n in feature.shape], feature.np_dtype)
 
 
 def misplaced(name: str, row: int) -> CorruptSegmentError:

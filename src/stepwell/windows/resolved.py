@@ -40,14 +40,15 @@ class Source:
 
     Args:
         name: of the feature, or of the virtual source.
-        kind: "raw" rows, "encoded" rows of a fixed decoded shape, rows "converted" by a decoder, "ragged" ones, or
-            "virtual".
+        kind: "raw" rows, "encoded" rows of a fixed decoded shape, rows "converted" by a decoder (of fixed shape or
+            images of any size), "ragged" ones, or "virtual".
         dtype: of an element that comes out.
         shape: of one step that comes out; (None, ...) when ragged.
         is_final: whether windows may reach an episode's final row.
         feature: as the (first) schema has it; None for a virtual source.
         is_sequential: whether rows must be decoded from a sync row on, in any store.
         decoder: of the field.
+        is_of_one_shape: whether all rows, in all stores, have one shape before the decoder.
     """
 
     name: str
@@ -58,11 +59,17 @@ class Source:
     feature: Feature | None
     is_sequential: bool = False
     decoder: Decoder | None = None
+    is_of_one_shape: bool = True
 
     @property
     def is_drawn(self) -> bool:
         """Whether its decoder makes something else of a row for each window."""
         return self.decoder is not None and self.decoder.is_random
+
+    @property
+    def is_holdable(self) -> bool:
+        """Whether rows can be held of which every window takes what it shows."""
+        return self.kind != "ragged" and (self.is_of_one_shape or not self.is_drawn)
 
     @property
     def row_bytes(self) -> int:
@@ -141,7 +148,7 @@ class ResolvedField:
     @property
     def is_held(self) -> bool:
         """Whether a pool may hold its rows: they lie around the anchor, and have one size."""
-        return not self.is_ragged and self.field.at == "anchor"
+        return all(source.is_holdable for source in self.sources) and self.field.at == "anchor"
 
     @property
     def is_encoded(self) -> bool:
@@ -259,20 +266,37 @@ def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | Non
 
 
 def _converted(name: str, feature: Feature, decoder: Decoder) -> Source:
-    if feature.is_ragged:
-        raise WindowError(f"{name!r} varies in size from step to step: a decoder needs a fixed shape.")
+    if feature.is_ragged and not feature.is_image_of_any_size:
+        raise WindowError(f"{name!r} varies in size from step to step: a decoder needs a fixed shape, or images.")
     try:
         shape, dtype = decoder.output(feature)
     except SchemaError as error:
-        raise WindowError(f"decoder {decoder!r} of {name!r}: {error}") from error
+        raise WindowError(
+            f"decoder {decoder!r} of {name!r}: {error} Its output() must tell the one shape that comes out."
+        ) from error
     is_sequential = not feature.is_raw and codec_class(feature).is_sequential
-    return Source(name, "converted", np.dtype(dtype), tuple(shape), feature.final, feature, is_sequential, decoder)
+    return Source(
+        name,
+        "converted",
+        np.dtype(dtype),
+        tuple(shape),
+        feature.final,
+        feature,
+        is_sequential,
+        decoder,
+        is_of_one_shape=not feature.is_ragged,
+    )
 
 
 def _merged(sources: Sequence[Source]) -> Source:
     """Return the source that asks for the most work: where one store has to decode, the batch path decodes."""
     found = next((source for source in sources if source.kind == "encoded"), sources[0])
-    return replace(found, is_sequential=any(source.is_sequential for source in sources))
+    shapes = {source.feature.shape for source in sources if source.feature is not None}
+    return replace(
+        found,
+        is_sequential=any(source.is_sequential for source in sources),
+        is_of_one_shape=found.is_of_one_shape and len(shapes) <= 1,
+    )
 
 
 def _step_shape(field: Field, sources: tuple[Source, ...]) -> tuple[int | None, ...]:

@@ -7,6 +7,7 @@
     encoded                   ColumnDecoder            kernel, held rows           kernel, held rows
     converted by a decoder    ColumnDecoder            kernel, held rows           kernel, held rows
       ... drawn a window      ColumnDecoder            the decoder, of held rows   the decoder, of held rows
+      ... of any size         ColumnDecoder            ColumnDecoder               ColumnDecoder
     ragged                    ColumnDecoder            ColumnDecoder               ColumnDecoder
     virtual                   ComputedWindows          ComputedWindows             ComputedWindows
 

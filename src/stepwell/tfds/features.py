@@ -210,7 +210,8 @@ def feature_json(node: Node) -> dict[str, Any]:
     if node.kind == "image":
         return {**_class("Image"), "image": {**content, "encodingFormat": node.image_format}}
     content |= {"encoding": node.encoding, **({"optional": True} if node.is_optional else {})}
-    return {**_class("Tensor" if node.shape else "Scalar"), "tensor": content}
+    # TFDS takes no encoding from the record of a Scalar
+    return {**_class("Tensor" if node.shape or node.encoding != "none" else "Scalar"), "tensor": content}
 
 
 def _class(name: str) -> dict[str, Any]:

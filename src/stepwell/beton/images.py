@@ -1,5 +1,7 @@
 """Which feature the images of ``.beton`` files are: of one size or any, JPEG files, plain pixels, or both.
 
+JPEG files are decoded by the "fast" transform, to the pixels that FFCV shows.
+
 ::
 
     modes in the rows     all of one size            of several sizes
@@ -59,9 +61,10 @@ class ImageKind:
     def feature(self) -> Feature:
         """The images as a store holds them."""
         shape = (*(self.shape or (None, None)), 3)
-        if self.modes <= {JPEG_MODE}:
-            return Image(shape, codec="jpeg")
-        return Image(shape) if self.modes == {RAW_MODE} else Image(shape, codec=MIXED_CODEC)
+        if self.modes == {RAW_MODE}:
+            return Image(shape)
+        # as FFCV decodes them
+        return Image(shape, codec="jpeg" if self.modes <= {JPEG_MODE} else MIXED_CODEC, dct="fast")
 
 
 def stays_as_image(feature: Feature) -> bool:

@@ -55,8 +55,8 @@ def beton_image_feature(feature: Feature, paths: Sequence[str]) -> Feature:
         SchemaError: a path has a line break.
     """
     root, files = common_root(paths)
-    options = (("files", files), ("format", feature.codec), ("root", root))
-    return replace(feature, codec=NAME, options=options, codec_module=None)
+    options = {**dict(feature.options), "files": files, "format": feature.codec, "root": root}
+    return replace(feature, codec=NAME, options=tuple(sorted(options.items())), codec_module=None)
 
 
 def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, sizes: Int64s) -> Blob:
@@ -85,8 +85,8 @@ class BetonImageCodec(FileCodec):
 
     Args:
         feature: an RGB image of uint8, of fixed size or any. Options: ``files``, names, one a line, relative to
-            ``root``; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all are plain.
-            `beton_image_feature` makes such a feature.
+            ``root``; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all are plain;
+            ``dct``, as of codec "jpeg". `beton_image_feature` makes such a feature.
 
     Raises:
         SchemaError: an option that is missing or wrong.
@@ -97,12 +97,13 @@ class BetonImageCodec(FileCodec):
     """
 
     name: ClassVar[str] = NAME
-    option_names: ClassVar[tuple[str, ...] | None] = ("files", "format", "root")
+    option_names: ClassVar[tuple[str, ...] | None] = ("dct", "files", "format", "root")
     reference_maker: ClassVar[str] = "stepwell.codecs.beton_images.make_image_references"
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
-        self._embedded = replace(feature, codec=choice_option(feature, "format", STORED[0], STORED), options=())
+        own = tuple(option for option in feature.options if option[0] == "dct")
+        self._embedded = replace(feature, codec=choice_option(feature, "format", STORED[0], STORED), options=own)
         self._jpeg = jpeg_codec_like(feature) if self._embedded.codec != PLAIN else None
         self._size = None if feature.is_ragged else feature.fixed_shape[:2]
         self._files = _files_of(feature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = ["JpegCodec"]
 
 DEFAULT_QUALITY = 95
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "gray")
+TRANSFORMS = ("exact", "fast")
 COLORSPACES = ("YCbCr", "RGB", "Gray")
 MAX_SIDE = 65500
 # a block of 8 x 8 pixels takes a bit at least
@@ -38,7 +40,9 @@ class JpegCodec(Codec):
             Rows of grey files are taken for RGB, those of colours for grey. Options: ``quality``
             1 to 100, default 95; ``subsampling`` of the colours, "420" (default), "422", "444", "440", "411" or "gray";
             ``tile`` 0 (default) or the width in pixels of tiles that crops are decoded by: a random resized crop then
-            takes about two thirds of the time, the file 1 to 2 % more bytes, and writing a row twice as long or more.
+            takes about two thirds of the time, the file 1 to 2 % more bytes, and writing a row twice as long or more;
+            ``dct``, how rows are decoded: "exact" (default) or "fast", libjpeg-turbo's less precise transform, whose
+            pixels are FFCV's.
 
     Raises:
         SchemaError: another dtype or shape, or an option that is not allowed.
@@ -65,7 +69,7 @@ class JpegCodec(Codec):
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
-        check_option_names(feature, "quality", "subsampling", "tile")
+        check_option_names(feature, "quality", "subsampling", "tile", "dct")
         _check_is_jpeg_image(feature)
         self._size = None if feature.is_ragged else (feature.fixed_shape[0], feature.fixed_shape[1])
         self._channels = tuple(int(size or 0) for size in feature.shape[2:])
@@ -83,7 +87,8 @@ class JpegCodec(Codec):
         self._decode_header = simplejpeg.decode_jpeg_header
         # of the last row: its header, and height and width
         self._known = Header(b""), (0, 0)
-        self._decode = simplejpeg.decode_jpeg
+        is_fast = choice_option(feature, "dct", TRANSFORMS[0], TRANSFORMS) == "fast"
+        self._decode = partial(simplejpeg.decode_jpeg, fastdct=True) if is_fast else simplejpeg.decode_jpeg
 
     def encode(self, value: Any) -> bytes:
         """Return the image as a JPEG file; see `Codec.encode`."""

@@ -50,7 +50,7 @@ def jpeg_codec_like(feature: Feature) -> JpegCodec:
         raise SchemaError(
             f"codec {feature.codec!r} cannot store {feature.np_dtype.name} {feature.shape}. Allowed: uint8, RGB images."
         )
-    return JpegCodec(Image(feature.shape, codec="jpeg"))
+    return JpegCodec(Image(feature.shape, codec="jpeg", dct=feature.option("dct", "exact")))
 
 
 @register_codec
@@ -58,7 +58,7 @@ class JpegOrRawCodec(Codec):
     """JPEG files and plain pixels in one column; new rows are stored plain, so that nothing is lost.
 
     Args:
-        feature: an RGB image of uint8, of fixed size or any; no options.
+        feature: an RGB image of uint8, of fixed size or any. Option ``dct``, as of codec "jpeg".
 
     Raises:
         SchemaError: another dtype or shape.
@@ -75,7 +75,7 @@ class JpegOrRawCodec(Codec):
     """
 
     name: ClassVar[str] = "jpeg-or-raw"
-    option_names: ClassVar[tuple[str, ...] | None] = ()
+    option_names: ClassVar[tuple[str, ...] | None] = ("dct",)
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)

@@ -168,13 +168,14 @@ def _column_shape(num_rows: int, feature: Feature) -> Any:
 
 def _describe_feature(episode: Episode, name: str, feature: Feature) -> str:
     num_rows = _num_rows(episode, feature)
-    if feature.is_ragged or num_rows * feature.row_bytes <= MAX_READ_BYTES:
+    if feature.is_ragged:
+        first = describe_value(_row(episode, name, 0)) if num_rows else ""
+        return f"{counted(num_rows, 'row')}, the first: {first}" if num_rows else "no rows"
+    if num_rows * feature.row_bytes <= MAX_READ_BYTES:
         return _describe_column(episode[name])
     shape = "x".join(map(str, (num_rows, *feature.fixed_shape)))
     return f"{feature.np_dtype} {shape}, too large to sum up; a step of it is shown by EPISODE:STEP"
 
 
-def _describe_column(column: Any) -> str:
-    if not isinstance(column, np.ndarray):
-        return f"{counted(len(column), 'row')}, the first: {describe_value(column[0])}" if len(column) else "no rows"
+def _describe_column(column: np.ndarray[Any, Any]) -> str:
     return describe_value(column) if column.size > MAX_SHOWN else f"{column.dtype} {describe_value(column)}"

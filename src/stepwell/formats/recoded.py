@@ -34,7 +34,7 @@ class Recoded:
 
     Args:
         given: encoded rows: `EncodedRows`, a ``VideoFile``.
-        before: the feature as whose rows they come; of fixed shape.
+        before: the feature as whose rows they come; of fixed shape, or images of any size.
         where: said by errors: which episode and feature.
 
     Example:
@@ -62,7 +62,9 @@ class Recoded:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, decoded."""
+        """Bytes of all rows, decoded; of rows of any size as they come."""
+        if self._before.is_ragged:
+            return int(getattr(self._given, "nbytes", 0))
         return self.num_rows * self._before.row_bytes
 
     def pieces(self, feature: Feature) -> Iterator[npt.NDArray[Any]]:
@@ -90,8 +92,19 @@ class Recoded:
             DecodeError: a row that its codec refuses.
         """
         codec = make_codec(feature)
+        if self._before.is_ragged:
+            yield from map(codec.encode, self._values())
+            return
         values = (piece[i, ...] for piece in self.pieces(feature) for i in range(len(piece)))
         yield from _encoded_runs(codec, values) if isinstance(codec, SequentialCodec) else map(codec.encode, values)
+
+    def _values(self) -> Iterator[Any]:
+        """Yield decoded rows of any size, one by one."""
+        for step, blob in enumerate(self._given.rows(self._before)):
+            try:
+                yield self._codec.decode(np.frombuffer(blob, np.uint8))
+            except DecodeError as error:
+                raise DecodeError(f"{self._where}, step {step}: {error}") from error
 
     def _parts(self, most: int) -> Iterator[tuple[Blobs, range]]:
         """Yield (blobs, places in them) of at most ``most`` consecutive rows; of sequential codecs the run's blobs."""

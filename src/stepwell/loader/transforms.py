@@ -97,9 +97,14 @@ class BatchKey(NamedTuple):
 
 
 def samples_of(fields: Mapping[str, ResolvedField]) -> Samples:
-    """Return shape and dtype of every key that is read, of masks, too; None where they vary from window to window."""
+    """Return shape and dtype of every key that is read, of masks, too; None where they vary from window to window.
+
+    Raises:
+        WindowError: images of any size are to go through a transform that is of one shape.
+    """
     found: Samples = {}
     for key, field in fields.items():
+        _check_any_size(key, field)
         found[key] = None if field.is_ragged else (field.shape, field.dtype)
         if field.has_mask:
             found[field.mask_key] = (field.window_shape, np.dtype(np.bool_))
@@ -225,6 +230,20 @@ class _Call:
             raise LoaderError(
                 f"transform {self.name} {self.where} returned {shown}{what}, where its output says {dtype} {shape}. "
                 "Make both agree."
+            )
+
+
+def _check_any_size(key: str, field: ResolvedField) -> None:
+    """Raise WindowError for a transform that says what becomes of a shape, where images have none in common."""
+    source = field.sources[0]
+    if not field.is_ragged or source.feature is None or not source.feature.is_image_of_any_size:
+        return
+    for transform in field.field.transforms:
+        if isinstance(transform, Transform) and type(transform).output is not Transform.output:
+            raise WindowError(
+                f"field {key!r}: the images of {source.name!r} vary in size, and {_name(transform)} needs one shape. "
+                f"Make them of one size first: Field({source.name!r}, decoder=Resize(224), transform=...), or "
+                "decoder=RandomResizedCrop(224)."
             )
 
 

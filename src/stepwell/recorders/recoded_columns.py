@@ -23,12 +23,14 @@ from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
 from stepwell.schema import Feature
 from stepwell.store import Segment
-from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.columns import Column, RawColumn, make_column
 from stepwell.store.runs import RunReader
 
-__all__ = ["EpisodeRows", "RecodedColumn", "recode_column", "stored_bytes"]
+__all__ = ["EpisodeRows", "RecodedColumn", "column_bytes", "recode_column", "stored_bytes"]
 
 MAX_BATCH_ROWS = 256
+# of images of any size, whose decoded bytes their encoded ones do not tell
+MAX_BATCH_IMAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def recode_column(
                 sink.put(_read(episode, name, start, stop), episode.index, start)
                 advance(episode, stop - start)
             sink.end_episode(num_blank=episode.rows - kept)
-        after = _column_bytes(column, num_rows)
+        after = column_bytes(column, num_rows)
     finally:
         sink.close()
         column.close()
@@ -112,7 +114,8 @@ def stored_bytes(episode: EpisodeRows, name: str, feature: Feature) -> int:
     return 8 * episode.rows + int(offsets[episode.start + episode.rows]) - int(offsets[episode.start])
 
 
-def _column_bytes(column: RawColumn | EncodedColumn, rows: int) -> int:
+def column_bytes(column: Column, rows: int) -> int:
+    """Return the bytes of the first rows of a column that was written, those of their offsets included."""
     if isinstance(column, RawColumn):
         return rows * column.row_bytes
     return 8 * rows + column.num_bytes(rows)
@@ -128,7 +131,8 @@ def _read(episode: EpisodeRows, name: str, start: int, stop: int) -> Any:
 def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of an episode's rows, small enough to be held; of a sequential codec whole runs where they fit."""
     row_bytes = stored_bytes(episode, name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
-    most = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    limit = MAX_BATCH_IMAGES if feature.is_image_of_any_size else MAX_BATCH_ROWS
+    most = max(1, min(limit, BATCH_BYTES // max(1, row_bytes)))
     cuts = _sync_rows(episode, name, feature, stop)
     start = 0
     while start < stop:

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from stepwell.errors import StepError
-from stepwell.schema import Array, Schema, flatten, infer_schema
+from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.store.encoded_rows import HasRows
 
 __all__ = ["Chunk", "EpisodeData", "HasSpans", "Items", "chunk_length", "cut", "num_column_bytes", "take_chunks"]
@@ -115,7 +113,7 @@ class Items:
         return num_column_bytes(item.columns if isinstance(item, EpisodeData) else _mapping(item))
 
     def infer_schema(self, item: Any) -> Schema:
-        """Return the schema that an item suggests; lists of arrays of different lengths become ragged features.
+        """Return the schema that an item suggests, an episode as `infer_columns`.
 
         Raises:
             SchemaError: a value or name that cannot be stored.
@@ -132,14 +130,7 @@ class Items:
         if encoded:
             raise StepError(f"feature {encoded[0]!r}: no schema can be inferred from encoded rows. Give schema=.")
         longer = [name for name, length in lengths.items() if length == shortest + 1]
-        schema = infer_schema({name: values[0] for name, values in columns.items()}, final=longer or None)
-        ragged = {name: values for name, values in columns.items() if _is_ragged(values)}
-        return Schema(
-            {
-                name: Array((None, *np.shape(ragged[name][0])[1:]), f.dtype, final=f.final) if name in ragged else f
-                for name, f in schema.items()
-            }
-        )
+        return infer_columns(columns, final=longer or None)
 
     def _sample(self, item: Any) -> Mapping[str, Any]:
         if self.names is None:
@@ -202,14 +193,6 @@ def _length(name: str, values: Any) -> int:
             f"feature {name!r} is a {type(values).__name__}, not a column. "
             "Give an array [T, ...] or a list of T values."
         ) from error
-
-
-def _is_ragged(values: Any) -> bool:
-    if not isinstance(values, list | tuple) or not all(
-        isinstance(value, np.ndarray) and value.ndim for value in values
-    ):
-        return False
-    return len({len(value) for value in values}) > 1
 
 
 def take_chunks(items: Iterator[Any], length: int) -> Iterator[tuple[int, tuple[Any, ...]]]:

@@ -11,7 +11,7 @@ import numpy as np
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.schema.features import Array, Bytes, Feature, Image, Text
 
-__all__ = ["Schema", "infer_feature", "infer_schema"]
+__all__ = ["Schema", "infer_columns", "infer_feature", "infer_schema"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 MAX_NAME_BYTES = 200
@@ -175,6 +175,39 @@ def infer_schema(step: Mapping[str, Any], *, final: Iterable[str] | None = None)
         except SchemaError as error:
             raise SchemaError(f"feature {name!r}: {error}") from error
     return Schema(features)
+
+
+def infer_columns(columns: Mapping[str, Any], *, final: Iterable[str] | None = None) -> Schema:
+    """Return the schema that the whole columns of an episode suggest.
+
+    Lists of arrays of different lengths become ragged features, lists of images of different sizes
+    ``Image((None, None, channels))``.
+
+    Args:
+        columns: dotted name to an array [T, ...] or a list of T values, at least one.
+        final: as for `infer_schema`.
+
+    Raises:
+        SchemaError: as `infer_schema`.
+
+    Example:
+        >>> infer_columns({"image": [np.zeros((20, 30, 3), np.uint8), np.zeros((40, 30, 3), np.uint8)]})
+        <Schema image: raw ?x?x3 uint8>
+    """
+    schema = infer_schema({name: values[0] for name, values in columns.items()}, final=final)
+    return Schema({name: _varying(feature, columns[name]) for name, feature in schema.items()})
+
+
+def _varying(feature: Feature, values: Any) -> Feature:
+    """Return a feature that takes a list of arrays whose shapes differ."""
+    if not isinstance(values, list | tuple) or not all(isinstance(v, np.ndarray) and v.ndim for v in values):
+        return feature
+    if feature.kind == "image":
+        is_alike = len({value.shape for value in values}) == 1
+        return feature if is_alike else Image((None, None, feature.shape[2]), final=feature.final)
+    if len({len(value) for value in values}) == 1:
+        return feature
+    return Array((None, *values[0].shape[1:]), feature.dtype, final=feature.final)
 
 
 def flatten(step: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

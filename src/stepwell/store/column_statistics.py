@@ -61,14 +61,16 @@ def sample_rows(feature: Feature, num_rows: int) -> Ints | None:
     """Return which rows are counted, or None when all of them are.
 
     Raw features of at most 256 elements a step are always counted whole. Of images at most 256 frames are, of other
-    encoded features at most 16,384 steps, and of both and of larger arrays at most 2**25 values (but 32 steps):
-    evenly spaced, the first and the last included.
+    encoded features at most 16,384 steps, and of both and of larger arrays at most 2**25 values (but 32 steps, and of
+    images of any size no more): evenly spaced, the first and the last included.
     """
     elements = math.prod(size for size in feature.shape if size is not None)
     if feature.is_raw and feature.kind != "image" and elements <= MAX_ELEMENTS:
         return None
     limit = max(MIN_STEPS, MAX_SAMPLED_VALUES // max(elements, 1))
-    if feature.kind == "image":
+    if feature.is_image_of_any_size:
+        limit = MIN_STEPS
+    elif feature.kind == "image":
         limit = min(limit, MAX_FRAMES)
     elif not feature.is_raw:
         limit = min(limit, MAX_DECODED_STEPS)

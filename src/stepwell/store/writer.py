@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepwell.errors import StepError, WriterClosedError
-from stepwell.schema import Schema, flatten, infer_schema
+from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
 from stepwell.store.encoded_rows import HasRows, row_of
@@ -383,8 +383,7 @@ class Writer:
         if self._store.schema is None:
             lengths = {name: len(values) for name, values in columns.items()}
             longer = [name for name, length in lengths.items() if length == min(lengths.values()) + 1]
-            first = {name: values[0] for name, values in columns.items()}
-            inferred = infer_schema(first, final=longer or None)
+            inferred = infer_columns(columns, final=longer or None)
             # refused, if it must be, before the store has a schema for ever
             self._bind(inferred)
             accept_columns(inferred, columns, finals=True)

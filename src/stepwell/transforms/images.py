@@ -59,8 +59,10 @@ class ImageLayout:
             (4,)
         """
         if len(shape) < 2 or 0 in shape:
+            advice = " Images of any size become such by a decoder: Field(..., decoder=Resize(224))." * (shape == ())
             raise WindowError(
                 f"a window of shape {shape} holds no images. Allowed: [*window, height, width] or with channels after."
+                f"{advice}"
             )
         has_channels = len(shape) >= 3 and (
             shape[-1] <= FEW_CHANNELS or (shape[-1] <= MOST_CHANNELS and shape[-1] < shape[-2])

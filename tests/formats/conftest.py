@@ -5,5 +5,5 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# imported by name: as a module of the tests its reader would be registered twice
-collect_ignore = ["folder_reader.py"]
+# imported by name: as modules of the tests their readers would be registered twice
+collect_ignore = ["folder_reader.py", "shard_reader.py"]

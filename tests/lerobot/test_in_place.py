@@ -19,7 +19,7 @@ pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 
 import stepwell
-from stepwell.codecs import parquet_images
+from stepwell.codecs import parquet_images, remote_files
 from stepwell.codecs.parquet_row_groups import RowGroups
 from stepwell.errors import (
     DatasetNotFoundError,
@@ -29,7 +29,8 @@ from stepwell.errors import (
     ReadOnlyError,
     StepwellError,
 )
-from stepwell.lerobot import Metadata, caching, mapped_stores, open_in_place
+from stepwell.formats import cached_stores
+from stepwell.lerobot import Metadata, mapped_stores, open_in_place
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
@@ -384,13 +385,13 @@ def test_metadata_of_a_dataset_as_it_was_are_refused(tiny: Path) -> None:
 
 def test_the_environment_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STEPWELL_CACHE", "/a")
-    assert caching.cache_directory() == Path("/a")
+    assert remote_files.cache_directory() == Path("/a")
     monkeypatch.setenv("STEPWELL_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert caching.cache_directory() == Path("/b/stepwell")
+    assert remote_files.cache_directory() == Path("/b/stepwell")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/c")
-    assert caching.cache_directory() == Path("/c/.cache/stepwell")
+    assert remote_files.cache_directory() == Path("/c/.cache/stepwell")
 
 
 def test_a_directory_of_ones_own_may_be_the_cache(tiny: Path, tmp_path: Path, cache: Path) -> None:
@@ -405,7 +406,7 @@ def test_a_cache_that_cannot_be_written_is_told_with_its_variable(
     def refuse(*args: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(caching.Path, "mkdir", refuse)
+    monkeypatch.setattr(cached_stores.Path, "mkdir", refuse)
     with pytest.raises(ReadOnlyError, match="Set STEPWELL_CACHE to a directory that can"):
         open_in_place(tiny)
 

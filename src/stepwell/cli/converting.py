@@ -12,7 +12,8 @@ from typing import Any
 
 from stepwell.cli.codec_choices import chosen_features
 from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
-from stepwell.formats.importing import import_dataset, open_reader
+from stepwell.formats.importing import import_dataset
+from stepwell.formats.registry import open_reader
 from stepwell.recorders.recoding import convert
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema

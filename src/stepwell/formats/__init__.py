@@ -9,21 +9,27 @@ from typing import Any
 _HOMES: dict[str, str] = {
     "ImportReport": "stepwell.formats.import_reports",
     "Reader": "stepwell.formats.reader",
+    "even_splits": "stepwell.formats.slicing",
     "find_reader": "stepwell.formats.registry",
     "import_dataset": "stepwell.formats.importing",
-    "open_reader": "stepwell.formats.importing",
+    "open_in_place": "stepwell.formats.in_place",
+    "open_reader": "stepwell.formats.registry",
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",
+    "split_indices": "stepwell.formats.slicing",
 }
 
 __all__: list[str] = [
     "ImportReport",
     "Reader",
+    "even_splits",
     "find_reader",
     "import_dataset",
+    "open_in_place",
     "open_reader",
     "reader_names",
     "register_reader",
+    "split_indices",
 ]
 
 

@@ -10,20 +10,23 @@ from pathlib import Path
 __all__ = ["digest_of", "listed", "walked"]
 
 Entry = tuple[str, int, int]
+Version = int | str
 
 
-def digest_of(entries: Iterable[Entry], *more: bytes) -> str:
+def digest_of(entries: Iterable[tuple[str, int, Version]], *more: bytes) -> str:
     """Return a digest of files, and of what else it shall depend on, as 32 hexadecimal digits.
 
     Args:
-        entries: (path, bytes, mtime in nanoseconds) of each file, in any order.
+        entries: (path, bytes, mtime in nanoseconds, or what else says that it is another) of each file, in any order.
         more: e.g. which episodes were asked for.
 
     Example:
         >>> digest_of([("a", 1, 2), ("b", 3, 4)]) == digest_of([("b", 3, 4), ("a", 1, 2)])
         True
     """
-    found = hashlib.blake2b(repr(sorted(entries)).encode("utf-8", "surrogateescape"), digest_size=16)
+    found = hashlib.blake2b(
+        repr(sorted(entries, key=lambda entry: entry[0])).encode("utf-8", "surrogateescape"), digest_size=16
+    )
     for part in more:
         found.update(hashlib.blake2b(part).digest())
     return found.hexdigest()

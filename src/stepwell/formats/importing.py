@@ -8,40 +8,37 @@ r"""Importing: a data set of another system becomes a store, episode by episode,
 
 from __future__ import annotations
 
-import inspect
 import os
 import shutil
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpanCodec, FileSpans
-from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StoreExistsError
+from stepwell.errors import EpisodeNotFoundError, SchemaError, StoreExistsError
+from stepwell.formats.addresses import SourceLike
 from stepwell.formats.import_reports import ImportReport, report_of
 from stepwell.formats.reader import Reader
-from stepwell.formats.recoded import Recoded
-from stepwell.formats.registry import find_reader
+from stepwell.formats.reader_episodes import ReaderEpisodes
+from stepwell.formats.registry import open_reader
 from stepwell.recorders.parallel import write_episodes
 from stepwell.recorders.recoding import converted_feature
 from stepwell.recorders.resuming import IMPORTING
-from stepwell.recorders.sources import EpisodeData, chunk_length
-from stepwell.schema import Feature, Schema, flatten
-from stepwell.store.encoded_rows import HasRows
+from stepwell.recorders.sources import chunk_length
+from stepwell.schema import Feature, Schema
 from stepwell.store.records import SEGMENT_BYTES
 
-__all__ = ["Codecs", "import_dataset", "imported_schema", "open_reader"]
+__all__ = ["Codecs", "import_dataset", "imported_schema"]
 
 NamedCodecs = Mapping[str, Feature | str]
 Codecs = NamedCodecs | str | Callable[[Schema], NamedCodecs] | None
 
 
 def import_dataset(
-    source: str | os.PathLike[str] | Reader,
+    source: SourceLike | Reader,
     target: str | os.PathLike[str],
     *,
     reader: str | None = None,
@@ -58,7 +55,8 @@ def import_dataset(
     for. A source that is fetched is fetched as its episodes come, and let go.
 
     Args:
-        source: a path or an address, such as ``"lerobot://owner/name"``; or a reader.
+        source: a path, an address of a file, or one that names its reader, such as ``"lerobot://owner/name"`` or
+            ``"beton://data/train.beton"``; a list of them where the reader takes several; or a reader.
         target: path of the new store. Until all is there it opens as any store, and shows what was written so far.
         reader: name of the source's format; default: found by looking.
         codecs: of all its images ("jpeg"); or features by name, as codec or feature with options; or a function that
@@ -99,7 +97,7 @@ def import_dataset(
         size = found.episode_bytes(after)
         store = write_episodes(
             target,
-            _Import(found, before, after, chosen),
+            ReaderEpisodes(found, after, chosen),
             schema=after,
             fps=found.fps,
             metadata=found.metadata,
@@ -113,35 +111,6 @@ def import_dataset(
         shutil.rmtree(scratch, ignore_errors=True)
     with store:
         return report_of(store, before, time.perf_counter() - began)
-
-
-def open_reader(
-    source: str | os.PathLike[str], name: str | None = None, options: Mapping[str, Any] | None = None
-) -> Reader:
-    """Return the reader of a source.
-
-    Args:
-        source: a path, or what a reader takes.
-        name: of the reader; default: found by looking.
-        options: of the reader.
-
-    Raises:
-        FormatError: no reader for it, or an option that its reader does not have.
-    """
-    kind = find_reader(source, name)
-    known = [
-        parameter
-        for parameter in inspect.signature(kind).parameters.values()
-        if parameter.kind != parameter.VAR_KEYWORD
-    ]
-    names = [parameter.name for parameter in known][1:]
-    unknown = [option for option in options or () if option not in names]
-    if unknown:
-        raise FormatError(
-            f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}. "
-            f"It has: {', '.join(names) or 'none'}."
-        )
-    return kind(os.fspath(source), **(options or {}))
 
 
 def imported_schema(schema: Schema, codecs: Codecs) -> Schema:
@@ -185,84 +154,6 @@ def image_names(schema: Schema) -> list[str]:
     if not names:
         raise SchemaError(f"no images to store by another codec. Say of which feature: {', '.join(schema)}.")
     return names
-
-
-class _Import:
-    """The source of `write_episodes`: chosen episodes of a reader, with the rows that the store is to have."""
-
-    def __init__(self, reader: Reader, before: Schema, after: Schema, chosen: npt.NDArray[np.int64]) -> None:
-        self._reader, self._before, self._after, self._chosen = reader, before, after, chosen
-
-    @property
-    def identity(self) -> str:
-        """What an interrupted import is known by."""
-        return f"{self._reader.identity}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
-
-    def prepare(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Tell the reader which episodes will be read; see `HasSpans`."""
-        parts = [self._chosen[start:stop] for start, stop in spans]
-        self._reader.prepare(np.concatenate([np.empty(0, np.int64), *parts]))
-
-    def forget(self, start: int, stop: int) -> None:
-        """Tell the reader which episodes are stored; see `HasSpans`."""
-        self._reader.forget(self._chosen[start:stop])
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __iter__(self) -> Iterator[EpisodeData]:
-        return (self[index] for index in range(len(self)))
-
-    def __getitem__(self, index: int) -> EpisodeData:
-        episode = int(self._chosen[index])
-        label = self._reader.label(episode)
-        try:
-            found = self._reader[episode]
-        except (OSError, ValueError, LookupError, ArithmeticError) as error:
-            raise FormatError(f"{label} cannot be read: {error}") from error
-        columns = {name: self._column(name, values, label) for name, values in flatten(found.columns)}
-        return EpisodeData(columns, found.terminated, found.truncated, found.metadata)
-
-    def _column(self, name: str, values: Any, label: str) -> Any:
-        if not isinstance(values, HasRows):
-            return values
-        before, after, where = self._before.get(name), self._after.get(name), f"{label}, feature {name!r}"
-        stays = after is not None and after.codec == FileSpanCodec.name
-        if isinstance(values, FileSpans) and values.feature.is_raw and not stays:
-            return _array_of(values, where)
-        if before is None or before == after or stays:
-            return _Named(values, where)
-        return Recoded(_Named(values, where), before, where)
-
-
-def _array_of(spans: FileSpans, where: str) -> npt.NDArray[Any]:
-    try:
-        return spans.array()
-    except (OSError, ValueError, LookupError) as error:
-        raise FormatError(f"{where}: {error}") from error
-
-
-class _Named:
-    """Rows whose errors say of which episode and feature they are; it counts their bytes as they come."""
-
-    def __init__(self, given: HasRows, where: str) -> None:
-        self._given, self._where = given, where
-        self.nbytes = int(getattr(given, "nbytes", 0))
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that there are."""
-        return self._given.num_rows
-
-    def rows(self, feature: Feature) -> Iterator[bytes]:
-        """Yield the rows; see `HasRows`."""
-        self.nbytes = 0
-        try:
-            for blob in self._given.rows(feature):
-                self.nbytes += len(blob)
-                yield blob
-        except (OSError, ValueError, LookupError) as error:
-            raise FormatError(f"{self._where}: {error}") from error
 
 
 def _check_target(target: Path, resume: bool) -> None:

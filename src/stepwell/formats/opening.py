@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.formats.addresses import scheme_of
 from stepwell.store.opening import open as open_store
 
 if TYPE_CHECKING:
@@ -16,19 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["open"]
 
-SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
-# what opens the addresses of a scheme; loaded on use, and of a higher layer
-OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
-# a file that tells a directory of another system, and what the system is called
-SIGNS = {"lerobot": ("meta/info.json", "LeRobot")}
-
 
 def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> Store:
     """Open a store, or a data set of another system in place.
 
     Args:
-        path: of the store's directory; or an address: ``"lerobot:///data/pusht"`` of a directory,
-            ``"lerobot://owner/name"`` of a dataset on the Hugging Face hub, see `stepwell.lerobot.open_in_place`.
+        path: of the store's directory; or an address: the name of a reader, ``://``, what it takes, and options if
+            there are any, such as ``"beton://data/train.beton"``, ``"webdataset://data/train-{000..009}.tar?split=a"``,
+            see `stepwell.formats.open_in_place`; ``"lerobot:///data/pusht"`` of a directory, ``"lerobot://owner/name"``
+            of a dataset on the Hugging Face hub, see `stepwell.lerobot.open_in_place`.
         mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches
             nothing. What an address names is read in place, and never written.
         options: of an address: those of what opens it. A path has none.
@@ -49,9 +45,9 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
         30.0
     """
     text = os.fspath(path)
-    scheme = SCHEME.match(text)
+    scheme = scheme_of(text)
     if scheme is not None:
-        return _open_address(text, scheme[1].lower(), options)
+        return _open_address(text, scheme, options)
     if options:
         raise StepwellError(
             f"option {', '.join(map(repr, options))} for {text}. A store has none; an address such as "
@@ -59,25 +55,40 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
         )
     try:
         return open_store(path, mode=mode)
-    except StoreNotFoundError as error:
-        for name, (sign, system) in SIGNS.items():
-            if Path(text, sign).is_file():
-                raise StoreNotFoundError(
-                    f"no store at {text}: it is a {system} dataset. To read it in place, give its address, "
-                    f'"{_address(name, text)}"; or make a store of it with stepwell convert.'
-                ) from error
+    except (StoreNotFoundError, NotADirectoryError) as error:
+        _point_to_reader(text, error)
         raise
 
 
 def _open_address(address: str, scheme: str, options: dict[str, Any]) -> Store:
-    if scheme not in OPENERS:
+    from stepwell.formats.registry import OPENERS, reader_names
+
+    if scheme in OPENERS:
+        module, _, name = OPENERS[scheme].partition(":")
+        store: Store = getattr(import_module(module), name)(address, **options)
+        return store
+    if scheme not in reader_names():
         raise StoreNotFoundError(
             f"no data set at {address}: there is no {scheme}://. Allowed: the path of a store, "
-            f"{', '.join(f'{name}://' for name in OPENERS)}."
+            f"{', '.join(f'{name}://' for name in reader_names())}. For one of your own, import the module that "
+            "registers its reader."
         )
-    module, _, name = OPENERS[scheme].partition(":")
-    store: Store = getattr(import_module(module), name)(address, **options)
-    return store
+    from stepwell.formats.in_place import open_in_place
+
+    return open_in_place(address, **options)
+
+
+def _point_to_reader(path: str, error: Exception) -> None:
+    """Raise what says how to open a data set of another system; return where it is none."""
+    from stepwell.formats.registry import readers_of
+
+    names = [reader.name for reader in readers_of(path)] if os.path.lexists(path) else []
+    if names:
+        told = " or ".join(f'"{_address(name, path)}"' for name in names)
+        raise StoreNotFoundError(
+            f"no store at {path}: it looks like a data set of {' or '.join(names)}. To read it in place, give its "
+            f"address, {told}; or make a store of it with stepwell convert."
+        ) from error
 
 
 def _address(scheme: str, path: str) -> str:

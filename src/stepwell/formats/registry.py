@@ -119,9 +119,7 @@ def address_of(source: SourceLike, name: str | None = None, options: Mapping[str
     return Address(address.source, name or address.reader, {**address.options, **(options or {})})
 
 
-def open_reader(
-    source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None
-) -> Reader:
+def open_reader(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Reader:
     """Return the reader of a source.
 
     Args:

@@ -5,12 +5,13 @@
     directory, or hub ──> is there a store in the cache for these files? ── yes ──> open it
                                                | no
                                                v
-                          Metadata.load ──> mapped_stores.py ──> caching.py ──> open it
+                          Metadata.load ──> mapped_stores.py ──> CachedStore ──> open it
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.remote_files import cache_directory
 from stepwell.errors import FormatError, StepwellError
-from stepwell.lerobot.caching import CachedStore, cache_directory, files_digest
+from stepwell.formats.cached_stores import CachedStore
+from stepwell.formats.fingerprints import digest_of, walked
 from stepwell.lerobot.hub import locate
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
@@ -28,7 +31,10 @@ from stepwell.lerobot.sources import parse_source
 if TYPE_CHECKING:
     from stepwell.store import Store
 
-__all__ = ["open_in_place"]
+__all__ = ["files_digest", "open_in_place"]
+
+# the store holds nothing of statistics
+UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
 
 
 def open_in_place(
@@ -105,6 +111,16 @@ def open_in_place(
     return opening.open_known(found)
 
 
+def files_digest(root: Path) -> str:
+    """Return a digest of names, sizes and mtimes of a LeRobot dataset's tables, but for statistics.
+
+    Args:
+        root: of the dataset.
+    """
+    entries = (*walked(root / "meta"), *walked(root / "data"))
+    return digest_of(entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2]))
+
+
 class _Opening:
     """What a dataset is opened with.
 
@@ -150,4 +166,5 @@ class _Opening:
                 raise FormatError(f"{root} has changed since its metadata were read. Open it again.")
             write_mapped_store(path, metadata, tolerance=self._tolerance, progress=self._progress)
 
-        return CachedStore(str(root), name, files, options, self._cache).open(build)
+        cached = CachedStore("lerobot", str(root), name=name, files=files, options=options, cache=self._cache)
+        return cached.open(build)

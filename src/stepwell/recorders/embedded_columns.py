@@ -3,25 +3,32 @@
 ::
 
     references of an episode ── FileCodec.embed ──> packets, PNG files ──> NAME.npy, NAME.bin        nothing is decoded
+                                             └────> plain rows ──────────> NAME.npy
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import DecodeError, StepError
-from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, stored_bytes
+from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, column_bytes, stored_bytes
 from stepwell.schema import Feature
-from stepwell.store.columns import EncodedColumn
+from stepwell.store import Segment
+from stepwell.store.columns import RawColumn, make_column
 
-__all__ = ["embed_column", "embedded_feature"]
+__all__ = ["embed_column", "embedded_feature", "embedded_row_bytes"]
+
+# of what is in a file that is not looked at before its rows are taken
+USUAL_RATIO = 16
 
 
 def embedded_feature(feature: Feature) -> Feature | None:
@@ -46,26 +53,56 @@ def embed_column(
         DecodeError: a file that is missing or damaged, or a row that is not in it; names the feature.
         DiskFullError: no space.
     """
-    name = Path(stem).name
+    directory, name = os.path.split(stem)
     num_rows = sum(episode.rows for episode in episodes)
-    column, row = EncodedColumn(stem, new, num_rows), 0
     codec = make_codec(old)
     if not isinstance(codec, FileCodec):
         raise DecodeError(f"feature {name!r}: {old} holds its rows itself.")
+    column, row = make_column(directory, name, new, num_rows), 0
     try:
         for episode in episodes:
             advance(episode, 0)
-            for blob in _embedded(codec, name, new, _blobs(episode, name, new.final)):
-                column.write(row, blob)
-                row += 1
-                advance(episode, 1)
-            if not new.final and episode.rows > episode.length:
-                column.write(row, b"")
-                row += 1
-        after = 8 * num_rows + column.num_bytes(num_rows)
+            blobs = _blobs(episode, name, new.final)
+            if isinstance(column, RawColumn):
+                column.write_rows(row, _plain_rows(codec, name, blobs))
+                advance(episode, len(blobs))
+            else:
+                for place, blob in enumerate(_embedded(codec, name, new, blobs)):
+                    column.write(row + place, blob)
+                    advance(episode, 1)
+                if episode.rows > len(blobs):
+                    column.write(row + len(blobs), b"")
+            row += episode.rows
+        after = column_bytes(column, num_rows)
     finally:
         column.close()
     return RecodedColumn(sum(stored_bytes(episode, name, old) for episode in episodes), after, None)
+
+
+def embedded_row_bytes(segment: Segment, name: str, feature: Feature) -> float:
+    """Return about how many bytes a row of references takes in a store that holds what they refer to.
+
+    Args:
+        segment: with the references.
+        name: of the feature.
+        feature: as the segment has it.
+    """
+    if feature.codec == FileSpanCodec.name:
+        blobs = segment.blob_map(name)
+        spans = blobs[: len(blobs) // SPAN_DTYPE.itemsize * SPAN_DTYPE.itemsize].view(SPAN_DTYPE)
+        return 8 + float(spans["size"].sum()) / max(1, len(spans))
+    return feature.row_bytes / USUAL_RATIO
+
+
+def _plain_rows(codec: FileCodec, name: str, blobs: list[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]:
+    """Return the rows of an episode as an array."""
+    rows = np.empty((len(blobs), *codec.feature.fixed_shape), codec.feature.np_dtype)
+    try:
+        for place, blob in enumerate(blobs):
+            codec.decode_into(blob, rows[place, ...])
+    except DecodeError as error:
+        raise DecodeError(f"feature {name!r}: {error}") from error
+    return rows
 
 
 def _embedded(codec: FileCodec, name: str, new: Feature, blobs: list[npt.NDArray[np.uint8]]) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import StoreBusyError
+from stepwell.recorders.embedded_columns import embedded_row_bytes
 from stepwell.schema import Schema
 from stepwell.store import Segment, Store
 
@@ -26,8 +27,6 @@ __all__ = ["Chunk", "compacted_error", "plan_chunks"]
 # chunks of which there are enough to keep many workers busy, unless they are so small that starting one costs more
 NUM_CHUNKS = 64
 LEAST_CHUNK_BYTES = 8 << 20
-# of what is in a file that is not looked at before its rows are taken
-USUAL_RATIO = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def _row_bytes(segment: Segment, before: Schema, after: Schema, embedded: Collec
     total = 0.0
     for name, feature in before.items():
         if name in embedded:
-            total += feature.row_bytes / USUAL_RATIO
+            total += embedded_row_bytes(segment, name, feature)
         elif not feature.is_ragged and (feature.is_raw or after[name] != feature):
             total += feature.row_bytes
         else:

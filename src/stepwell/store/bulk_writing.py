@@ -57,11 +57,15 @@ class EpisodeBlock:
         lengths: int64 [episodes], steps of each.
         columns: every feature's rows: an array [rows, *shape] of its dtype where it is raw, `Blobs` where it is not.
         metadata: what is said of each episode.
+        terminated: bool [episodes], those that reached a terminal state; None: none of them.
+        truncated: bool [episodes], those that were cut by something outside of them; None: none of them.
     """
 
     lengths: npt.NDArray[np.int64]
     columns: Mapping[str, npt.NDArray[Any] | Blobs]
     metadata: Sequence[Mapping[str, Any]]
+    terminated: npt.NDArray[np.bool_] | None = None
+    truncated: npt.NDArray[np.bool_] | None = None
 
 
 def write_store(
@@ -198,6 +202,9 @@ class _Segment:
         records["start"] = self._num_rows + np.cumsum(block.lengths) - block.lengths
         records["origin"] = records["start"] + step_id(self._ordinal, 0)
         records["time_ns"] = time.time_ns()
+        for name, ends in (("terminated", block.terminated), ("truncated", block.truncated)):
+            if ends is not None:
+                records[name] = ends
         return records
 
 

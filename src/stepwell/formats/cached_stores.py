@@ -1,9 +1,9 @@
-"""Stores that stand for datasets of others: made once, found again by what their files look like, kept while in use.
+"""Stores that stand for data sets of others: made once, found again by what their files look like, kept while in use.
 
 ::
 
     $STEPWELL_CACHE | $XDG_CACHE_HOME/stepwell | ~/.cache/stepwell
-      lerobot/
+      lerobot/                               a folder a reader
         pusht-5e884898da28/                  name and hash of the dataset's directory
           lock                               held by who builds; others wait
           pusht-9f86d081884c7d65-2c26b46b.well     a store: digests of the files, and of what was asked for
@@ -31,12 +31,11 @@ from stepwell.errors import (
     SegmentGoneError,
     StoreNotFoundError,
 )
-from stepwell.formats.fingerprints import digest_of, walked
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import new_tag
 from stepwell.store.store import Store
 
-__all__ = ["CachedStore", "cache_directory", "files_digest"]
+__all__ = ["CachedStore"]
 
 # another one makes every store anew
 FORMAT = 1
@@ -49,35 +48,16 @@ SUFFIX = ".well"
 LOCK = "lock"
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
-# the store holds nothing of statistics
-UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
-
-
-def cache_directory() -> Path:
-    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
-    if os.environ.get("STEPWELL_CACHE"):
-        return Path(os.environ["STEPWELL_CACHE"])
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
-    return Path(home, "stepwell")
-
-
-def files_digest(root: Path) -> str:
-    """Return a digest of names, sizes and mtimes of a LeRobot dataset's tables, but for statistics.
-
-    Args:
-        root: of the dataset.
-    """
-    entries = (*walked(root / "meta"), *walked(root / "data"))
-    return digest_of(entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2]))[:DIGITS]
 
 
 class CachedStore:
-    """The store in the cache that stands for a dataset as its files are now.
+    """The store in the cache that stands for a data set as its files are now.
 
     Args:
-        root: the dataset's directory, which its name is made of.
+        reader: name of the reader, the folder in the cache.
+        root: where the data set is, which the store's name is made of.
         name: for people.
-        files: digest of its files.
+        files: digest of its files, hexadecimal digits.
         options: what else the store depends on; its ``repr`` counts.
         cache: directory of the cache.
 
@@ -86,10 +66,10 @@ class CachedStore:
         for whole. While a store that `open` returned lives, no other process removes its files.
     """
 
-    def __init__(self, root: str, name: str, files: str, options: Any, cache: Path) -> None:
+    def __init__(self, reader: str, root: str, *, name: str, files: str, options: Any, cache: Path) -> None:
         told = NO_NAME.sub("-", name)[:MAX_NAME].strip("-.") or "dataset"
-        self._folder = cache / "lerobot" / f"{told}-{_digest(root, ROOT_DIGITS)}"
-        self._current = f"{told}-{files}-"
+        self._folder = cache / reader / f"{told}-{_digest(root, ROOT_DIGITS)}"
+        self._current = f"{told}-{files[:DIGITS]}-"
         self.path = self._folder / f"{self._current}{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
 
     def open(self, build: Callable[[Path], None]) -> Store:
@@ -146,7 +126,7 @@ class CachedStore:
         return store
 
     def _remove_stale(self) -> None:
-        """Remove stores of the dataset as it was before, unless they are in use."""
+        """Remove stores of the data set as it was before, unless they are in use."""
         for entry in list(self._folder.iterdir()):
             if entry.name.endswith(SUFFIX) and not entry.name.startswith((self._current, ".")):
                 _remove_unused(entry)

@@ -1,0 +1,108 @@
+"""Where a data set is said to be: paths, addresses of files, and addresses that name a reader.
+
+::
+
+    "data/train.beton"  ["a.tar", "b.tar"]       looked at: which reader takes it?
+    "s3://bucket/train-{000..009}.tar"           likewise
+    "webdataset://data/train-{000..009}.tar?split=train"
+     reader       source                     options, as text
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+from stepwell.errors import FormatError
+
+__all__ = ["Address", "SourceLike", "parse_address", "scheme_of"]
+
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, an address, or several of them for readers that take several."""
+
+SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+QUERY = re.compile(r"\?([A-Za-z_]\w*=[^?]*)\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What somebody said of where a data set is.
+
+    Args:
+        source: for the reader; several paths one a line.
+        reader: its name; None where it is not said.
+        options: of the reader, as text.
+    """
+
+    source: str
+    reader: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def scheme_of(text: str) -> str | None:
+    """Return what an address begins with, in lower case; None for a path.
+
+    Example:
+        >>> scheme_of("Beton:///data/train.beton"), scheme_of("data/train.beton")
+        ('beton', None)
+    """
+    found = SCHEME.match(text)
+    return None if found is None else found[1].lower()
+
+
+def parse_address(source: SourceLike, readers: Collection[str], whole: Collection[str] = ()) -> Address:
+    r"""Return the parts of an address.
+
+    Args:
+        source: a path, an address, or a list of them.
+        readers: names that addresses may begin with.
+        whole: of those, the ones that take addresses as they are.
+
+    Raises:
+        FormatError: no source at all, one with a line break, or options that are no ``name=value``.
+
+    Example:
+        >>> parse_address("beton://data/train.beton?pages=4", ["beton"])
+        Address(source='data/train.beton', reader='beton', options={'pages': '4'})
+        >>> parse_address(["a.tar", "b.tar"], [])
+        Address(source='a.tar\nb.tar', reader=None, options={})
+
+    Notes:
+        What follows the last question mark are options where they are ``name=value``, joined by ``&``, with ``%``
+        before what would be misread. The query of an address within the address (``webdataset://https://...``) is
+        that address's own.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return Address("\n".join(_one_line(part) for part in source) or _none())
+    text = _one_line(source)
+    scheme = scheme_of(text)
+    if scheme is None or scheme not in readers:
+        return Address(text)
+    if scheme in whole:
+        return Address(text, scheme)
+    rest = text[len(scheme) + len("://") :] or _none()
+    query = None if SCHEME.match(rest) else QUERY.search(rest)
+    if query is None:
+        return Address(os.path.expanduser(rest), scheme)  # noqa: PTH111  no error without a home
+    return Address(os.path.expanduser(rest[: query.start()]), scheme, _options(text, query[1]))  # noqa: PTH111
+
+
+def _options(text: str, query: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True))
+    except ValueError as error:
+        raise FormatError(f"options {query!r} of {text}: {error}. Allowed: name=value, joined by &.") from error
+
+
+def _one_line(source: str | os.PathLike[str]) -> str:
+    text = os.fspath(source)
+    if "\n" in text:
+        raise FormatError(f"{text!r} has a line break. Give several paths as a list.")
+    return text or _none()
+
+
+def _none() -> str:
+    raise FormatError("no source. Give a path, an address, or a list of them.")

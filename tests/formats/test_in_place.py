@@ -1,0 +1,186 @@
+"""Data sets of others as stores that refer to their files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shard_reader import ShardReader, values_of, write_shards
+
+import stepwell
+from stepwell import Field, Loader, View
+from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StoreNotFoundError
+from stepwell.formats import import_dataset, open_in_place
+from stepwell.windows import WindowReader
+
+pytest.importorskip("imagecodecs")
+
+LENGTHS = (3, 1, 4, 2, 2, 5)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def shards(tmp_path: Path, cache: Path) -> Path:
+    return write_shards(tmp_path / "set")
+
+
+def stores_in(cache: Path) -> list[Path]:
+    return sorted(cache.glob("shards/*/[!.]*.well"))
+
+
+def check(store: Any) -> None:
+    assert [episode.length for episode in store] == list(LENGTHS)
+    for number, episode in enumerate(store):
+        images, states, notes = values_of(number, LENGTHS[number])
+        np.testing.assert_array_equal(episode["image"], images[: LENGTHS[number] + episode.has_final])
+        np.testing.assert_array_equal(episode["state"], states)
+        assert episode["note"] == notes
+        assert episode["index"].tolist() == [100 * number + step for step in range(LENGTHS[number])]
+        assert (episode.terminated, episode.truncated) == (number % 2 == 0, number % 3 == 0)
+        assert episode.metadata == {"number": number}
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_store_in_place_has_what_an_imported_one_has(shards: Path, tmp_path: Path, bulk: bool) -> None:
+    store = open_in_place(shards, bulk=bulk)
+    assert (store.mode, store.fps, store.metadata) == ("r", 5.0, {"from": "shards"})
+    assert {store.schema[name].codec for name in ("image", "state", "note")} == {"file-span"}
+    assert all(episode.has_final != bulk for episode in store)
+    check(store)
+    import_dataset(f"shards://{shards}", tmp_path / "own.well", workers=1)
+    own = stepwell.open(tmp_path / "own.well")
+    assert own.schema["image"].codec == "png" and own.schema["state"].is_raw
+    check(own)
+
+
+def test_converted_store_needs_the_files_no_more(shards: Path, tmp_path: Path) -> None:
+    stepwell.convert(stepwell.open(f"shards://{shards}"), tmp_path / "own.well", workers=1)
+    shutil.rmtree(shards)
+    own = stepwell.open(tmp_path / "own.well")
+    assert [own.schema[name].codec for name in ("image", "state", "note")] == ["png", "raw", "raw"]
+    assert own.schema["state"].is_raw
+    check(own)
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", stepwell.pooled("8 KiB", blocks=4)])
+@pytest.mark.parametrize("page_cache", [True, False])
+@pytest.mark.parametrize("bulk", [False, True])
+def test_every_order_shows_every_window_as_it_is(shards: Path, order: Any, page_cache: bool, bulk: bool) -> None:
+    fields = {"state": Field("state", [-1, 0, 1]), "image": Field("image", [0, 1]), "note": "note"}
+    fields |= {"episode": "episode_index", "step": "step_index"}
+    seen = []
+    for batch in Loader(open_in_place(shards, bulk=bulk), fields, batch_size=4, order=order, page_cache=page_cache):
+        for row, (episode, step) in enumerate(zip(batch["episode"], batch["step"], strict=True)):
+            images, states, notes = values_of(episode, LENGTHS[episode])
+            last = LENGTHS[episode] - 1
+            around = np.clip(step + np.arange(-1, 2), 0, last)
+            np.testing.assert_array_equal(batch["state"][row], states[around])
+            np.testing.assert_array_equal(batch["image"][row], images[[step, min(step + 1, last + (not bulk))]])
+            assert batch["note"][row] == notes[step]
+            seen.append((episode, step))
+    assert sorted(seen) == [(episode, step) for episode, length in enumerate(LENGTHS) for step in range(length)]
+
+
+def test_the_store_is_found_again_and_made_anew_when_a_file_changed(shards: Path, cache: Path) -> None:
+    first = open_in_place(shards)
+    before = stores_in(cache)
+    assert open_in_place(shards).record.uuid == first.record.uuid and stores_in(cache) == before
+    stale = first.path
+    first.close()
+    del first
+    os.utime(shards / "shard-1.bin", ns=(1, 1))
+    check(open_in_place(shards))
+    assert len(stores_in(cache)) == 1 and stale not in stores_in(cache)
+
+
+def test_stores_of_other_options_stand_beside_each_other(shards: Path, cache: Path) -> None:
+    assert "note" not in open_in_place(shards, notes="no").schema
+    assert "note" not in stepwell.open(f"shards://{shards}?notes=no").schema
+    assert "note" in stepwell.open(f"shards://{shards}").schema
+    assert len(stores_in(cache)) == 2
+
+
+def test_the_same_data_elsewhere_is_the_same_store_to_a_loader(shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "copy")
+    assert open_in_place(shards).record.uuid == open_in_place(tmp_path / "copy").record.uuid
+    with (tmp_path / "copy" / "shard-2.bin").open("ab") as file:
+        file.write(b"more")
+    assert open_in_place(shards).record.uuid != open_in_place(tmp_path / "copy").record.uuid
+
+
+def test_a_relative_path_and_a_list_of_one_are_the_same_data(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shards.parent)
+    for source in ("set", ["set"], shards, f"shards://{shards}", "shards://set", "shards://./set"):
+        check(open_in_place(source))
+    assert len(stores_in(cache)) == 1
+
+
+def test_two_processes_make_one_store(shards: Path, cache: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import shard_reader, stepwell; "
+        f"print(stepwell.open('shards://{shards}')[2]['index'].tolist())"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=60)[0].strip() for process in running] == ["[200, 201, 202, 203]"] * 2
+    assert len(stores_in(cache)) == 1
+
+
+def test_file_that_is_cut_off_or_replaced_while_it_is_read_is_an_error(shards: Path) -> None:
+    reader = WindowReader(View(open_in_place(shards)), {"state": Field("state", [0]), "image": Field("image", [0])})
+    assert reader.read(np.arange(17))["state"].shape == (17, 1, 4, 3)
+    (shards / "new").write_bytes((shards / "shard-0.bin").read_bytes())
+    (shards / "new").replace(shards / "shard-0.bin")
+    with pytest.raises(LoaderError, match=r"episode 1, step 0.*shard-0\.bin: the file was changed or replaced"):
+        reader.read(np.array([3]))
+    os.truncate(shards / "shard-2.bin", 30)
+    with pytest.raises(LoaderError, match=r"episode 5, step 4.*shard-2\.bin: the file was changed or replaced"):
+        reader.read(np.array([16]))
+    with pytest.raises(LoaderError, match=r"episode 5, step 4.*shard-2\.bin: bytes \d+ to \d+ of a file of 30"):
+        WindowReader(reader.view, {"state": Field("state", [0])}).read(np.array([16]))
+
+
+def test_what_is_not_there_is_said_before_anything_is_made(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"nowhere/shards\.json is not there"):
+        stepwell.open(f"shards://{tmp_path}/nowhere")
+    with pytest.raises(FormatError, match="looks like none of them"):
+        open_in_place(tmp_path)
+    assert not cache.exists()
+
+
+def test_an_option_that_there_is_not_is_refused_and_one_is_given_once(shards: Path) -> None:
+    with pytest.raises(FormatError, match="'shards' has no option 'split'"):
+        stepwell.open(f"shards://{shards}?split=train")
+    with pytest.raises(FormatError, match="'notes' is given in the address"):
+        stepwell.open(f"shards://{shards}?notes=no", notes="yes")
+    with pytest.raises(FormatError, match="an address of 'shards', not of 'lerobot'"):
+        open_in_place(f"shards://{shards}", reader="lerobot")
+
+
+def test_a_plain_path_to_data_of_others_is_told_its_address(shards: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=f'looks like a data set of shards.*"shards://{shards}"'):
+        stepwell.open(shards)
+
+
+def test_a_failure_leaves_nothing_that_is_taken_for_a_store(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, index: int) -> Any:
+        raise ValueError("not readable")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ShardReader, "__getitem__", fail)
+        with pytest.raises(stepwell.WorkerError, match=r"episode 0 of .* cannot be read: not readable"):
+            open_in_place(shards)
+    assert stores_in(cache) == []
+    check(open_in_place(shards))

@@ -7,11 +7,17 @@ from typing import Any
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "ArrayRecordFile": "stepwell.tfds.array_records",
     "TfdsReader": "stepwell.tfds.reader",
+    "write_rlds": "stepwell.tfds.writing",
+    "write_tfds": "stepwell.tfds.writing",
 }
 
 __all__: list[str] = [
+    "ArrayRecordFile",
     "TfdsReader",
+    "write_rlds",
+    "write_tfds",
 ]
 
 

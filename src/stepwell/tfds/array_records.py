@@ -39,7 +39,7 @@ class ArrayRecordFile:
         MissingDependencyError: array_record is not installed.
 
     Notes:
-        Used by one thread. Pickles as its path. Opened when it is made: a forked child makes its own.
+        Used by one thread. Holds the records of one chunk of the file. Pickles as its path. Opened when it is made: a forked child makes its own.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,26 +52,28 @@ class ArrayRecordFile:
             raise FormatError(f"{self.path}: {self._failure()}. Is it complete? Copy or write it again.")
         self._length = int(self._reader.num_records())
         self._group = min(_group_size(self._reader.writer_options_string()), MAX_GROUP)
+        # the records of one chunk, which is decompressed as a whole
+        self._first, self._held = 0, list[bytes]()
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, number: int) -> bytes:
-        if not 0 <= number < self._length:
-            raise IndexError(f"{self.path} has no record {number}: it has {self._length}.")
-        return self._read(number, number + 1)[0]
-
-    def records(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Yield the records from ``start`` to before ``stop``, as many at a time as lie in one chunk of the file.
+        """Return a record.
 
         Raises:
-            FormatError: a record that is damaged; names the file and the record.
+            IndexError: there is none of that number.
+            FormatError: it is damaged; names the file and the record.
         """
-        end = self._length if stop is None else min(stop, self._length)
-        while start < end:
-            following = min(end, (start // self._group + 1) * self._group)
-            yield from self._read(start, following)
-            start = following
+        if not 0 <= number < self._length:
+            raise IndexError(f"{self.path} has no record {number}: it has {self._length}.")
+        if not 0 <= number - self._first < len(self._held):
+            self._first = number // self._group * self._group
+            self._held = self._read(self._first, min(self._first + self._group, self._length))
+        return self._held[number - self._first]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[number] for number in range(self._length))
 
     def close(self) -> None:
         """Close the file; it may be called again."""
@@ -98,7 +100,7 @@ class ArrayRecordFile:
         return found
 
     def _named(self, start: int, stop: int) -> str:
-        return f"{start}" if stop == start + 1 else f"{start} or one before {stop}"
+        return f"{start}" if stop == start + 1 else f"{start} or one of those up to {stop - 1}"
 
     def _failure(self) -> str:
         """Return what the package says is wrong: it tells when the file is closed."""

@@ -1,0 +1,192 @@
+"""Metadata of episodes as features of ``episode_metadata``: one type for all episodes, found by looking at them all.
+
+::
+
+    {"task": "push", "seed": 3, "pose": [0.1, 0.2]}      each episode's, JSON
+         Text         int64       float64 (2)            a feature each
+    {"notes": {...} or missing in some}                  Text: JSON, empty where there is none
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import SchemaError
+from stepwell.tfds.features import Leaf, Node, Repeated
+
+__all__ = ["MetadataColumn", "metadata_columns"]
+
+INT64 = np.iinfo(np.int64)
+# what every value must be, for a feature of that type
+TEXT, BOOL, INTEGER, NUMBER, OTHER = "text", "bool", "integer", "number", "other"
+DTYPES = {BOOL: "bool", INTEGER: "int64", NUMBER: "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """One entry of the metadata of episodes.
+
+    Args:
+        path: of the feature; "/" nests.
+        kind: what all values are: "text", "bool", "integer", "number", else "other", which is written as JSON.
+        size: of lists of such values; None where they are no lists, -1 where lists differ in length.
+        labels: names of classes, where the integers are such.
+    """
+
+    path: str
+    kind: str
+    size: int | None = None
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def node(self) -> Node:
+        """The feature in features.json."""
+        if self.labels is not None:
+            return Leaf("label", "int64", num_classes=len(self.labels))
+        if self.kind in (TEXT, OTHER):
+            text = Leaf("text", "string")
+            return text if self.size is None else Repeated(text)
+        shape = () if self.size is None else (self.size,)
+        # as a list of floats it would be rounded to float32
+        return Leaf("tensor", DTYPES[self.kind], shape, "bytes" if self.kind == NUMBER else "none")
+
+    def lists(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the list of an Example for one episode's metadata."""
+        value = _find(metadata, self.path)
+        if self.kind == OTHER:
+            return {key: [b"" if value is _MISSING else json.dumps(value, ensure_ascii=False).encode()]}
+        if self.kind == TEXT:
+            texts = [""] if value is _MISSING else [value] if self.size is None else value
+            return {key: [text.encode() for text in texts]}
+        if self.kind == NUMBER:
+            return {key: [np.asarray(value, "<f8").tobytes()]}
+        return {key: np.asarray(value, np.int64).reshape(-1)}
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the values of one path are, of all episodes so far."""
+
+    kinds: set[str] = field(default_factory=set)
+    sizes: set[int | None] = field(default_factory=set)
+    count: int = 0
+
+    def add(self, value: Any) -> None:
+        kinds, size = _kinds_of(value)
+        self.kinds |= kinds
+        self.sizes.add(size)
+        self.count += 1
+
+    def column(self, path: str, num_episodes: int) -> MetadataColumn:
+        size = next(iter(self.sizes)) if len(self.sizes) == 1 else -1
+        kind = next(iter(self.kinds)) if len(self.kinds) == 1 else OTHER
+        if self.kinds == {INTEGER, NUMBER}:
+            kind = NUMBER
+        is_whole = self.count == num_episodes
+        if kind == TEXT and (self.sizes == {None} or (is_whole and None not in self.sizes)):
+            return MetadataColumn(path, kind, size)
+        if kind in (BOOL, INTEGER, NUMBER) and is_whole and size not in (-1, 0):
+            return MetadataColumn(path, kind, size)
+        return MetadataColumn(path, OTHER)
+
+
+class _Missing:
+    """Stands for a value that an episode does not have; JSON's null is a value."""
+
+
+_MISSING = _Missing()
+
+
+def metadata_columns(
+    metadata: Iterable[Mapping[str, Any]],
+    names: Collection[str] | None = None,
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[MetadataColumn, ...]:
+    """Return how the metadata of episodes are written.
+
+    Args:
+        metadata: of every episode that will be written.
+        names: which entries; default all.
+        labels: path to names of classes, whose numbers the values are.
+
+    Raises:
+        SchemaError: a name with "/" or an entry that is not there.
+
+    Example:
+        >>> for column in metadata_columns([{"task": "push", "seed": 3}, {"task": "pull", "seed": 4}]):
+        ...     print(column.path, column.kind)
+        seed integer
+        task text
+    """
+    seen: dict[str, _Seen] = {}
+    count = 0
+    for entries in metadata:
+        count += 1
+        for path, value in _leaves(entries, names):
+            seen.setdefault(path, _Seen()).add(value)
+    absent = [name for name in names or () if not any(path.split("/")[0] == name for path in seen)]
+    if absent:
+        raise SchemaError(f"metadata {absent[0]!r}: no episode has it. There are: {', '.join(sorted(seen)) or 'none'}.")
+    _join_nested(seen)
+    found = (seen[path].column(path, count) for path in sorted(seen))
+    return tuple(_labelled(column, (labels or {}).get(column.path)) for column in found)
+
+
+def _join_nested(seen: dict[str, _Seen]) -> None:
+    """Let a path that is a mapping in some episodes and something else in others be one entry of any kind."""
+    outer = [path for path in seen if any(other.startswith(f"{path}/") for other in seen)]
+    for path in outer:
+        seen[path].kinds.add(OTHER)
+        for inner in [other for other in seen if other.startswith(f"{path}/")]:
+            del seen[inner]
+
+
+def _labelled(column: MetadataColumn, labels: Sequence[str] | None) -> MetadataColumn:
+    if labels is None:
+        return column
+    if column.kind != INTEGER or column.size is not None:
+        raise SchemaError(f"metadata {column.path!r}: labels are names of classes, whose numbers every episode has.")
+    return MetadataColumn(column.path, column.kind, labels=tuple(labels))
+
+
+def _leaves(entries: Mapping[str, Any], names: Collection[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in entries.items():
+        if names is not None and name not in names:
+            continue
+        if not isinstance(name, str) or not name or "/" in name:
+            raise SchemaError(f"metadata {name!r}: TFDS nests at '/'. Leave it out: metadata= names what is written.")
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, None, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _find(metadata: Mapping[str, Any], path: str) -> Any:
+    value: Any = metadata
+    for name in path.split("/"):
+        if not isinstance(value, Mapping) or name not in value:
+            return _MISSING
+        value = value[name]
+    return value
+
+
+def _kinds_of(value: Any) -> tuple[set[str], int | None]:
+    """Return the kinds of a value or of a list's values, and the list's size."""
+    if isinstance(value, list | tuple):
+        return {_kind_of(item) for item in value}, len(value)
+    return {_kind_of(value)}, None
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, str):
+        return TEXT
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int):
+        return INTEGER if INT64.min <= value <= INT64.max else OTHER
+    return NUMBER if isinstance(value, float) else OTHER

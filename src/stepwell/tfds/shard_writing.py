@@ -1,0 +1,198 @@
+"""Shards: runs of consecutive episodes, a file each, written by several processes.
+
+::
+
+    episodes  | 0 1 2 3 | 4 5 6 | 7 8 9 |       cut by rows, the same for every number of processes
+                  |         |       |
+    shards    00000-of-3  00001   00002         each by whoever is free
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import StepwellError
+from stepwell.formats.source_episodes import SourceEpisode, episodes_of
+from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS
+from stepwell.recorders.pool import WorkerPool
+from stepwell.recorders.progress import ProgressBar
+from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
+from stepwell.tfds.record_writing import FileFormat, write_records
+from stepwell.windows import View
+
+__all__ = ["Shard", "ShardJob", "ShardResult", "cut_shards", "mean_row_bytes", "write_shards"]
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NUM_PROBED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file and the episodes that it gets.
+
+    Args:
+        path: of the file.
+        split: it belongs to.
+        start: the first episode of the split.
+        stop: one past the last.
+    """
+
+    path: str
+    split: str
+    start: int
+    stop: int
+
+
+class ShardResult(NamedTuple):
+    """What a shard became.
+
+    Args:
+        path: of its file.
+        num_records: in it.
+        num_bytes: of the records.
+    """
+
+    path: str
+    num_records: int
+    num_bytes: int
+
+
+class ShardJob:
+    """What every worker needs to write any shard.
+
+    Args:
+        views: split to its episodes.
+        examples: how an episode becomes records.
+        file_format: of the files.
+
+    Notes:
+        Picklable; each worker opens the stores for itself.
+    """
+
+    def __init__(
+        self, views: Mapping[str, View], examples: EpisodeExamples | StepExamples, file_format: FileFormat
+    ) -> None:
+        self.views, self.examples, self.file_format = dict(views), examples, file_format
+        self._episodes: dict[str, list[SourceEpisode]] = {}
+
+    def write(self, shard: Shard, counters: MutableSequence[int], show: Any = None) -> ShardResult | OSError:
+        """Write one shard; a full disk is returned, so that whoever asked learns of it as such.
+
+        Args:
+            shard: it.
+            counters: int64 [NUM_COUNTERS], kept up to date.
+            show: called after each episode.
+        """
+        before = counters[NUM_BYTES]
+        num_records = 0
+
+        def records() -> Iterator[bytes]:
+            nonlocal num_records
+            episodes = self.episodes(shard.split)
+            for index in range(shard.start, shard.stop):
+                counters[ITEM] = index
+                for record in self.examples.encode(episodes[index]):
+                    yield record
+                    num_records += 1
+                    counters[NUM_BYTES] += len(record)
+                counters[NUM_ITEMS] += 1
+                counters[NUM_STEPS] += episodes[index].length
+                if show is not None:
+                    show()
+
+        try:
+            write_records(shard.path, records(), self.file_format)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return OSError(error.errno, os.strerror(error.errno or 0), shard.path)
+        return ShardResult(shard.path, num_records, counters[NUM_BYTES] - before)
+
+    def episodes(self, split: str) -> list[SourceEpisode]:
+        """Return the episodes of a split."""
+        if split not in self._episodes:
+            self._episodes[split] = list(episodes_of(self.views[split]))
+        return self._episodes[split]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # episodes hold maps of files, which every process has its own of
+        return {**self.__dict__, "_episodes": {}}
+
+
+def cut_shards(rows: npt.ArrayLike, num_shards: int) -> list[tuple[int, int]]:
+    """Return the half-open range of episodes of each shard: about the same number of rows, at least one episode.
+
+    Args:
+        rows: int [n], of each episode.
+        num_shards: at most n.
+
+    Example:
+        >>> cut_shards([10, 10, 10, 90, 10], 2), cut_shards([5, 5], 2)
+        ([(0, 3), (3, 5)], [(0, 1), (1, 2)])
+    """
+    ends = np.cumsum(np.asarray(rows, np.int64))
+    number = len(ends)
+    # cuts are put where they lie nearest to equal parts
+    middles = ends - np.asarray(rows, np.int64) / 2
+    cuts = np.searchsorted(middles, ends[-1] * np.arange(1, num_shards) / num_shards)
+    place = np.arange(1, num_shards)
+    cuts = np.maximum.accumulate(np.maximum(cuts, place) - place) + place
+    cuts = np.minimum(cuts, number - num_shards + place)
+    edges = [0, *cuts.tolist(), number]
+    return list(pairwise(edges))
+
+
+def mean_row_bytes(job: ShardJob, split: str) -> float:
+    """Return about how many bytes a row of the records has: some episodes are encoded to find it."""
+    episodes = job.episodes(split)
+    chosen = np.unique(np.linspace(0, len(episodes) - 1, NUM_PROBED).astype(np.int64)).tolist()
+    sizes = [sum(map(len, job.examples.encode(episodes[index]))) for index in chosen]
+    num_rows: int = sum(episodes[index].length for index in chosen)
+    return sum(sizes) / num_rows
+
+
+def write_shards(
+    job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
+) -> dict[str, ShardResult]:
+    """Write all shards; returns path to result.
+
+    Args:
+        job: what to write.
+        shards: of all splits.
+        workers: processes; None: one a processor.
+        progress: whether to show a bar; None: where somebody sees it.
+
+    Raises:
+        OSError: the disk is full.
+        WorkerError: an episode that could not be written, where several processes write.
+    """
+    if workers is not None and workers < 0:
+        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    found: dict[str, ShardResult] = {}
+
+    def note(answer: ShardResult | OSError) -> None:
+        if isinstance(answer, OSError):
+            raise answer
+        found[answer.path] = answer
+
+    num_workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(shards))
+    bar = ProgressBar(sum(shard.stop - shard.start for shard in shards), "episodes", progress)
+    try:
+        if num_workers > 1:
+            with WorkerPool(job, num_workers, "spawn") as pool:
+                pool.run(iter(shards), lambda: bar.update(pool.counters), note)
+        else:
+            counters = [0] * NUM_COUNTERS
+            for shard in shards:
+                note(job.write(shard, counters, lambda: bar.update([counters])))
+    finally:
+        bar.close()
+    return found

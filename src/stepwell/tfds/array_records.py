@@ -39,7 +39,8 @@ class ArrayRecordFile:
         MissingDependencyError: array_record is not installed.
 
     Notes:
-        Used by one thread. Holds the records of one chunk of the file. Pickles as its path. Opened when it is made: a forked child makes its own.
+        Used by one thread. Holds the records of one chunk of the file. Pickles as its path. Opened when it is made: a
+        forked child makes its own.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -42,15 +42,23 @@ def test_a_mask_on_a_gpu_is_counted_there() -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
 def test_copies_of_a_batch_keep_its_attributes(copied) -> None:
-    batch = Batch({"a": np.arange(3)}, 1, 2, np.array([True, True, False]))
+    batch = Batch({"a": np.arange(3)}, 1, 2, np.array([True, True, False]), np.array([7, 8, 8]))
     other = copied(batch)
     assert type(other) is Batch
+    assert other.anchors.tolist() == [7, 8, 8]
     assert (other.epoch, other.index, other["a"].tolist(), other.valid.tolist()) == (
         1,
         2,
         [0, 1, 2],
         [True, True, False],
     )
+
+
+def test_other_values_of_the_same_rows_keep_the_attributes() -> None:
+    batch = Batch({"a": np.arange(2)}, 1, 2, np.array([True, False]), np.array([7, 7]))
+    other = batch.with_values({"loss": [0.5, 0.5]})
+    assert dict(other) == {"loss": [0.5, 0.5]}
+    assert (other.epoch, other.index, other.valid, other.anchors) == (1, 2, batch.valid, batch.anchors)
 
 
 def test_dotted_keys_become_nested_dicts() -> None:

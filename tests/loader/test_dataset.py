@@ -60,6 +60,13 @@ def test_collate_hands_the_batch_over_without_a_copy(store: Store) -> None:
     assert batch is samples.batch
 
 
+def test_a_batch_of_one_read_knows_its_anchors_and_one_of_several_does_not(store: Store) -> None:
+    dataset = WindowDataset(store, FIELDS)
+    batch = dataset.collate(dataset.__getitems__([5, -1, 5]))
+    assert batch.anchors.tolist() == [5, len(dataset) - 1, 5]
+    assert dataset.collate([dataset[5], dataset[6]]).anchors is None
+
+
 def test_collate_stacks_samples_of_different_reads(store: Store) -> None:
     dataset = WindowDataset(store, {**FIELDS, "observation.state": "observation.state"}, nested=True)
     together = WindowDataset.collate(dataset.__getitems__([1, 7]))

@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 
 from stepwell.loader import Loader
@@ -74,3 +75,39 @@ def test_endless_ranks_see_every_anchor_equally_often(store: Store, numbers: lis
     ranks = loaders(store, 2, batch_size=4, epochs=None)
     seen = valid_numbers(b for rank in ranks for b in itertools.islice(rank, 37))
     assert sorted(seen) == sorted(numbers * 8)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("order", ["sequential", "random", "pooled"])
+@pytest.mark.parametrize("settings", [{}, {"pad": True}, {"pad": "wrap"}, {"epochs": None}], ids=str)
+def test_every_batch_says_which_anchors_its_rows_are(
+    store: Store, numbers: list[int], order: str, threads: int, settings: dict
+) -> None:
+    fields = {"number": "number", "image": "observation.image"}
+    loader = Loader(store, fields, order=order, batch_size=7, rank=1, world_size=2, threads=threads, **settings)
+    for batch in itertools.islice(loader, 9):
+        assert batch.anchors.dtype == np.int64
+        assert [numbers[anchor] for anchor in batch.anchors] == batch["number"].tolist()
+
+
+def test_anchors_of_tensors_are_an_array_all_the_same(store: Store) -> None:
+    pytest.importorskip("torch")
+    (batch,) = Loader(store, {"number": "number"}, batch_size=50, to="torch")
+    assert type(batch.anchors) is np.ndarray
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", "pooled"])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 7), (2, 4), (3, 5), (8, 4), (8, 7)])
+def test_wrapped_batches_repeat_what_the_epoch_began_with(
+    store: Store, numbers: list[int], order: str, world_size: int, batch_size: int
+) -> None:
+    settings = {"order": order, "seed": 3, "batch_size": batch_size, "world_size": world_size, "pad": "wrap"}
+    fields = {"number": "number", "image": "observation.image"}
+    ranks = [list(Loader(store, fields, rank=rank, threads=2 * (rank % 2), **settings)) for rank in range(world_size)]
+    assert len({len(rank) for rank in ranks}) == 1
+    rounds = list(zip(*ranks, strict=True))
+    valid = [n for batches in rounds for b in batches for n in b["number"][b.valid].tolist()]
+    repeats = [n for batches in rounds for b in batches for n in b["number"][~b.valid].tolist()]
+    assert sorted(valid) == numbers
+    assert repeats == [valid[i % len(valid)] for i in range(-len(valid) % (world_size * batch_size))]
+    assert all((b["image"][:, 0, 0, 0] == b["number"] % 251).all() for batches in rounds for b in batches)

@@ -225,3 +225,49 @@ def test_a_batch_across_epochs_takes_each_ones_own_order() -> None:
     share = Stream(10, 25).batch(0)
     expected = np.concatenate([order.positions(0, 0, 10), order.positions(1, 0, 10), order.positions(2, 0, 5)])
     assert np.array_equal(share.anchors(order), expected)
+
+
+@pytest.mark.parametrize(("num", "world", "batch"), MATRIX)
+def test_wrapping_repeats_what_the_epoch_begins_with_and_marks_it(num: int, world: int, batch: int) -> None:
+    ranks = by_rank(num, world, batch, pad="wrap")
+    whole = world * batch
+    assert [len(shares) for shares in ranks] == [-(-num // whole)] * world
+    order = random(5).bind(FakeCount(num))  # type: ignore[arg-type]
+    epoch = order.positions(0, 0, num).tolist()
+    valid, repeats = [], []
+    for k in range(len(ranks[0])):
+        for shares in ranks:
+            share = shares[k]
+            assert share.valid is not None
+            anchors = share.anchors(order)
+            assert rows(share) == [epoch.index(anchor) for anchor in anchors.tolist()]
+            assert anchors.shape == share.valid.shape == (batch,)
+            valid += anchors[share.valid].tolist()
+            repeats += anchors[~share.valid].tolist()
+    assert valid == epoch
+    assert repeats == [epoch[i % num] for i in range(-num % whole)]
+    if num >= whole:
+        assert max(np.bincount(valid + repeats), default=1) <= 2
+
+
+@pytest.mark.parametrize(("num", "world", "batch"), MATRIX)
+def test_wrapping_changes_no_valid_row_and_no_name_for_repeating_the_last(num: int, world: int, batch: int) -> None:
+    padded, repeated, wrapped = (by_rank(num, world, batch, pad=pad) for pad in (True, "repeat", "wrap"))
+    assert padded == repeated
+    for shares, others in zip(padded, wrapped, strict=True):
+        assert [share.num_valid for share in shares] == [share.num_valid for share in others]
+        assert [rows(a)[: a.num_valid] for a in shares] == [rows(b)[: b.num_valid] for b in others]
+
+
+@pytest.mark.parametrize("offset", [3, 24, 29])
+def test_wrapped_repeats_of_a_resumed_epoch_are_of_its_beginning(offset: int) -> None:
+    (*_, last) = Partition(30, 4, 1, 2, pad="wrap", offset=offset)
+    repeats = rows(last)[last.num_valid :]
+    assert repeats == list(range(repeats[0], repeats[0] + len(repeats)))
+    assert repeats[-1] == (offset - 30) % 8 - 1
+
+
+@pytest.mark.parametrize("pad", ["edge", "", 2, None])
+def test_a_pad_that_there_is_not_is_refused(pad: Any) -> None:
+    with pytest.raises(OrderError, match="repeat"):
+        Partition(10, 3, pad=pad)

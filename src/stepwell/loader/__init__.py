@@ -2,6 +2,8 @@
 
 from stepwell.loader.batch import Batch
 from stepwell.loader.dataset import WindowDataset
+from stepwell.loader.gathering import gather_valid
 from stepwell.loader.loader import Loader
+from stepwell.loader.sampling import BatchSampler
 
-__all__ = ["Batch", "Loader", "WindowDataset"]
+__all__ = ["Batch", "BatchSampler", "Loader", "WindowDataset", "gather_valid"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import WindowError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Batch", "nest"]
 
@@ -19,6 +23,8 @@ class Batch(dict[str, Any]):
         index: number of the batch within the epoch, as this rank counts them.
         valid: bool [B], array or tensor, False where an anchor was repeated to fill the batch (``pad=True``); None when
             all are real.
+        anchors: int64 [B], always a numpy array: which anchor of the view each row is. None where rows are no anchors
+            (replay), or come from several reads.
 
     Example:
         >>> import numpy as np
@@ -32,7 +38,7 @@ class Batch(dict[str, Any]):
         like.
     """
 
-    __slots__ = ("epoch", "index", "valid")
+    __slots__ = ("anchors", "epoch", "index", "valid")
 
     def __init__(
         self,
@@ -40,11 +46,26 @@ class Batch(dict[str, Any]):
         epoch: int = 0,
         index: int = 0,
         valid: Any = None,
+        anchors: npt.NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__(values)
         self.epoch = epoch
         self.index = index
         self.valid = valid
+        self.anchors = anchors
+
+    def with_values(self, values: Mapping[str, Any]) -> Batch:
+        """Return a batch of other values of the same rows: what a model makes of them.
+
+        Args:
+            values: key to array, tensor or list, one entry a row.
+
+        Example:
+            >>> Batch({"action": [1, 2]}, epoch=3, index=7).with_values({"loss": [0.5, 0.25]})
+            <Batch epoch 3, index 7
+              loss: list[2]>
+        """
+        return Batch(values, self.epoch, self.index, self.valid, self.anchors)
 
     def __repr__(self) -> str:
         padded = "" if self.valid is None else f", {int(self.valid.sum())} of {len(self.valid)} valid"

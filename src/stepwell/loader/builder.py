@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from stepwell.loader.settings import LoaderSettings
+    from stepwell.order import Share
     from stepwell.windows.held import HeldRows
     from stepwell.windows.placed import Drawing
     from stepwell.windows.resolved import ResolvedField
@@ -122,11 +123,27 @@ class BatchBuilder:
             LoaderError: it could not be read or transformed.
         """
         ticket, share, anchors = draft
+        return ticket, self.build_share(share, anchors, ticket.plan.index(ticket.number), held)
+
+    def build_share(
+        self, share: Share, anchors: npt.NDArray[np.int64], index: int, held: HeldRows | None = None
+    ) -> Batch:
+        """Return a batch.
+
+        Args:
+            share: what the rank gets of it.
+            anchors: int64 [share.num_rows].
+            index: its number within the epoch.
+            held: its rows, where they are in memory.
+
+        Raises:
+            LoaderError: it could not be read or transformed.
+        """
         values = self.read(anchors, BatchKey.of(self._seed, share), held)
         valid: Any = share.valid
         if valid is not None and self._torch is not None:
             valid = self._torch.from_numpy(valid)
-        return ticket, Batch(values, share.epoch, ticket.plan.index(ticket.number), valid)
+        return Batch(values, share.epoch, index, valid, anchors)
 
     def read(self, positions: Any, key: BatchKey, held: HeldRows | None = None) -> dict[str, Any]:
         """Return what a batch holds.

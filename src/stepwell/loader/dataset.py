@@ -10,6 +10,7 @@ import numpy as np
 
 from stepwell.loader.batch import Batch
 from stepwell.loader.builder import BatchBuilder
+from stepwell.loader.indices import BatchIndices
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
 from stepwell.order.order import check_count
@@ -73,13 +74,17 @@ class WindowDataset:
 
             DataLoader(dataset, batch_size=64, shuffle=True, collate_fn=dataset.collate, num_workers=2)
 
-        Without ``collate_fn`` torch's own ``default_collate`` stacks the samples, which copies.
+        Without ``collate_fn`` torch's own ``default_collate`` stacks the samples, which copies. Exact over ranks,
+        epochs and workers, with a `BatchSampler`::
+
+            DataLoader(dataset, batch_sampler=BatchSampler(dataset, 64, order="random"), collate_fn=dataset.collate)
 
     Notes:
         Its length is that of the view's snapshot until `refresh`, however the stores grow. Picklable; works in forked
         and spawned workers, each of which reads by itself. Safe to use from several threads. For random transforms with
         ``shuffle=False`` or without batched reads, call `set_epoch` before each epoch, or they repeat. Neither that nor
         `refresh` reaches the copies in persistent workers: without ``persistent_workers`` each epoch has new ones.
+        What a `BatchSampler` asks for says its epoch itself.
         Workers copy every batch from process to process; `Loader` builds them by threads and copies nothing.
     """
 
@@ -102,12 +107,22 @@ class WindowDataset:
         self._settings = LoaderSettings(
             batch_size=1, seed=seed, to=to, pin_memory=False, nested=nested, page_cache=page_cache
         )
-        self._running: tuple[int, int, BatchBuilder] | None = None
+        self._running: tuple[int, WindowReader, BatchBuilder] | None = None
         self._builder()
 
     def __len__(self) -> int:
         """Return the number of anchors, as of the last `refresh`."""
+        return self.reader.index.num_anchors
+
+    @property
+    def reader(self) -> WindowReader:
+        """What reads the windows in this process; another one after `refresh`."""
         return self._builder()[0]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the random numbers that transforms get."""
+        return self._settings.seed
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         """Return one sample: key to array [*window, ...].
@@ -126,23 +141,27 @@ class WindowDataset:
         """Return the samples of several numbers, read at once.
 
         Args:
-            indices: numbers of anchors; negative ones count from the end.
+            indices: numbers of anchors; negative ones count from the end. Those of a `BatchSampler` make the batch that
+                a `Loader` would.
 
         Raises:
             IndexError: no such anchor.
             LoaderError: they could not be read or transformed.
         """
-        num_anchors, builder = self._builder()
-        asked = positions_array(list(indices))
+        reader, builder = self._builder()
+        num_anchors = reader.index.num_anchors
+        asked = indices.anchors if isinstance(indices, BatchIndices) else positions_array(list(indices))
         outside = (asked < -num_anchors) | (asked >= num_anchors)
         if outside.any():
             raise IndexError(
                 f"no anchor {asked[outside][0]} among {num_anchors}. Allowed: {-num_anchors} to {num_anchors - 1}."
             )
+        if isinstance(indices, BatchIndices):
+            return Samples(builder.build_share(indices.share, asked, indices.number), len(asked))
         positions = asked % max(num_anchors, 1)
         key = BatchKey(self._settings.seed, ((self.epoch, positions),), len(positions))
         values = builder.read(positions, key)
-        return Samples(Batch(values, self.epoch), len(positions))
+        return Samples(Batch(values, self.epoch, anchors=positions), len(positions))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that random numbers of transforms depend on.
@@ -172,7 +191,7 @@ class WindowDataset:
             samples: what `__getitems__` returned, or any samples of one dataset.
 
         Returns:
-            The batch; ragged features stay object arrays.
+            The batch; ragged features stay object arrays. Samples of several reads do not know their anchors.
         """
         if isinstance(samples, Samples):
             return samples.batch
@@ -184,18 +203,18 @@ class WindowDataset:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_running": None}
 
-    def _builder(self) -> tuple[int, BatchBuilder]:
-        """Return the number of anchors, and what reads in this process."""
+    def _builder(self) -> tuple[WindowReader, BatchBuilder]:
+        """Return what reads and what builds in this process."""
         if self._running is None or self._running[0] != os.getpid():
             # a thread of the parent may have held a lock of its reader when this process was forked
             self._running = self._start(self.view)
         return self._running[1:]
 
-    def _start(self, view: View) -> tuple[int, int, BatchBuilder]:
-        """Return this process, the number of anchors, and what reads them."""
+    def _start(self, view: View) -> tuple[int, WindowReader, BatchBuilder]:
+        """Return this process, what reads the anchors, and what builds batches of them."""
         reader = WindowReader(view, self._fields, page_cache=self._settings.page_cache)
         builder = BatchBuilder(reader, self._settings, self._transform, max_free=0)
-        return os.getpid(), reader.index.num_anchors, builder
+        return os.getpid(), reader, builder
 
 
 def _row(values: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class DeviceSource:
     def _begin(self) -> tuple[Ticket, Batch, Any]:
         ticket, batch = self._source.take()
         with self._torch.cuda.stream(self._stream):
-            moved = Batch(self._move(batch), batch.epoch, batch.index, self._move(batch.valid))
+            moved = Batch(self._move(batch), batch.epoch, batch.index, self._move(batch.valid), batch.anchors)
             return ticket, moved, self._stream.record_event()
 
     def _move(self, value: Any) -> Any:

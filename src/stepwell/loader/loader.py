@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepwell.loader.course import Course, Visit
 from stepwell.loader.engine import Engine
 from stepwell.loader.iterators import BatchIterator
-from stepwell.loader.plans import Cursor, Place, schedule
+from stepwell.loader.plans import Place, schedule
 from stepwell.loader.settings import LoaderSettings
-from stepwell.loader.states import LoaderState, describe_order
-from stepwell.order import Order, make_order
+from stepwell.order import Order, Pad, make_order
 from stepwell.order.order import check_count
 from stepwell.store.counting import counted
 from stepwell.windows import View, WindowReader
@@ -44,8 +45,9 @@ class Loader:
             itself; a further ``for`` goes on where the last one was left.
         drop_last: leave out what does not fill a batch on every rank: equally many batches on all ranks (training).
         pad: fill the last batches up with repeats, marked in ``batch.valid``: equally many batches, nothing left out.
-            With neither, every anchor comes exactly once over all ranks, and a rank may have one batch less
-            (evaluation).
+            True or "repeat" repeats a batch's last window, "wrap" those that the epoch began with, so that each comes
+            once or twice (more often only in an epoch of less than a global batch). With neither, every anchor comes
+            exactly once over all ranks, and a rank may have one batch less (evaluation).
         rank: of this process, ``0 <= rank < world_size``; plain ints: ``torch.distributed.get_rank()``,
         world_size: and ``torch.distributed.get_world_size()``.
         threads: that build batches; 0 builds in the consumer. Default: 0 for raw batches below 1 MiB, which cost less
@@ -114,7 +116,7 @@ class Loader:
         seed: int = 0,
         epochs: int | None = 1,
         drop_last: bool = False,
-        pad: bool = False,
+        pad: Pad = False,
         rank: int = 0,
         world_size: int = 1,
         threads: int | None = None,
@@ -146,21 +148,16 @@ class Loader:
         self.order = make_order(order, seed=seed)
         self._fields = fields
         self._transform = transform
-        self._start = Place(0, 0)
-        self._first_epoch = 0
-        self._cursor: Cursor | None = None
+        self._course = Course(self.settings.epochs)
         self._engine: Engine | None = None
         self._running()
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch(s), or go on with an endless stream; after `load_state_dict`, with that state."""
-        place, first_epoch = self._next_start()
-        epochs = self.settings.epochs
-        last_epoch = None if epochs is None else max(first_epoch + epochs - 1, place.epoch)
-        cursor = Cursor(place, first_epoch, last_epoch)
+        cursor = self._course.next_cursor()
         engine = self._running()
         iterator = BatchIterator(engine.source(schedule(engine.order, self.settings, cursor)), cursor)
-        self._cursor = cursor
+        self._course.follow(cursor)
         return iterator
 
     def __len__(self) -> int:
@@ -196,7 +193,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch that the next ``for`` begins with, or goes on with after `load_state_dict`."""
-        return self._next_start()[0].epoch
+        return self._course.next_start()[0].epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -209,7 +206,7 @@ class Loader:
             OrderError: not an int of 0 or more.
         """
         check_count("epoch", epoch)
-        self._move_to(Place(int(epoch), 0), int(epoch))
+        self._course.move_to(Place(int(epoch), 0), int(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer of the latest iteration stands, as at most 1 KiB of JSON types.
@@ -217,20 +214,7 @@ class Loader:
         At the last batch of an epoch the state is the end of that epoch until the ``for`` has ended, and then the
         beginning of the next.
         """
-        place, first_epoch = self._here()
-        state = LoaderState(
-            snapshot=self.reader.snapshot_id,
-            order=describe_order(self.order, self._running().order),
-            seed=self.settings.seed,
-            epoch=place.epoch,
-            consumed=place.consumed,
-            first_epoch=first_epoch,
-            batch_size=self.settings.batch_size,
-            world_size=self.settings.world_size,
-            num_positions=self.num_positions,
-            num_episodes=self.view.num_episodes,
-        )
-        return state.to_json()
+        return self._visit().state(*self._course.here())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``for`` go on where a state was taken; iterations under way do not change.
@@ -243,27 +227,14 @@ class Loader:
             StateError: of another store, snapshot, order, seed or format; or taken in the middle of a pooled epoch by
                 several ranks, and with another batch size or number of them. The message names both.
         """
-        state = LoaderState.from_json(state_dict)
-        state.check(
-            snapshot=self.reader.snapshot_id,
-            order=describe_order(self.order, self._running().order),
-            seed=self.settings.seed,
-            num_positions=self.num_positions,
-            num_episodes=self.view.num_episodes,
-            batch_size=self.settings.batch_size,
-            world_size=self.settings.world_size,
-            is_laned=self._running().order.is_laned,
-        )
-        self._move_to(Place(state.epoch, state.consumed), state.first_epoch)
+        self._course.move_to(*self._visit().place_of(state_dict))
 
     def refresh(self) -> None:
         """Take in what the stores have become; the next ``for`` runs the next epoch over it, from its beginning."""
-        place, _ = self._next_start()
-        epoch = place.epoch + (place.consumed > 0)
         reader = self.reader.refresh()
         self._engine = Engine(reader, self.order, self.settings, self._transform)
         self.view = reader.view
-        self._move_to(Place(epoch, 0), epoch)
+        self._course.begin_anew()
 
     def __repr__(self) -> str:
         count = self.settings.epochs
@@ -275,10 +246,11 @@ class Loader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        place, first_epoch = self._here()
-        kept = {"settings", "view", "order", "_fields", "_transform"}
-        state = {name: value for name, value in self.__dict__.items() if name in kept}
-        return {**state, "_start": place, "_first_epoch": first_epoch, "_cursor": None, "_engine": None}
+        return {**self.__dict__, "_course": copy(self._course), "_engine": None}
+
+    def _visit(self) -> Visit:
+        engine = self._running()
+        return Visit(engine.reader, self.order, engine.order, self.settings)
 
     def _running(self) -> Engine:
         """Return what reads and builds in this process."""
@@ -289,25 +261,3 @@ class Loader:
             self.view = reader.view
             self._engine = Engine(reader, self.order, self.settings, self._transform)
         return self._engine
-
-    def _move_to(self, place: Place, first_epoch: int) -> None:
-        self._start, self._first_epoch, self._cursor = place, first_epoch, None
-
-    def _here(self) -> tuple[Place, int]:
-        """Return what the consumer gets next, and the epoch with which its iteration began."""
-        if self._cursor is None:
-            return self._start, self._first_epoch
-        place = self._cursor.place
-        return place, place.epoch if self._cursor.is_done else self._cursor.first_epoch
-
-    def _next_start(self) -> tuple[Place, int]:
-        """Return where the next iteration begins, and the epoch with which it (or the one it goes on with) began."""
-        if self._cursor is None:
-            return self._start, self._first_epoch
-        place = self._cursor.place
-        if self.settings.epochs is None:
-            # one stream: who takes a few batches at a time comes to the end of an epoch, too
-            return place, self._cursor.first_epoch
-        # an epoch that was begun counts as run; one of which nothing was taken does not
-        epoch = place.epoch + (place.consumed > 0)
-        return Place(epoch, 0), epoch

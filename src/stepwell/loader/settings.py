@@ -10,7 +10,7 @@ import numpy as np
 
 from stepwell.errors import OrderError
 from stepwell.loader.handover import Target
-from stepwell.order import Dealing, Partition, Stream
+from stepwell.order import Dealing, Pad, Partition, Stream
 from stepwell.order.order import check_count, check_seed
 
 __all__ = ["LoaderSettings"]
@@ -24,7 +24,7 @@ RAW_HANDOVER_BYTES = 1 << 20
 # decoding makes a few hundred MB/s where copying makes thousands: fewer bytes are worth a hand-over
 DECODED_HANDOVER_BYTES = 1 << 17
 MAX_GROUP = 16
-BOOLS = ("drop_last", "pad", "pin_memory", "nested", "page_cache")
+BOOLS = ("drop_last", "pin_memory", "nested", "page_cache")
 INTEGERS = ("batch_size", "seed", "epochs", "rank", "world_size", "threads", "prefetch")
 
 
@@ -43,7 +43,7 @@ class LoaderSettings:
     seed: int = 0
     epochs: int | None = 1
     drop_last: bool = False
-    pad: bool = False
+    pad: Pad = False
     rank: int = 0
     world_size: int = 1
     threads: int | None = None

@@ -5,7 +5,7 @@ from stepwell.order.keys import derive_key
 from stepwell.order.mixture import Mixed, mixed
 from stepwell.order.named import make_order
 from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_range
-from stepwell.order.partition import Partition, Share, Stream, even_share
+from stepwell.order.partition import Pad, Partition, Share, Stream, even_share
 from stepwell.order.passes import Random, Sequential, random, sequential
 from stepwell.order.pooled import BoundPooled, Pooled, pooled
 from stepwell.order.stream import Span, stream_spans
@@ -18,6 +18,7 @@ __all__ = [
     "Dealing",
     "Mixed",
     "Order",
+    "Pad",
     "Partition",
     "Pooled",
     "Random",

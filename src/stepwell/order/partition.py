@@ -8,8 +8,10 @@ order of the ranks. What a global batch holds depends on its size only, not on h
                                         rank 0  rank 1       rank 0 rank 1
     drop_last=True                      0 1 2 | 3 4 5        dropped            1 batch of 3 each
     pad=True                            0 1 2 | 3 4 5        6 7 7* | 8 9 9*    2 batches of 3 each; * has valid = False
+    pad="wrap"                          0 1 2 | 3 4 5        6 7 0* | 8 9 1*    repeats from the beginning of the epoch
     7 positions, neither                0 1 2 | 3 4 5        6 | (none)         rank 1 has one batch less
     7 positions, pad=True               0 1 2 | 3 4 5        6 6* 6* | 6* 6* 6*
+    7 positions, pad="wrap"             0 1 2 | 3 4 5        6 0* 1* | 2* 3* 4*
     epochs without end (`Stream`)       0 1 2 | 3 4 5        6 7 8 | 9 0' 1'    ' of the next epoch; all are full
 
 To go on after an interruption, keep `consumed`, the number of positions that all ranks together have used up: a
@@ -19,6 +21,7 @@ partition that starts at this ``offset`` goes on at the exact next position, und
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +30,9 @@ from stepwell.errors import OrderError
 from stepwell.order.order import BoundOrder, check_count
 from stepwell.order.stream import Span, stream_spans
 
-__all__ = ["Partition", "Share", "Stream", "even_share"]
+__all__ = ["Pad", "Partition", "Share", "Stream", "even_share"]
+
+Pad: TypeAlias = bool | Literal["repeat", "wrap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Share:
     """One rank's part of one global batch.
 
     Args:
-        spans: where its positions are, in order; one span unless the batch crosses into another epoch.
+        spans: where its positions are, in order; one span unless the batch crosses into another epoch, or is filled up
+            from the epoch's beginning.
         num_rows: rows of the batch, repeats included.
         num_valid: rows that are not repeats; None when the partition does not pad.
     """
@@ -85,10 +91,12 @@ class Partition:
         world_size: number of ranks.
         drop_last: leave out the positions that do not fill a global batch; all ranks have the same number of batches.
         pad: fill the last batches up with repeats, marked in `Share.valid`; all ranks have the same number of batches.
+            True or "repeat" repeats a batch's last position, "wrap" those that the epoch begins with, each once before
+            one comes again: no position is there more than twice, unless the epoch is shorter than a global batch.
         offset: positions that all ranks together have already used up in this epoch.
 
     Raises:
-        OrderError: a number is out of range, or both ``drop_last`` and ``pad``.
+        OrderError: a number is out of range, no such ``pad``, or both ``drop_last`` and ``pad``.
 
     Example:
         >>> for share in Partition(10, 3, rank=1, world_size=2):
@@ -102,7 +110,7 @@ class Partition:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
-    pad: bool = False
+    pad: Pad = False
     offset: int = 0
 
     def __post_init__(self) -> None:
@@ -111,8 +119,10 @@ class Partition:
         check_count("offset", self.offset)
         if self.offset > self.num_positions:
             raise OrderError(f"offset={self.offset} in an epoch of {self.num_positions} positions.")
+        if not any(self.pad == allowed for allowed in (False, True, "repeat", "wrap")):
+            raise OrderError(f'pad={self.pad!r}. Allowed: True or False, "repeat" (as True) or "wrap".')
         if self.drop_last and self.pad:
-            raise OrderError("drop_last=True and pad=True. The last batch is dropped or filled up, not both.")
+            raise OrderError(f"drop_last=True and pad={self.pad!r}. The last batch is dropped or filled up, not both.")
 
     @property
     def global_batch_size(self) -> int:
@@ -125,7 +135,7 @@ class Partition:
         full, rest = divmod(self.num_positions - self.offset, self.global_batch_size)
         if self.drop_last or rest == 0:
             return full
-        return full + (self.pad or even_share(rest, self.rank, self.world_size)[1] > 0)
+        return full + (bool(self.pad) or even_share(rest, self.rank, self.world_size)[1] > 0)
 
     def __len__(self) -> int:
         return self.num_batches
@@ -151,11 +161,19 @@ class Partition:
         begin = self.offset + k * self.global_batch_size
         held = min(self.global_batch_size, self.num_positions - begin)
         start, count = even_share(held, self.rank, self.world_size)
+        own = Span(epoch, begin + start, count)
         if not self.pad:
-            return Share((Span(epoch, begin + start, count),), count)
+            return Share((own,), count)
+        if self.pad == "wrap" and count < self.batch_size:
+            # ranks before this one have filled up theirs
+            repeats = self._wrapped(epoch, self.rank * self.batch_size - start, self.batch_size - count)
+            return Share((own, *repeats) if count else repeats, self.batch_size, count)
         # a rank without a position repeats the last one of the epoch
-        span = Span(epoch, begin + start, count) if count else Span(epoch, self.num_positions - 1, 1)
-        return Share((span,), self.batch_size, count)
+        return Share((own if count else Span(epoch, self.num_positions - 1, 1),), self.batch_size, count)
+
+    def _wrapped(self, epoch: int, number: int, count: int) -> tuple[Span, ...]:
+        """Return the spans of an epoch's repeats from a number on: its positions over and over again."""
+        return tuple(Span(epoch, span.start, span.count) for span in stream_spans(self.num_positions, number, count))
 
     def consumed(self, k: int) -> int:
         """Return the positions that all ranks have used up before the k-th batch: the ``offset`` to resume at."""

@@ -71,6 +71,16 @@ def test_converted_store_needs_the_files_no_more(shards: Path, tmp_path: Path) -
     check(own)
 
 
+def test_a_shard_is_a_segment_and_the_store_is_the_same_for_any_number_of_workers(shards: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        import_dataset(shards, tmp_path / f"{workers}.well", workers=workers)
+        store = stepwell.open(tmp_path / f"{workers}.well")
+        assert [len(segment.records) for segment in store.segments] == [3, 2, 1]
+        check(store)
+    import_dataset(shards, tmp_path / "some.well", episodes=[1, 2, 4, 5], workers=1)
+    assert [len(segment.records) for segment in stepwell.open(tmp_path / "some.well").segments] == [2, 1, 1]
+
+
 @pytest.mark.parametrize("order", ["sequential", "random", stepwell.pooled("8 KiB", blocks=4)])
 @pytest.mark.parametrize("page_cache", [True, False])
 @pytest.mark.parametrize("bulk", [False, True])

@@ -307,3 +307,28 @@ def test_metadata_of_a_new_store_is_kept(tmp_path, folder):
             tmp_path / f"{resume}.well", sources.MarkedEpisodes(folder, 2), metadata={"a": [1]}, resume=resume
         )
         assert dict(store.metadata) == {"a": [1]}
+
+
+EDGES = (0, 3, 4, 9)
+
+
+def test_segments_begin_at_the_edges_for_any_number_of_workers_and_after_a_failure(tmp_path, folder):
+    for workers in (0, 2):
+        store = record(tmp_path / f"{workers}.well", sources.MarkedEpisodes(folder), edges=EDGES, workers=workers)
+        lengths = [len(segment.records) for segment in store.segments]
+        assert lengths == [2, 1, 1, 2, 2, 1, 2, 1]
+    assert contents(tmp_path / "0.well") == contents(tmp_path / "2.well")
+    with pytest.raises(WorkerError, match="not readable"):
+        record(tmp_path / "x.well", sources.MarkedEpisodes(folder, at=7), edges=EDGES)
+    marks(folder)
+    record(tmp_path / "x.well", sources.MarkedEpisodes(folder), edges=np.array(EDGES))
+    assert marks(folder) == [str(i) for i in range(6, 12)]
+    assert contents(tmp_path / "x.well") == contents(tmp_path / "0.well")
+
+
+def test_other_edges_are_another_recording(tmp_path, folder):
+    spoil(tmp_path / "x.well", folder)
+    with pytest.raises(StoreExistsError, match=r"made of other things: edges null, not \[0, 3, 4, 9\]"):
+        record(tmp_path / "x.well", sources.MarkedEpisodes(folder), edges=EDGES)
+    with pytest.raises(StepError, match="edges= of an iterator"):
+        record(tmp_path / "y.well", iter([{}]), edges=EDGES)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stepwell.errors import SchemaError, StepError
 from stepwell.recorders import EpisodeData, write_episodes
-from stepwell.recorders.sources import Items, chunk_length, num_column_bytes, take_chunks
+from stepwell.recorders.sources import Items, chunk_length, cut, num_column_bytes, take_chunks
 from stepwell.schema import Array
 from stepwell.store import EncodedRows, create
 from stepwell.testing import SlowRunningCodec
@@ -19,6 +19,20 @@ def test_chunks_cover_every_item_once_and_in_order(num_items, length):
     assert [item for _, items in chunks for item in items] == list(range(num_items))
     assert all(start == items[0] and len(items) <= length for start, items in chunks)
     assert len(chunks) == -(-num_items // length)
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.none() | st.lists(st.integers(0, 60), max_size=8).map(sorted))
+def test_cuts_cover_every_item_once_and_none_goes_over_an_edge(num_items, length, edges):
+    spans = cut(num_items, length, edges)
+    assert [item for start, stop in spans for item in range(start, stop)] == list(range(num_items))
+    assert all(0 < stop - start <= length for start, stop in spans)
+    assert not any(start < edge < stop for start, stop in spans for edge in edges or ())
+
+
+def test_a_shard_that_is_too_large_is_cut_evenly_and_small_ones_are_not_joined():
+    assert cut(13, 4, [0, 9, 10, 11]) == [(0, 3), (3, 6), (6, 9), (9, 10), (10, 11), (11, 13)]
+    assert chunk_length(1000, 100, 1000) == 10 and chunk_length(1000, 1, 10**6) == 16
+    assert chunk_length(1000, 100, 1000, has_edges=True) == 10 and chunk_length(1000, 1, 10**6, has_edges=True) == 10**6
 
 
 @given(st.one_of(st.none(), st.integers(1, 10**9)), st.integers(0, 1 << 40), st.integers(1, 1 << 30))

@@ -94,15 +94,20 @@ def import_dataset(
         chosen = _chosen(len(found), episodes)
         before = found.schema
         after = imported_schema(before, codecs)
-        size = found.episode_bytes(after)
+        size, source_episodes = found.episode_bytes(after), ReaderEpisodes(found, after, chosen)
+        edges = source_episodes.edges
+        length = None
+        if size is not None:
+            length = chunk_length(len(chosen), size, SEGMENT_BYTES, has_edges=edges is not None)
         store = write_episodes(
             target,
-            ReaderEpisodes(found, after, chosen),
+            source_episodes,
             schema=after,
             fps=found.fps,
             metadata=found.metadata,
             workers=workers,
-            chunk_episodes=None if size is None else chunk_length(len(chosen), size, SEGMENT_BYTES),
+            chunk_episodes=length,
+            edges=edges,
             resume=resume,
             progress=progress,
         )

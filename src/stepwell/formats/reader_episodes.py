@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpanCodec, FileSpans
+from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.recoded import Recoded
@@ -48,10 +48,10 @@ class ReaderEpisodes:
         return f"{self._reader.identity}; chosen {len(self._chosen)} {zlib.crc32(self._chosen.tobytes()):08x}"
 
     @property
-    def edges(self) -> npt.NDArray[np.int64] | None:
-        """The items that begin a shard, int64 [k]; see `Reader.edges`."""
+    def edges(self) -> list[int] | None:
+        """The items that begin a shard; see `Reader.edges`."""
         edges = self._reader.edges
-        return None if edges is None else np.unique(np.searchsorted(self._chosen, edges))
+        return None if edges is None else np.unique(np.searchsorted(self._chosen, edges)).tolist()
 
     def prepare(self, spans: Sequence[tuple[int, int]]) -> None:
         """Tell the reader which episodes will be read; see `HasSpans`."""
@@ -85,7 +85,9 @@ class ReaderEpisodes:
         stays = after is not None and after.codec == FileSpanCodec.name
         if isinstance(values, FileSpans) and values.feature.is_raw and not stays:
             return _array_of(values, where)
-        if before is None or before == after or stays:
+        if stays:
+            return _Named(values, where, SPAN_DTYPE.itemsize * values.num_rows)
+        if before is None or before == after:
             return _Named(values, where)
         return Recoded(_Named(values, where), before, where)
 
@@ -100,9 +102,9 @@ def _array_of(spans: FileSpans, where: str) -> npt.NDArray[Any]:
 class _Named:
     """Rows whose errors say of which episode and feature they are; it counts their bytes as they come."""
 
-    def __init__(self, given: HasRows, where: str) -> None:
+    def __init__(self, given: HasRows, where: str, num_bytes: int | None = None) -> None:
         self._given, self._where = given, where
-        self.nbytes = int(getattr(given, "nbytes", 0))
+        self.nbytes = int(getattr(given, "nbytes", 0)) if num_bytes is None else num_bytes
 
     @property
     def num_rows(self) -> int:

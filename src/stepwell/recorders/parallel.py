@@ -33,6 +33,7 @@ def write_episodes(
     metadata: Mapping[str, Any] | None = None,
     workers: int | None = None,
     chunk_episodes: int | None = None,
+    edges: Sequence[int] | None = None,
     resume: bool = False,
     progress: bool | None = None,
     start_method: StartMethod = "spawn",
@@ -55,6 +56,8 @@ def write_episodes(
         metadata: of a new store, anything that JSON holds.
         workers: number of processes; default one a processor, 0 or 1 writes in this process.
         chunk_episodes: episodes a segment; default: from the number of episodes and the bytes of the first.
+        edges: int [k], ascending, of a source with a length: episodes that begin a file or shard of it. A segment
+            begins at each, so that no two workers read one; what is between two is cut evenly where it is too large.
         resume: keep what is finished when it fails, or is interrupted or killed, for the next call with the same
             arguments (``workers`` may differ): what the store holds in the end is the same, but for the time at which
             each episode was stored. Until then it is a store that opens and shows what was written so far. Needs a
@@ -84,7 +87,7 @@ def write_episodes(
         Ctrl-C ends the workers and undoes the call. If this process itself is killed, finished segments remain, and its
         workers end within a second.
     """
-    settings = _Settings(_as_schema(schema), fps, metadata, chunk_episodes, resume)
+    settings = _Settings(_as_schema(schema), fps, metadata, chunk_episodes, resume, _as_edges(edges))
     return _Recording(target, source, Items(are_samples=False), settings).run(workers, progress, start_method)
 
 
@@ -142,6 +145,7 @@ class _Settings:
     metadata: Mapping[str, Any] | None
     chunk_items: int | None
     resume: bool = False
+    edges: tuple[int, ...] | None = None
 
     def check(self, target: Target) -> None:
         if isinstance(target, Store) and self.fps not in (None, target.fps):
@@ -164,6 +168,8 @@ class _Recording:
         self._source: Any = source
         self._is_indexable = hasattr(source, "__len__") and hasattr(source, "__getitem__")
         self._num_items: int | None = len(cast("Sized", source)) if self._is_indexable else None
+        if settings.edges is not None and self._num_items is None:
+            raise StepError("edges= of an iterator. Give a source with len() and source[i], or leave them out.")
         self._reserved: list[int] = []
         self._unfinished: Unfinished | None = None
         self._first: Any = None
@@ -253,7 +259,13 @@ class _Recording:
         self._chunk_items = self._chunk_length(SEGMENT_BYTES)
         identity = getattr(self._source, "identity", type(self._source).__qualname__)
         plan = Plan(
-            str(identity), self._num_items, self._chunk_items, schema, settings.fps, dict(settings.metadata or {})
+            str(identity),
+            self._num_items,
+            self._chunk_items,
+            schema,
+            settings.fps,
+            dict(settings.metadata or {}),
+            settings.edges,
         )
         self._unfinished = Unfinished(target, plan)
         self._store = self._unfinished.store
@@ -262,7 +274,12 @@ class _Recording:
         if self._settings.chunk_items is not None:
             return self._settings.chunk_items
         try:
-            return chunk_length(self._num_items, self._items.num_bytes(self._first), segment_bytes)
+            return chunk_length(
+                self._num_items,
+                self._items.num_bytes(self._first),
+                segment_bytes,
+                has_edges=self._settings.edges is not None,
+            )
         except StepwellError as error:
             raise Failure.of(0, error).to_error() from error
 
@@ -277,7 +294,7 @@ class _Recording:
         if self._num_items is None:
             return []
         done: Collection[int] = () if self._unfinished is None else self._unfinished.finished
-        spans = cut(self._num_items, self._chunk_items)
+        spans = cut(self._num_items, self._chunk_items, self._settings.edges)
         return [(chunk, start, stop) for chunk, (start, stop) in enumerate(spans) if chunk not in done]
 
     def _chunks(self, spans: Sequence[tuple[int, int, int]]) -> Iterator[Chunk]:
@@ -330,6 +347,10 @@ def _named_errors(source: Iterator[Any]) -> Iterator[Any]:
             raise Failure.of(index, error).to_error() from error
         yield item
         index += 1
+
+
+def _as_edges(edges: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if edges is None else tuple(sorted(map(int, edges)))
 
 
 def _as_schema(schema: Schema | Mapping[str, Feature] | None) -> Schema | None:

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Plan:
         schema: of the store.
         fps: of the store.
         metadata: of the store, what JSON holds.
+        edges: items that begin a segment in any case, ascending.
     """
 
     source: str
@@ -67,11 +69,12 @@ class Plan:
     schema: Schema
     fps: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    edges: tuple[int, ...] | None = None
 
-    @property
+    @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """The half-open range of items of each chunk; chunk n is the segment of ordinal n."""
-        return cut(self.num_items, self.chunk_items)
+        return cut(self.num_items, self.chunk_items, self.edges)
 
     def tag(self, chunk: int) -> str:
         """Return the tag of a chunk's segment: the same whenever it is made."""
@@ -81,6 +84,8 @@ class Plan:
         """Return it as JSON types."""
         fps = None if self.fps is None else float(self.fps)
         told: dict[str, Any] = {**asdict(self), "fps": fps, "schema": self.schema.to_json()}
+        if self.edges is None:
+            del told["edges"]
         return dict(json.loads(json.dumps(told)))
 
 
@@ -174,7 +179,7 @@ class Unfinished:
     def _differences(self) -> list[str]:
         """Return in what the plan is another than that of the call that began."""
         before, after = read_plan(self._path) or {}, self.plan.to_json()
-        other = [name for name in after if before.get(name) != after[name]]
+        other = [name for name in {**after, **before} if before.get(name) != after.get(name)]
         if "source" in other:
             # what is of another source differs in most things, and they say no more
             return [_difference("source", before, after)]
@@ -184,7 +189,7 @@ class Unfinished:
     def _spans_told(self) -> list[tuple[int, int]]:
         told = read_plan(self._path) or {}
         try:
-            return Plan("", int(told["num_items"]), int(told["chunk_items"]), self.plan.schema).spans
+            return cut(int(told["num_items"]), int(told["chunk_items"]), told.get("edges"))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSegmentError(f"{self._path / IMPORTING} is no record of a recording: {error!r}.") from error
 
@@ -312,7 +317,7 @@ def _told(feature: Any, other: Any) -> str:
 
 
 def _difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    return f"{name} {_short(before.get(name))}, not {_short(after[name])}"
+    return f"{name} {_short(before.get(name))}, not {_short(after.get(name))}"
 
 
 def _short(value: Any) -> str:

@@ -5,13 +5,18 @@
     source    | 0 1 2 3 | 4 5 6 7 | 8 9 |        one chunk, one segment, whoever writes it
     segment   | base    | base+1  | base+2
 
-Where the cuts are depends on the source alone, never on the number of workers; so does the store that comes out.
+Where the cuts are depends on the source alone, never on the number of workers; so does the store that comes out. A
+source that has edges, such as shards, is cut at each of them, and a shard that is too large evenly::
+
+    shards    | 0 1 2 3 4 5 6 | 7 8 | 9 |
+    segments  | 0 1 2 3|4 5 6 | 7 8 | 9 |        at most 4 items each
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from stepwell.errors import StepError
@@ -143,22 +148,42 @@ class Items:
         return dict(zip(self.names, parts, strict=True))
 
 
-def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int) -> int:
+def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int, *, has_edges: bool = False) -> int:
     """Return how many items a segment gets.
 
     Args:
         num_items: of the source, None for an iterator.
         item_bytes: of its first item.
         segment_bytes: about how large a segment may become.
+        has_edges: whether the source is cut anyhow: its segments may be as large as they like.
     """
+    if has_edges:
+        return max(1, segment_bytes // max(1, item_bytes))
     if num_items is None:
         return max(1, min(MAX_CARRIED_ITEMS, min(MAX_CARRIED_BYTES, segment_bytes) // max(1, item_bytes)))
     return max(1, min(-(-num_items // NUM_CHUNKS), segment_bytes // max(1, item_bytes)))
 
 
-def cut(num_items: int, length: int) -> list[tuple[int, int]]:
-    """Return the half-open range of items of each chunk."""
-    return [(start, min(start + length, num_items)) for start in range(0, num_items, length)]
+def cut(num_items: int, length: int, edges: Sequence[int] | None = None) -> list[tuple[int, int]]:
+    """Return the half-open range of items of each chunk.
+
+    Args:
+        num_items: of the source.
+        length: items of a chunk, at most.
+        edges: items that begin a chunk in any case, ascending; None: all chunks but the last are of that length.
+
+    Example:
+        >>> cut(10, 4), cut(10, 4, [0, 7, 9])
+        ([(0, 4), (4, 8), (8, 10)], [(0, 4), (4, 7), (7, 9), (9, 10)])
+    """
+    if edges is None:
+        return [(start, min(start + length, num_items)) for start in range(0, num_items, length)]
+    spans: list[tuple[int, int]] = []
+    for start, stop in pairwise(sorted({0, num_items, *(edge for edge in edges if 0 <= edge <= num_items)})):
+        count = -(-(stop - start) // length)
+        places = [start + -(-(stop - start) * part // count) for part in range(count + 1)]
+        spans += pairwise(places)
+    return spans
 
 
 def num_column_bytes(columns: Mapping[str, Any]) -> int:

@@ -1,0 +1,235 @@
+"""The real TensorFlow Datasets on behalf of test_tfds.py: reads what stepwell wrote, and writes random datasets.
+
+Reads a JSON object a line, {"do": NAME, ...}, and answers each with one: the names are the functions below. Values go
+through files of pickled numpy arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from tensorflow_datasets import features as F
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "float32", "float64")
+WORDS = ("", "push", "héllo", "日本語", "a b\nc", "x" * 300)
+
+
+def read(path: str, out: str, split: str = "train") -> dict[str, Any]:
+    """Save all examples of a split, as TensorFlow has them, in the order of the files."""
+    builder = tfds.builder_from_directory(path)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    found = [_flat(example) for example in builder.as_dataset(split=split, read_config=config)]
+    Path(out).write_bytes(pickle.dumps(found))
+    return {"length": len(found), "total": builder.info.splits[split].num_examples, "names": _labels(builder)}
+
+
+def read_source(path: str, out: str, split: str = "train") -> dict[str, Any]:
+    """Save all examples of a split of ArrayRecord files, as numpy has them."""
+    found = [_flat(example) for example in tfds.builder_from_directory(path).as_data_source(split=split)]
+    Path(out).write_bytes(pickle.dumps(found))
+    return {"length": len(found)}
+
+
+def load(name: str, data_dir: str) -> dict[str, Any]:
+    """Return what `tfds.load` finds of a dataset by its name."""
+    datasets = tfds.load(name, data_dir=data_dir)
+    return {split: int(sum(1 for _ in dataset)) for split, dataset in datasets.items()}
+
+
+def make(root: str, seed: int, is_rlds: bool, file_format: str, out: str) -> dict[str, Any]:
+    """Write a dataset of a random tree of features, and save what TensorFlow reads of it."""
+    rng = np.random.default_rng(seed)
+    tree, draw = _episode(rng) if is_rlds else _sample(rng)
+    examples = [draw() for _ in range(int(rng.integers(1, 6)))]
+
+    class Random(tfds.core.GeneratorBasedBuilder):
+        name = "random_set"
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            return tfds.core.DatasetInfo(builder=self, features=tree)
+
+        def _split_generators(self, _: Any) -> dict[str, Iterator[Any]]:
+            return {"train": iter(enumerate(examples))}
+
+        def _generate_examples(self) -> None:
+            raise NotImplementedError
+
+    builder = Random(data_dir=root, file_format=file_format)
+    builder.download_and_prepare()
+    reading = read_source if file_format == "array_record" else read
+    reading(str(builder.data_path), out)
+    return {"path": str(builder.data_path), "tree": str(tree)}
+
+
+def _flat(value: Any) -> Any:
+    """Return nested values by paths with dots; datasets as lists of steps."""
+    if isinstance(value, tf.data.Dataset) or (
+        hasattr(value, "__iter__")
+        and hasattr(value, "__getitem__")
+        and not (isinstance(value, dict | np.ndarray | bytes | str | list) or tf.is_tensor(value))
+    ):
+        return [_flat(step) for step in value]
+    if isinstance(value, dict):
+        found = {}
+        for name, part in value.items():
+            flat = _flat(part)
+            found |= {f"{name}.{key}": each for key, each in flat.items()} if isinstance(flat, dict) else {name: flat}
+        return found
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if tf.is_tensor(value):
+        return value.numpy()
+    return value
+
+
+def _labels(builder: Any) -> dict[str, list[str]]:
+    """Return names of classes by path."""
+    found = {}
+
+    def visit(feature: Any, path: str) -> None:
+        if isinstance(feature, F.ClassLabel):
+            found[path] = feature.names
+        elif isinstance(feature, F.FeaturesDict):
+            for name, part in feature.items():
+                visit(part, f"{path}.{name}" if path else name)
+        elif isinstance(feature, F.Sequence):
+            visit(feature.feature, path)
+
+    visit(builder.info.features, "")
+    return found
+
+
+Draw = Callable[[], Any]
+
+
+def _episode(rng: np.random.Generator) -> tuple[Any, Draw]:
+    step, draw_step = _fields(rng, depth=2)
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_)
+    metadata, draw_metadata = _fields(rng, depth=1, is_metadata=True)
+
+    def draw() -> dict[str, Any]:
+        length = int(rng.choice([1, 2, 5, 9]))
+        ends = bool(rng.random() < 0.5)
+        steps = [
+            {**draw_step(), "is_first": i == 0, "is_last": i == length - 1, "is_terminal": ends and i == length - 1}
+            for i in range(length)
+        ]
+        return {"steps": steps, "episode_metadata": draw_metadata()}
+
+    return F.FeaturesDict({"steps": F.Dataset({**step, **flags}), "episode_metadata": metadata}), draw
+
+
+def _sample(rng: np.random.Generator) -> tuple[Any, Draw]:
+    fields, draw = _fields(rng, depth=2)
+    return F.FeaturesDict(fields), draw
+
+
+def _fields(rng: np.random.Generator, depth: int, is_metadata: bool = False) -> tuple[dict[str, Any], Draw]:
+    tree, draws = {}, {}
+    for number in range(int(rng.integers(2, 6))):
+        if depth > 1 and rng.random() < 0.25:
+            feature, draw = _fields(rng, depth - 1)
+        else:
+            makers = METADATA if is_metadata else LEAVES
+            feature, draw = makers[int(rng.integers(len(makers)))](rng)
+        tree[f"f{number}"], draws[f"f{number}"] = feature, draw
+    return tree, lambda: {name: draw() for name, draw in draws.items()}
+
+
+def _numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype in FLOATS:
+        return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3)).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+
+
+def _tensor(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice([*INTEGERS, *FLOATS, "bool"]))
+    shape = tuple(rng.integers(1, 4, rng.integers(0, 3)).tolist())
+    encoding = str(rng.choice(["none", "bytes", "zlib"]))
+    if encoding != "none" and dtype in ("uint32", "uint64", "bool"):
+        encoding = "none"  # TensorFlow's own reading of these fails, or is another one
+    feature = F.Tensor(shape=shape, dtype=np.dtype(dtype), encoding=encoding)
+    return feature, lambda: _numbers(rng, dtype, shape)
+
+
+def _scalar(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice([*INTEGERS, *FLOATS, "bool"]))
+    return F.Scalar(np.dtype(dtype)), lambda: _numbers(rng, dtype, ())[()]
+
+
+def _text(rng: np.random.Generator) -> tuple[Any, Draw]:
+    return F.Text(), lambda: str(rng.choice(WORDS))
+
+
+def _bytes(rng: np.random.Generator) -> tuple[Any, Draw]:
+    return F.Tensor(shape=(), dtype=np.object_), lambda: rng.bytes(int(rng.integers(0, 20)))
+
+
+def _label(rng: np.random.Generator) -> tuple[Any, Draw]:
+    return F.ClassLabel(names=["left", "right", "none"]), lambda: int(rng.integers(3))
+
+
+def _image(rng: np.random.Generator) -> tuple[Any, Draw]:
+    encoding = str(rng.choice(["png", "jpeg"]))
+    channels = int(rng.choice([1, 3]))
+    dtype = "uint16" if encoding == "png" and rng.random() < 0.3 else "uint8"
+    is_fixed = rng.random() < 0.5
+    shape = (12, 17, channels)
+    told = shape if is_fixed else (None, None, channels)
+    feature = F.Image(shape=told, dtype=np.dtype(dtype), encoding_format=encoding)
+
+    def draw() -> np.ndarray:
+        sides = shape[:2] if is_fixed else tuple(rng.integers(8, 20, 2).tolist())
+        return _numbers(rng, dtype, (*sides, channels))
+
+    return feature, draw
+
+
+def _ragged(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice(["int64", "float32", "uint8", "bool"]))
+    inner = tuple(rng.integers(1, 4, rng.integers(0, 2)).tolist())
+    feature = F.Sequence(F.Tensor(shape=inner, dtype=np.dtype(dtype)))
+    return feature, lambda: _numbers(rng, dtype, (int(rng.integers(0, 4)), *inner))
+
+
+def _packed_ragged(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice(["int64", "float64", "float32"]))
+    feature = F.Tensor(shape=(None, 2), dtype=np.dtype(dtype), encoding=str(rng.choice(["bytes", "zlib"])))
+    return feature, lambda: _numbers(rng, dtype, (int(rng.integers(0, 4)), 2))
+
+
+LEAVES = (_tensor, _tensor, _scalar, _text, _bytes, _label, _image, _image, _ragged, _packed_ragged)
+METADATA = (_tensor, _scalar, _text, _label)
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answers = sys.stdout
+    # what libraries print is no answer
+    sys.stdout = sys.stderr
+    known = {function.__name__: function for function in (read, read_source, load, make)}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = known[asked.pop("do")](**asked)
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ _HOMES: dict[str, str] = {
     "open_reader": "stepwell.formats.registry",
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",
+    "source_files": "stepwell.formats.source_files",
     "split_indices": "stepwell.formats.slicing",
 }
 
@@ -29,6 +30,7 @@ __all__: list[str] = [
     "open_reader",
     "reader_names",
     "register_reader",
+    "source_files",
     "split_indices",
 ]
 

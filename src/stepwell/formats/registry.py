@@ -31,6 +31,7 @@ _REGISTRY: dict[str, type[Reader]] = {}
 _BUILT_IN = {
     "beton": "stepwell.beton.reader",
     "lerobot": "stepwell.lerobot.reader",
+    "webdataset": "stepwell.webdataset.reader",
 }
 
 

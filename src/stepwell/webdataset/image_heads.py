@@ -1,0 +1,101 @@
+"""What an image file says of itself in its first bytes: JPEG, PNG and WebP."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+__all__ = ["HEAD_BYTES", "ImageHead", "read_image_head"]
+
+HEAD_BYTES = 2048
+"""Bytes that are enough for most files; the sizes of a JPEG file may stand behind a thumbnail."""
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_HEADER = struct.Struct(">II4sIIBBBBB")
+PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
+# colour types that the codec "png" reads into an array of as many channels
+PLAIN_PNG = (0, 2, 6)
+NO_FRAME = (0xC4, 0xC8, 0xCC)
+NO_SEGMENT = (0x01, *range(0xD0, 0xD9))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHead:
+    """Size and kind of an image.
+
+    Args:
+        height: in pixels.
+        width: in pixels.
+        channels: 1, 3 or 4 that its pixels have.
+        dtype: "uint8" or "uint16".
+        codec: that a store keeps such a file by; None: it has to be decoded when it is taken in.
+    """
+
+    height: int
+    width: int
+    channels: int
+    dtype: str
+    codec: str | None
+
+
+def read_image_head(data: bytes) -> ImageHead | None:
+    r"""Return what an image file says of itself; None where the bytes do not tell.
+
+    Args:
+        data: its first bytes, `HEAD_BYTES` or more where it has them.
+
+    Example:
+        >>> png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 64, 48, 8, 2, 0, 0, 0)
+        >>> read_image_head(png)
+        ImageHead(height=48, width=64, channels=3, dtype='uint8', codec='png')
+
+    Source:
+        ITU-T T.81, annex B; W3C Portable Network Graphics, section 11.2.2; RFC 9649, section 2.
+    """
+    if data[:2] == b"\xff\xd8":
+        return _jpeg_head(data)
+    if data[:8] == PNG_SIGNATURE:
+        return _png_head(data)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _webp_head(data)
+    return None
+
+
+def _jpeg_head(data: bytes) -> ImageHead | None:
+    place = 2
+    while place + 10 <= len(data) and data[place] == 0xFF:
+        marker = data[place + 1]
+        if marker == 0xFF or marker in NO_SEGMENT:
+            place += 1 if marker == 0xFF else 2
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in NO_FRAME:
+            bits, height, width, components = struct.unpack_from(">BHHB", data, place + 4)
+            is_plain = bits == 8 and components in (1, 3) and marker <= 0xC2
+            return ImageHead(height, width, 1 if components == 1 else 3, "uint8", "jpeg" if is_plain else None)
+        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    return None
+
+
+def _png_head(data: bytes) -> ImageHead | None:
+    if len(data) < 29 or data[12:16] != b"IHDR":
+        return None
+    width, height, bits, color, _, _, interlace = struct.unpack_from(">IIBBBBB", data, 16)
+    is_plain = color in PLAIN_PNG and bits in (8, 16) and not interlace
+    dtype = "uint16" if bits == 16 else "uint8"
+    return ImageHead(height, width, PNG_CHANNELS.get(color, 3), dtype, "png" if is_plain else None)
+
+
+def _webp_head(data: bytes) -> ImageHead | None:
+    kind, body = data[12:16], data[20:30]
+    if len(body) < 10:
+        return None
+    if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", body, 6)
+        return ImageHead(height & 0x3FFF, width & 0x3FFF, 3, "uint8", None)
+    if kind == b"VP8L" and body[0] == 0x2F:
+        bits = int.from_bytes(body[1:5], "little")
+        return ImageHead((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3, "uint8", None)
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(body[place : place + 3], "little") + 1 for place in (4, 7))
+        return ImageHead(height, width, 4 if body[0] & 0x10 else 3, "uint8", None)
+    return None

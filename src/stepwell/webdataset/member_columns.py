@@ -1,0 +1,257 @@
+"""What members of an ending become: features, and a value of each from its bytes.
+
+::
+
+    jpg jpeg png webp           see `stepwell.webdataset.image_columns`
+    cls cls2 index inx id count int64
+    txt text transcript         Text            json jsn    Text, or columns of its numbers and texts
+    npy                         Array           npz         an Array each, "npz.NAME"
+    pyd pickle pkl pth          refused: unpickling runs whatever is in them
+    all others                  Bytes
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepwell.schema import Array, Feature, Text
+
+__all__ = [
+    "DecodedColumn",
+    "JsonColumns",
+    "MemberColumn",
+    "NpyColumn",
+    "NpzColumns",
+    "NumberColumn",
+    "PlainColumn",
+    "json_feature",
+    "json_values",
+    "npy_head",
+    "npz_arrays",
+]
+
+
+class MemberColumn(ABC):
+    """The members of one ending: abstract; a value, picklable.
+
+    Attributes:
+        features: name to what the members become.
+    """
+
+    features: Mapping[str, Feature]
+
+    @abstractmethod
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return a value of each feature from the bytes of a member.
+
+        Raises:
+            ValueError: they are not what the ending says; LookupError, TypeError likewise.
+        """
+
+    @property
+    def stays(self) -> bool:
+        """Whether the bytes can be read where they are, as rows of the only feature."""
+        return False
+
+    def missing(self) -> tuple[Any, ...] | None:
+        """Return the values of a sample that has no such member; None: it has to have one."""
+        return None
+
+
+@dataclass(frozen=True)
+class PlainColumn(MemberColumn):
+    """Members that are rows as they are: texts, bytes."""
+
+    features: Mapping[str, Feature]
+
+    @property
+    def stays(self) -> bool:
+        """True."""
+        return True
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the bytes."""
+        return (data,)
+
+    def missing(self) -> tuple[Any, ...] | None:
+        """Return no bytes."""
+        return (b"",)
+
+
+@dataclass(frozen=True)
+class NumberColumn(MemberColumn):
+    """Members that are an integer in digits."""
+
+    features: Mapping[str, Feature]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the integer."""
+        return (int(data),)
+
+
+@dataclass(frozen=True)
+class DecodedColumn(MemberColumn):
+    """Members that a function decodes."""
+
+    features: Mapping[str, Feature]
+    decode: Callable[[bytes], Any]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return what the function returns."""
+        return (self.decode(data),)
+
+
+@dataclass(frozen=True)
+class NpyColumn(MemberColumn):
+    """Members that are ``.npy`` files; of one dtype and shape and in C order they can stay where they are.
+
+    Args:
+        features: the one feature.
+        in_c_order: whether all are.
+    """
+
+    features: Mapping[str, Feature]
+    in_c_order: bool = True
+
+    @property
+    def stays(self) -> bool:
+        """Whether rows are plain bytes behind the header."""
+        return self.in_c_order and next(iter(self.features.values())).is_raw
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the array."""
+        stream = io.BytesIO(data)
+        shape, _, dtype = npy_head(stream)
+        count = int(np.prod(shape, dtype=object))
+        if dtype.hasobject or count * dtype.itemsize != len(data) - stream.tell():
+            raise ValueError(f"{len(data)} bytes for {shape} {dtype}")
+        stream.seek(0)
+        array: Any = np.lib.format.read_array(stream, allow_pickle=False)
+        return (array,)
+
+
+@dataclass(frozen=True)
+class NpzColumns(MemberColumn):
+    """Members that are ``.npz`` files; an array each is a feature.
+
+    Args:
+        features: in the order of ``names``.
+        names: of the arrays in the files.
+    """
+
+    features: Mapping[str, Feature]
+    names: tuple[str, ...]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the arrays."""
+        found = npz_arrays(data)
+        return tuple(found[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class JsonColumns(MemberColumn):
+    """Members that are JSON objects; a number or text in each is a feature.
+
+    Args:
+        features: in the order of ``names``.
+        names: of the values in the objects, dotted where they are nested.
+    """
+
+    features: Mapping[str, Feature]
+    names: tuple[str, ...]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the numbers and texts."""
+        found = json_values(data)
+        return tuple(
+            _checked(name, found[name], feature)
+            for name, feature in zip(self.names, self.features.values(), strict=True)
+        )
+
+
+def npy_head(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype of a ``.npy`` file; the stream is behind the header.
+
+    Raises:
+        ValueError: it is none.
+    """
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"version {version} of the .npy format")
+    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    return found
+
+
+def npz_arrays(data: bytes) -> dict[str, Any]:
+    """Return the arrays of a ``.npz`` file by name.
+
+    Raises:
+        ValueError: it is none, or tells of more bytes than its own can be.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+            # deflate makes at most so many bytes of one
+            if total > 1032 * len(data):
+                raise ValueError(f"{len(data)} bytes that tell of {total}")
+            return {
+                entry.filename.removesuffix(".npy"): NpyColumn({}).values(archive.read(entry))[0]
+                for entry in archive.infolist()
+            }
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise ValueError(f"not a .npz file: {error}") from error
+
+
+def json_values(data: bytes) -> dict[str, Any]:
+    """Return what a JSON object holds, nested ones with dotted names.
+
+    Raises:
+        ValueError: it is no JSON, or no object.
+    """
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"JSON of a {type(found).__name__}, where an object is wanted")
+    flat: dict[str, Any] = {}
+    stack = [("", found)]
+    while stack:
+        prefix, values = stack.pop()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                stack.append((f"{prefix}{name}.", value))
+            else:
+                flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def json_feature(values: list[Any]) -> Feature | None:
+    """Return the feature of some values of JSON; None where they are no numbers or texts of one kind.
+
+    Example:
+        >>> print(json_feature([1, 2.5]), json_feature(["a"]), json_feature([[1]]))
+        raw scalar float64 raw ? text None
+    """
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        return Text()
+    if kinds == {bool}:
+        return Array((), "bool")
+    if kinds == {int}:
+        return Array((), "int64")
+    return Array((), "float64") if kinds and kinds <= {int, float} else None
+
+
+def _checked(name: str, value: Any, feature: Feature) -> Any:
+    kind = "text" if feature.kind == "text" else feature.np_dtype.kind
+    allowed = {"text": (str,), "b": (bool,), "i": (int,)}.get(kind, (int, float))
+    if type(value) not in allowed:
+        raise ValueError(f"{name!r} is {value!r}, where {feature} is wanted")
+    return value

@@ -1,0 +1,254 @@
+"""The reader of WebDataset's shards: a sample is an episode of one step, a shard a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.codecs.file_spans import make_spans, span_feature
+from stepwell.errors import FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.formats.source_files import names_files, source_files
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Feature, Schema, Text
+from stepwell.store.bulk_writing import Blobs, EpisodeBlock
+from stepwell.store.encoded_rows import EncodedRows
+from stepwell.webdataset.discovery import find_columns, schema_of
+from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
+from stepwell.webdataset.member_reading import ShardWindow, member_values
+from stepwell.webdataset.samples import Members, Shard, group_samples
+from stepwell.webdataset.settings import Decoders, Settings, flag_of, list_of, names_of
+from stepwell.webdataset.tar_index import read_tar_index
+
+__all__ = ["ENDINGS", "KEY", "WebDatasetReader"]
+
+ENDINGS = (".tar",)
+KEY = "__key__"
+NUM_THREADS = 8
+BLOCK_SAMPLES = 16384
+
+
+@register_reader
+class WebDatasetReader(Reader):
+    """Shards of WebDataset: each sample is an episode of one step, with a feature for each ending and ``__key__``.
+
+    Args:
+        source: shards: paths or addresses with braces, globs, a directory, several of them joined by ``::``; see
+            `stepwell.formats.source_files.source_files`. Those of other machines are fetched into the cache.
+        endings: that are read, ``["jpg", "cls"]`` or ``"jpg,cls"``; default all.
+        ignore: endings that are not.
+        rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``.
+        json: "text" (default): JSON files are `Text`; "columns": a feature for each number and text in them.
+        decoders: ending to (feature, function): makes a value of that feature of a member's bytes.
+        allow_missing: leave samples out that lack a member of an ending; default: they are an error, but for texts
+            and bytes, which are empty there.
+        allow_cut: of shards that were cut off take the samples that are whole.
+        allow_repeats: of samples whose members do not follow each other take each run of them as a sample.
+
+    Raises:
+        DatasetNotFoundError: no such shards.
+        FormatError: no archives, damaged or cut off ones, or members that cannot be read; names shard and sample.
+
+    Example:
+        >>> WebDatasetReader.accepts("https://host/train-{000..146}.tar")
+        True
+
+    Notes:
+        As `Reader`. Headers of all shards are read once, those of images and arrays as well; workers read the headers
+        of a shard again when they come to it.
+    """
+
+    name: ClassVar[str] = "webdataset"
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        endings: Collection[str] | str = (),
+        ignore: Collection[str] | str = (),
+        rename: Mapping[str, str] | str | None = None,
+        json: str = "text",
+        decoders: Decoders | None = None,
+        allow_missing: bool | str = False,
+        allow_cut: bool | str = False,
+        allow_repeats: bool | str = False,
+    ) -> None:
+        super().__init__(source)
+        self.paths = self.files(source)
+        self._settings = Settings(list_of(endings), list_of(ignore), names_of(rename), json, dict(decoders or {}))
+        self._allow_missing = flag_of("allow_missing", allow_missing)
+        self._allow_cut, self._allow_repeats = flag_of("allow_cut", allow_cut), flag_of("allow_repeats", allow_repeats)
+        with ThreadPoolExecutor(min(NUM_THREADS, len(self.paths))) as pool:
+            whole = list(pool.map(self._read_shard, range(len(self.paths))))
+        self._columns = find_columns(whole, self._settings)
+        self._shards = {number: self._complete(shard) for number, shard in enumerate(whole)}
+        self._stops = np.cumsum([len(shard) for shard in self._shards.values()])
+        self._num_bytes = sum(int(members.sizes.sum()) for shard in whole for members in shard.members.values())
+        self.schema = schema_of(self._columns, {self._settings.name_of(KEY): Text()})
+        self.metadata = {"shards": [path.rpartition("/")[2] for path in self.paths]}
+        self._window: ShardWindow | None = None
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether a source names ``.tar`` files, or is a directory of such; see `Reader.accepts`."""
+        return names_files(source, ENDINGS)
+
+    @classmethod
+    def files(cls, source: str, **options: Any) -> Sequence[str]:
+        """Return the shards, see `Reader.files`."""
+        return source_files(source, ENDINGS)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return int(self._stops[-1])
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        """Return a sample as an episode of one step; see `Reader.__getitem__`. Its values are copies."""
+        number, sample = self._place_of(index)
+        shard = self._shard(number)
+        if self._window is None or self._window.shard is not shard:
+            self._window = ShardWindow(shard)
+        data = self._window.sample(sample)
+        columns: dict[str, Any] = {self._settings.name_of(KEY): [shard.keys[sample]]}
+        for ending, column in self._columns.items():
+            values = member_values(shard, sample, ending, column, data.get(ending))
+            for (name, feature), value in zip(column.features.items(), values, strict=True):
+                is_row = isinstance(value, bytes) and not feature.is_raw
+                columns[name] = EncodedRows([value]) if is_row else [value]
+        return EpisodeData(columns)
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """The first sample of each shard, see `Reader.edges`."""
+        starts = np.concatenate([[0], self._stops[:-1]]).astype(np.int64)
+        return np.unique(starts[starts < self._stops])
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features with references where members are read where they are; see `Reader.in_place_schema`."""
+        left = {name for column in self._columns.values() if column.stays for name in column.features}
+        return Schema(
+            {
+                name: span_feature(feature, self.paths) if name in left else feature
+                for name, feature in self.schema.items()
+            }
+        )
+
+    def blocks(self) -> Iterator[EpisodeBlock]:
+        """Yield all samples, a shard or `BLOCK_SAMPLES` at a time; see `Reader.blocks`."""
+        for number in range(len(self.paths)):
+            shard = self._shard(number)
+            for start in range(0, len(shard), BLOCK_SAMPLES):
+                samples = range(start, min(start + BLOCK_SAMPLES, len(shard)))
+                yield EpisodeBlock(
+                    np.ones(len(samples), np.int64), self._stored(number, shard, samples), [{}] * len(samples)
+                )
+
+    @property
+    def identity(self) -> str:
+        """The shards, their samples and bytes; see `Reader.identity`."""
+        return f"{super().identity}, {len(self.paths)} shards, {self._num_bytes} bytes, {', '.join(self.schema)}"
+
+    def episode_bytes(self, schema: Schema) -> int:
+        """Return the bytes of all members by the samples; see `Reader.episode_bytes`."""
+        return max(1, self._num_bytes // max(1, len(self)))
+
+    def label(self, index: int) -> str:
+        """Return a sample's key and its shard; see `Reader.label`."""
+        number, sample = self._place_of(index)
+        return f"sample {self._shard(number).keys[sample]} of {self.paths[number]}"
+
+    def _read_shard(self, number: int) -> Shard:
+        index = read_tar_index(self.paths[number], allow_cut=self._allow_cut)
+        return group_samples(index, keep=self._settings.wants, allow_repeats=self._allow_repeats)
+
+    def _shard(self, number: int) -> Shard:
+        """Return the samples of a shard; a worker reads them when it comes to it."""
+        if number not in self._shards:
+            self._shards = {number: self._complete(self._read_shard(number))}
+        return self._shards[number]
+
+    def _complete(self, shard: Shard) -> Shard:
+        """Return the samples that have all that they need."""
+        is_complete = np.ones(len(shard), bool)
+        for ending, column in self._columns.items():
+            members = shard.members.get(ending)
+            if column.missing() is None:
+                is_complete &= False if members is None else members.is_there
+        if is_complete.all():
+            return shard
+        if not self._allow_missing:
+            first = int(np.argmin(is_complete))
+            lacking = next(
+                ending
+                for ending, column in self._columns.items()
+                if column.missing() is None
+                and (ending not in shard.members or not shard.members[ending].is_there[first])
+            )
+            raise FormatError(
+                f"{shard.path}: sample {shard.keys[first]} has no .{lacking}, which others have. Leave the ending out "
+                "with ignore=, or such samples with allow_missing=True."
+            )
+        rows = np.flatnonzero(is_complete)
+        members_of = {
+            ending: Members(members.offsets[rows], members.sizes[rows]) for ending, members in shard.members.items()
+        }
+        return Shard(shard.path, [shard.keys[row] for row in rows.tolist()], members_of)
+
+    def _place_of(self, index: int) -> tuple[int, int]:
+        """Return shard and sample of an episode."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"episode {index} of {self.source}, which has {len(self)}.")
+        number = int(np.searchsorted(self._stops, index, side="right"))
+        return number, index - (int(self._stops[number - 1]) if number else 0)
+
+    def _stored(self, number: int, shard: Shard, samples: range) -> dict[str, npt.NDArray[Any] | Blobs]:
+        """Return columns as the files of a store have them."""
+        keys = [shard.keys[sample].encode("utf-8") for sample in samples]
+        made: dict[str, npt.NDArray[Any] | Blobs] = {self._settings.name_of(KEY): _joined(keys)}
+        window = ShardWindow(shard)
+        for ending, column in self._columns.items():
+            if column.stays:
+                made[next(iter(column.features))] = _spans(number, shard, samples, ending, column)
+                continue
+            rows = [member_values(shard, sample, ending, column, window.member(sample, ending)) for sample in samples]
+            for place, (name, feature) in enumerate(column.features.items()):
+                made[name] = _as_stored(feature, [row[place] for row in rows])
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_shards": {}, "_window": None}
+
+    def __repr__(self) -> str:
+        return f"<WebDatasetReader {self.source} {len(self):,} samples in {len(self.paths)} shards>"
+
+
+def _spans(number: int, shard: Shard, samples: range, ending: str, column: MemberColumn) -> Blobs:
+    """Return references to members; of ``.npy`` files to what is behind the header."""
+    rows = slice(samples.start, samples.stop)
+    members = shard.members.get(ending)
+    offsets, sizes = np.zeros(len(samples), np.int64), np.zeros(len(samples), np.int64)
+    if members is not None:
+        offsets, sizes = np.maximum(members.offsets[rows], 0), members.sizes[rows]
+    if isinstance(column, NpyColumn):
+        row_bytes = next(iter(column.features.values())).row_bytes
+        offsets, sizes = offsets + sizes - row_bytes, np.full(len(samples), row_bytes, np.int64)
+    spans = make_spans(number, offsets, sizes)
+    return Blobs(spans.reshape(-1), np.full(len(spans), spans.shape[1], np.int64))
+
+
+def _as_stored(feature: Feature, values: list[Any]) -> npt.NDArray[Any] | Blobs:
+    if feature.is_raw:
+        return np.asarray(values, feature.np_dtype).reshape(len(values), *feature.fixed_shape)
+    codec = make_codec(feature)
+    return _joined([value if isinstance(value, bytes) else codec.encode(value) for value in values])
+
+
+def _joined(rows: Sequence[bytes]) -> Blobs:
+    return Blobs(np.frombuffer(b"".join(rows), np.uint8), np.array([len(row) for row in rows], np.int64))

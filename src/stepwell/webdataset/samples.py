@@ -1,0 +1,160 @@
+"""The samples of a shard: members of an archive that follow each other and are called alike up to the first dot.
+
+::
+
+    dir/00017.jpg  dir/00017.json  dir/00017.vec.npy  dir/00018.jpg ...
+    |------key---| |ending|                  |-ending|
+    `-------------- sample "dir/00017": jpg, json, vec.npy -------'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.webdataset.tar_index import TarIndex
+
+__all__ = ["Members", "Shard", "group_samples", "split_name"]
+
+# what describes a whole shard, such as "__meta__/classes.json"
+META = re.compile(r"__[^/]*__($|/)")
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """The members of one ending: one for each sample of a shard.
+
+    Args:
+        offsets: int64 [n], place of the first byte; -1 where a sample has no such member.
+        sizes: int64 [n], bytes of each.
+    """
+
+    offsets: Int64s
+    sizes: Int64s
+
+    @property
+    def is_there(self) -> npt.NDArray[np.bool_]:
+        """Bool [n]: which samples have one."""
+        return self.offsets >= 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """The samples of one archive.
+
+    Args:
+        path: of the archive, or its address.
+        keys: of the samples.
+        members: ending, in lower case, to the members.
+    """
+
+    path: str
+    keys: list[str]
+    members: Mapping[str, Members]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def spans(self) -> tuple[Int64s, Int64s]:
+        """Return where each sample begins and ends in the archive: int64 [n] each."""
+        first, last = np.full(len(self), np.iinfo(np.int64).max), np.zeros(len(self), np.int64)
+        for members in self.members.values():
+            there = members.is_there
+            first[there] = np.minimum(first, members.offsets)[there]
+            last[there] = np.maximum(last, members.offsets + members.sizes)[there]
+        return np.minimum(first, last), last
+
+    def where(self, sample: int, ending: str) -> str:
+        """Return what messages call a member."""
+        return f"{self.path}: {self.keys[sample]}.{ending}, byte {self.members[ending].offsets[sample]}"
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.path}  {len(self):,} samples of {', '.join(self.members)}>"
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return key and ending of a member's name, the ending in lower case; None for what belongs to no sample.
+
+    Example:
+        >>> split_name("dir/00017.Vec.npy"), split_name("dir/README"), split_name("dir/.hidden.jpg")
+        (('dir/00017', 'vec.npy'), None, None)
+
+    Source:
+        webdataset's ``base_plus_ext`` and ``tar_file_iterator``, which skips ``__NAME__``; hidden files are left out
+        here, too: archives of macOS have one beside each file.
+    """
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot <= start or META.match(name):
+        return None
+    return name[:dot], name[dot + 1 :].lower()
+
+
+def group_samples(index: TarIndex, *, keep: Callable[[str], bool] | None = None, allow_repeats: bool = False) -> Shard:
+    """Return the samples of an archive.
+
+    Args:
+        index: its members.
+        keep: whether an ending is wanted; None: all are. A sample of none that is wanted is left out.
+        allow_repeats: a key that comes again later is another sample, as webdataset takes it.
+
+    Raises:
+        FormatError: two members of one name in a sample, or a key that comes again: names the archive and the byte.
+    """
+    keys: list[str] = []
+    numbers: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
+    wanted: dict[str, bool] = {}
+    key = ""
+    for member, name in enumerate(index.names):
+        split = split_name(name)
+        if split is None:
+            continue
+        ending = split[1]
+        if ending not in wanted:
+            wanted[ending] = keep is None or keep(ending)
+            numbers[ending], rows[ending] = [], []
+        if not wanted[ending]:
+            continue
+        if split[0] != key or not keys:
+            key = split[0]
+            keys.append(key)
+        found = rows[ending]
+        if found and found[-1] == len(keys) - 1:
+            raise _twice(index, member)
+        found.append(len(keys) - 1)
+        numbers[ending].append(member)
+    if not allow_repeats and len(set(keys)) != len(keys):
+        raise _again(index, keys)
+    members = {ending: _members(index, len(keys), rows[ending], numbers[ending]) for ending in rows if rows[ending]}
+    return Shard(index.path, keys, members)
+
+
+def _members(index: TarIndex, count: int, rows: list[int], numbers: list[int]) -> Members:
+    offsets, sizes = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    offsets[rows], sizes[rows] = index.offsets[numbers], index.sizes[numbers]
+    return Members(offsets, sizes)
+
+
+def _twice(index: TarIndex, member: int) -> FormatError:
+    return FormatError(
+        f"{index.path}, byte {index.headers[member]}: {index.names[member]} comes twice in its sample. Write the "
+        "archive again with a name each; upper and lower case of the ending are the same."
+    )
+
+
+def _again(index: TarIndex, keys: list[str]) -> FormatError:
+    seen: set[str] = set()
+    key = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    begins = [row for row, name in enumerate(index.names) if (split_name(name) or ("",))[0] == key]
+    return FormatError(
+        f"{index.path}, byte {index.headers[begins[-1]]}: sample {key} comes again; its members must follow each "
+        "other. Sort the archive by name when it is written; allow_repeats=True takes each run of them as a sample."
+    )

@@ -1,0 +1,91 @@
+"""How shards are read: what somebody asks for, in Python or as the text of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.schema import Feature
+
+__all__ = ["Decoders", "Settings", "flag_of", "list_of", "names_of"]
+
+Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
+"""Ending to the feature that its members become, and what makes a value of one's bytes."""
+
+WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked for, see `WebDatasetReader`.
+
+    Args:
+        endings: that are taken; empty: all.
+        ignore: endings that are not.
+        rename: ending, or name of a column, to the name of the feature.
+        json: "text" or "columns".
+        decoders: see `Decoders`.
+    """
+
+    endings: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    json: str = "text"
+    decoders: Decoders = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.json not in ("text", "columns"):
+            raise FormatError(f'json={self.json!r}. Allowed: "text", "columns".')
+
+    def wants(self, ending: str) -> bool:
+        """Whether members of an ending are taken."""
+        return ending not in self.ignore and (not self.endings or ending in self.endings)
+
+    def name_of(self, column: str) -> str:
+        """Return the name of the feature of an ending, or of a column in such members."""
+        return self.rename.get(column, column)
+
+
+def list_of(names: Collection[str] | str) -> frozenset[str]:
+    """Return endings that are given as a collection or joined by commas, as members have them: without dot.
+
+    Example:
+        >>> sorted(list_of(".Jpg, json"))
+        ['jpg', 'json']
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    return frozenset(part.strip().lstrip(".").lower() for part in parts if part.strip())
+
+
+def names_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Return new names that are given as a mapping, or as text: ``"jpg=image,cls=label"``.
+
+    Raises:
+        FormatError: a part without a new name.
+    """
+    if not isinstance(rename, str):
+        return dict(rename or {})
+    pairs = [part.partition("=") for part in rename.split(",") if part.strip()]
+    wrong = next((old for old, _, new in pairs if not new.strip()), None)
+    if wrong is not None:
+        raise FormatError(f'rename={rename!r}: {wrong!r} has no new name. Allowed: "jpg=image,cls=label".')
+    return {old.strip(): new.strip() for old, _, new in pairs}
+
+
+def flag_of(name: str, value: bool | str) -> bool:
+    """Return a truth that may be given as text.
+
+    Raises:
+        FormatError: another text than "true", "false", "1", "0", "yes" or "no".
+    """
+    found = value if isinstance(value, bool) else WORDS.get(str(value).lower())
+    if found is None:
+        raise FormatError(f"{name}={value!r}. Allowed: true, false.")
+    return found

@@ -1,0 +1,193 @@
+"""Which files a tar archive has, and where their bytes lie: read from its headers, without the data between them.
+
+::
+
+    | header | data ...      | header | data ... | pax | records | header | data | 0 | 0 |
+      512 B    size, to 512                        a longer name, a larger size    the end
+
+Plain archives only, whose members can be read at their places: POSIX (ustar, pax), GNU and the old form.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.remote_files import local_path
+from stepwell.errors import FormatError
+
+__all__ = ["TarIndex", "read_tar_index"]
+
+MIN_WINDOW_BYTES = 4 << 10
+FIRST_WINDOW_BYTES = 64 << 10
+MAX_WINDOW_BYTES = 4 << 20
+COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarIndex:
+    """The plain files of an archive, in order.
+
+    Args:
+        path: of the archive, or its address.
+        names: as they are in it.
+        headers: int64 [n], place of each file's header.
+        offsets: int64 [n], place of its first byte.
+        sizes: int64 [n], bytes of each.
+        num_bytes: of the archive.
+    """
+
+    path: str
+    names: list[str]
+    headers: Int64s
+    offsets: Int64s
+    sizes: Int64s
+    num_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<TarIndex {self.path}  {len(self):,} files  {self.num_bytes:,} bytes>"
+
+
+class _Part(NamedTuple):
+    """The files of one window: places, sizes and ends of names as `walk_headers` has them, but in the archive."""
+
+    headers: Int64s
+    offsets: Int64s
+    sizes: Int64s
+    ends: Int64s
+    names: bytes
+
+
+def read_tar_index(path: str, *, allow_cut: bool = False) -> TarIndex:
+    """Return which files an archive has.
+
+    Args:
+        path: of the archive, or its address.
+        allow_cut: of one that was cut off take the files that are whole, instead of refusing it.
+
+    Raises:
+        FormatError: not an archive, one that is compressed, or damaged, or cut off: names the file and the byte.
+        DatasetNotFoundError: it is not there.
+
+    Example:
+        >>> import io, tarfile, tempfile
+        >>> path = f"{tempfile.mkdtemp()}/a.tar"
+        >>> with tarfile.open(path, "w") as archive:
+        ...     entry = tarfile.TarInfo("00000.txt")
+        ...     entry.size = 4
+        ...     archive.addfile(entry, io.BytesIO(b"well"))
+        >>> index = read_tar_index(path)
+        >>> index.names, index.offsets.tolist(), index.sizes.tolist()
+        (['00000.txt'], [512], [4])
+    """
+    try:
+        descriptor = os.open(local_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        num_bytes = os.fstat(descriptor).st_size
+        parts = list(_parts(descriptor, path, num_bytes, allow_cut))
+    finally:
+        os.close(descriptor)
+    joined = [np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3)]
+    names = [name for part in parts for name in _names_of(path, part)]
+    is_whole = joined[1] + joined[2] <= num_bytes
+    if not is_whole.all():
+        first = int(np.argmin(is_whole))
+        if not allow_cut:
+            raise _cut_error(path, num_bytes, f"in {names[first]!r}, which begins at byte {joined[1][first]}")
+        names, joined = names[:first], [part[:first] for part in joined]
+    return TarIndex(path, names, joined[0], joined[1], joined[2], num_bytes)
+
+
+def _parts(descriptor: int, path: str, num_bytes: int, allow_cut: bool) -> Iterator[_Part]:
+    """Yield the files of the archive, a window of it at a time."""
+    from stepwell.kernels.tar_headers import COMPLETE, MORE, walk_headers
+
+    place, size = 0, FIRST_WINDOW_BYTES
+    memory, table, names = _memory(size)
+    while True:
+        if size > len(memory):
+            memory, table, names = _memory(size)
+        count = os.preadv(descriptor, [memory.data[:size]], place) if place < num_bytes else 0
+        status, num_files, next_place = walk_headers(memory[:count], table, names)
+        if num_files:
+            yield _part_of(table[:num_files], names, place)
+        if status == COMPLETE:
+            return
+        if status != MORE:
+            raise _bad_header(path, place + next_place, status, memory[:4].tobytes())
+        if next_place == 0 and place + count < num_bytes and size < MAX_WINDOW_BYTES:
+            size *= 4  # a long name that is longer than the window
+            continue
+        if next_place == 0 or place + next_place >= num_bytes:
+            if allow_cut and place + next_place > 0:
+                return
+            raise _cut_error(path, num_bytes, f"before its end was marked, behind byte {place + next_place}")
+        place += next_place
+        # many small files: large windows; large files: little beside their headers
+        size = min(2 * size, MAX_WINDOW_BYTES) if num_files > 8 else max(size // 4, MIN_WINDOW_BYTES)
+
+
+def _memory(size: int) -> tuple[npt.NDArray[np.uint8], Int64s, npt.NDArray[np.uint8]]:
+    """Return a window, and what `walk_headers` writes to."""
+    rows = size // 512 + 1
+    return np.empty(size, np.uint8), np.empty((rows, 4), np.int64), np.empty(2 * size + 512, np.uint8)
+
+
+def _part_of(table: Int64s, names: npt.NDArray[np.uint8], place: int) -> _Part:
+    columns = table.T.copy()
+    columns[:2] += place
+    return _Part(columns[0], columns[1], columns[2], columns[3], names[: columns[3, -1]].tobytes())
+
+
+def _names_of(path: str, part: _Part) -> list[str]:
+    starts, ends = [0, *part.ends[:-1].tolist()], part.ends.tolist()
+    if part.names.isascii():
+        text = part.names.decode("ascii")
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    found = []
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        try:
+            found.append(part.names[start:end].decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{path}, byte {part.headers[row]}: the name {part.names[start:end]!r} is not UTF-8. Write the archive "
+                "again with names that are."
+            ) from error
+    return found
+
+
+def _bad_header(path: str, place: int, status: int, head: bytes) -> FormatError:
+    from stepwell.kernels import tar_headers
+
+    packed = COMPRESSED.get(head[:2]) if place == 0 else None
+    if packed is not None:
+        return FormatError(
+            f"{path} is compressed ({packed}): its files cannot be read at their places. Give the name of a .tar.gz or "
+            ".tgz file that ends so, or decompress it first."
+        )
+    told = {
+        tar_headers.BAD_CHECKSUM: "no tar header, or one with another checksum",
+        tar_headers.BAD_NUMBER: "a header with a size that is none",
+        tar_headers.BAD_RECORD: "a long name or pax record that is none",
+        tar_headers.SPARSE: "a sparse file, whose bytes do not lie in a row; write it as a plain one",
+    }[status]
+    return FormatError(f"{path}, byte {place}: {told}. The archive is damaged there, or not one.")
+
+
+def _cut_error(path: str, num_bytes: int, where: str) -> FormatError:
+    return FormatError(
+        f"{path} is cut off: it ends at byte {num_bytes} {where}. Fetch or write it again; allow_cut=True takes the "
+        "samples that are whole."
+    )

@@ -231,7 +231,11 @@ def _names(files: Sequence[BetonFile], rename: Mapping[str, str]) -> dict[str, s
     unknown = [name for name in rename if name not in first.fields]
     if unknown:
         raise FormatError(f"{first.path}: no field {unknown[0]!r} to rename. It has: {', '.join(first.fields)}.")
-    return {name: rename.get(name, name) for name in first.fields}
+    names = {name: rename.get(name, name) for name in first.fields}
+    twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
+    if twice is not None:
+        raise FormatError(f"{first.path}: two fields would be called {twice!r}. Rename the other one, too.")
+    return names
 
 
 def _schema(features: Mapping[str, Feature], paths: Sequence[str]) -> Schema:

@@ -29,7 +29,7 @@ from stepwell.codecs.span_files import SpanFiles, common_root, paths_of
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references"]
+__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references", "mean_image_bytes"]
 
 NAME = "beton-image"
 PLAIN = "raw"
@@ -77,6 +77,21 @@ def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, si
     references["size"] = np.where(is_plain, rows["height"].astype(np.int64) << 16 | rows["width"], sizes)
     references["offset"] = offsets.astype(np.uint64) | np.where(is_plain, np.uint64(IS_PLAIN), np.uint64(0))
     return references.view(np.uint8).reshape(-1, REFERENCE.size)
+
+
+def mean_image_bytes(references: Blob) -> float:
+    """Return how many bytes images have in their files, on average.
+
+    Args:
+        references: uint8 [m], those of a column back to back.
+    """
+    spans = references[: references.size // REFERENCE.size * REFERENCE.size].view(SPAN_DTYPE)
+    return float(_image_bytes(spans).sum()) / max(1, len(spans))
+
+
+def _image_bytes(spans: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    sizes = spans["size"].astype(np.int64)
+    return np.where(spans["offset"] >= np.uint64(IS_PLAIN), CHANNELS * (sizes >> 16) * (sizes & 0xFFFF), sizes)
 
 
 @register_codec
@@ -190,7 +205,7 @@ class BetonImages:
     @property
     def nbytes(self) -> int:
         """Bytes of all images, in their files."""
-        return sum(_Place.of(row).num_bytes for row in self.references)
+        return int(_image_bytes(np.ascontiguousarray(self.references).reshape(-1).view(SPAN_DTYPE)).sum())
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Yield the rows as a feature has them: of codec "jpeg-or-raw" or "raw", or references, of "beton-image".

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.beton_images import BetonImageCodec, mean_image_bytes
 from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import DecodeError, StepError
@@ -91,6 +92,8 @@ def embedded_row_bytes(segment: Segment, name: str, feature: Feature) -> float:
         blobs = segment.blob_map(name)
         spans = blobs[: len(blobs) // SPAN_DTYPE.itemsize * SPAN_DTYPE.itemsize].view(SPAN_DTYPE)
         return 8 + float(spans["size"].sum()) / max(1, len(spans))
+    if feature.codec == BetonImageCodec.name:
+        return 8 + mean_image_bytes(segment.blob_map(name))
     return feature.row_bytes / USUAL_RATIO
 
 

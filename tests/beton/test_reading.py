@@ -230,9 +230,10 @@ def test_images_that_cannot_be_are_told(tmp_path):
             file.spans("image", file.rows())
 
 
-def test_an_array_larger_than_a_page_is_told_when_the_file_is_opened(tmp_path):
+@pytest.mark.parametrize("sizes", [(2**62,), (0, 2**62)])
+def test_an_array_larger_than_a_page_is_told_when_the_file_is_opened(tmp_path, sizes):
     path = write_arrays(tmp_path / "a.beton", np.zeros((1, 4)))
-    changed(path, 24 + 17, struct.pack("<Q", 2**62))
+    changed(path, 24 + 17, struct.pack(f"<{len(sizes)}Q", *sizes))
     with pytest.raises(FormatError, match="where pages have 65536"):
         BetonFile(path)
 

@@ -240,6 +240,8 @@ class ArrayField(SpanField):
         shape, dtype = array_type
         self.feature = Array(shape, dtype)
         self.num_bytes = math.prod(shape) * dtype.itemsize
+        # one without elements may have sizes beside the 0 that numpy cannot have
+        self.most_bytes = math.prod(max(1, size) for size in shape) * dtype.itemsize
 
     def spans(self, rows: npt.NDArray[Any], file: SampleSource) -> Spans:
         """Return where the arrays are; see `SpanField.spans`."""

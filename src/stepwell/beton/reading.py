@@ -153,11 +153,11 @@ class BetonFile:
         """Raise FormatError for an array that no page can hold."""
         page_size = self.layout.header.page_size
         for index, (name, field) in enumerate(self.fields.items()):
-            if isinstance(field, ArrayField) and field.num_bytes > page_size:
+            if isinstance(field, ArrayField) and field.most_bytes > page_size:
                 place = HEADER_BYTES + DESCRIPTOR_BYTES * index
                 raise FormatError(
-                    f"{self.path}: at byte {place}: field {name!r} is {field.feature}, {field.num_bytes} bytes, where "
-                    f"pages have {page_size}."
+                    f"{self.path}: at byte {place}: field {name!r} is {field.feature}, {field.most_bytes} bytes, "
+                    f"where pages have {page_size}."
                 )
 
     def _checked(

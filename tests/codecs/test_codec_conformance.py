@@ -12,6 +12,44 @@ class TestRawRagged(CodecConformance):
     detects_truncation = False
 
 
+class TestRawAnySize(CodecConformance):
+    feature = Image((None, None, 3), "uint16")
+
+
+class TestRawAnySizeOfLongNumbers(CodecConformance):
+    feature = Image((None, None), "float64")
+
+
+class TestZstdAnySize(CodecConformance):
+    feature = Image((None, None), "float32", codec="zstd")
+    detects_changes = True
+
+
+class TestLz4AnySize(CodecConformance):
+    feature = Image((None, None, 4), codec="lz4")
+    detects_changes = True
+
+
+class TestPngAnySize(CodecConformance):
+    feature = Image((None, None, 3), codec="png")
+    detects_changes = True
+
+
+class TestPngAnySizeGrey16(CodecConformance):
+    feature = Image((None, None, 1), "uint16", codec="png")
+    detects_changes = True
+
+
+class TestJpegAnySize(CodecConformance):
+    feature = Image((None, None, 3), codec="jpeg", quality=90)
+    is_lossless = False
+
+
+class TestJpegAnySizeGrey(CodecConformance):
+    feature = Image((None, None), codec="jpeg", tile=16)
+    is_lossless = False
+
+
 class TestRawText(CodecConformance):
     feature = Text()
     detects_truncation = False

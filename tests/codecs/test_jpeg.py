@@ -2,6 +2,8 @@
 
 import io
 import struct
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.codecs import make_codec
-from stepwell.errors import DecodeError
+from stepwell.errors import DecodeError, StepError
 from stepwell.schema import Image
 from stepwell.testing import smooth_image
 
@@ -205,3 +207,92 @@ def test_crop_of_a_file_that_cannot_be_cut_is_taken_from_the_whole(options: dict
     pillow.fromarray(noise((128, 96, 3))).save(file, "jpeg", quality=90, **options)
     codec, blob = make_codec(Image((128, 96, 3), codec="jpeg")), row(file.getvalue())
     np.testing.assert_array_equal(codec.decode_crop(blob, (8, 9, 20, 30), (20, 30)), codec.decode(blob)[8:28, 9:39])
+
+
+ANY_SIZE = Image((None, None, 3), codec="jpeg", quality=90)
+
+
+def test_images_of_any_size_come_back_as_those_of_one_size() -> None:
+    codec = make_codec(ANY_SIZE)
+    for shape in ((9, 40, 3), (64, 16, 3), (9, 40, 3), (1, 1, 3), (33, 33, 3)):
+        fixed = Image(shape, codec="jpeg", quality=90)
+        image = smooth_image(fixed, seed=shape[0])
+        blob = codec.encode(image)
+        assert blob == make_codec(fixed).encode(image)
+        assert codec.image_size(row(blob)) == make_codec(fixed).image_size(row(blob)) == shape[:2]
+        np.testing.assert_array_equal(codec.decode(row(blob)), make_codec(fixed).decode(row(blob)))
+
+
+@pytest.mark.parametrize("tile", [0, 16])
+def test_crops_of_images_of_any_size_are_those_of_the_whole_image(tile: int) -> None:
+    codec = make_codec(Image((None, None, 3), codec="jpeg", tile=tile))
+    for height, width in ((40, 60), (60, 40), (40, 60)):
+        blob = row(codec.encode(noise((height, width, 3), height)))
+        whole = codec.decode(blob)
+        part = codec.decode_crop(blob, (7, 9, 20, 21), (20, 21))
+        np.testing.assert_array_equal(part, whole[7:27, 9:30])
+
+
+def test_grey_and_progressive_files_of_any_size_are_read_as_rgb() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    grey = smooth_image(Image((20, 30)), seed=0)
+    blob = simplejpeg.encode_jpeg(grey[..., None], colorspace="GRAY")
+    pixels = make_codec(ANY_SIZE).decode(row(blob))
+    assert pixels.shape == (20, 30, 3)
+    np.testing.assert_array_equal(pixels, np.repeat(simplejpeg.decode_jpeg(blob, "GRAY"), 3, axis=2))
+    file = io.BytesIO()
+    colours = smooth_image(Image((20, 30, 3)), seed=0)
+    pillow.fromarray(colours).save(file, "JPEG", progressive=True, quality=95)
+    codec, blob = make_codec(ANY_SIZE), file.getvalue()
+    assert psnr_db(codec.decode(row(blob)), colours) > 30
+    np.testing.assert_array_equal(
+        codec.decode_crop(row(blob), (3, 4, 10, 11), (10, 11)), codec.decode(row(blob))[3:13, 4:15]
+    )
+
+
+def test_cmyk_row_of_any_size_is_refused_with_the_colours_that_are_read() -> None:
+    blob = simplejpeg.encode_jpeg(np.zeros((16, 16, 4), np.uint8), colorspace="CMYK")
+    with pytest.raises(DecodeError, match=r"16x16 (YCCK|CMYK), where the feature is \?x\? of YCbCr, RGB, Gray"):
+        make_codec(ANY_SIZE).decode(row(blob))
+
+
+def test_memory_for_what_a_row_cannot_hold_is_never_asked_for() -> None:
+    codec = make_codec(ANY_SIZE)
+    blob = codec.encode(noise((16, 16, 3)))
+    assert codec.image_size(row(blob)) == (16, 16)
+    tracemalloc.start()
+    for size in ((65000, 65000), (16, 65000), (65000, 100)):
+        lying = with_size(blob, *size)
+        for read in (codec.decode, codec.image_size, lambda each: codec.decode_crop(each, (0, 0, 9, 9), (9, 9))):
+            with pytest.raises(DecodeError, match=f"tells of {size[0]}x{size[1]}, which it cannot hold"):
+                read(lying)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_the_emptiest_image_of_any_size_is_no_lie() -> None:
+    codec = make_codec(Image((None, None), codec="jpeg", quality=1))
+    black = np.zeros((2000, 3000), np.uint8)
+    assert codec.decode(row(codec.encode(black))).max() <= 1
+
+
+def test_a_row_cut_off_behind_the_header_of_a_good_one_is_refused() -> None:
+    codec = make_codec(ANY_SIZE)
+    blob = codec.encode(np.zeros((800, 800, 3), np.uint8))
+    codec.decode(row(blob))
+    with pytest.raises(DecodeError, match="800x800, which it cannot hold"):
+        codec.decode(row(blob)[:700])
+
+
+def test_threads_that_read_images_of_several_sizes_disturb_nobody() -> None:
+    codec = make_codec(ANY_SIZE)
+    blobs = [row(codec.encode(noise((8 + 4 * k, 40 - 4 * k, 3), k))) for k in range(8)]
+    expected = [codec.decode(blob) for blob in blobs]
+    with ThreadPoolExecutor(8) as pool:
+        for k, pixels in enumerate(pool.map(lambda k: codec.decode(blobs[k % 8]), range(400))):
+            np.testing.assert_array_equal(pixels, expected[k % 8])
+
+
+def test_an_image_with_a_side_that_jpeg_has_not_is_refused() -> None:
+    with pytest.raises(StepError, match=r"an image of 1x65501\. Allowed as JPEG: sides of 1 to 65500"):
+        make_codec(ANY_SIZE).encode(np.zeros((1, 65501, 3), np.uint8))

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -88,3 +89,52 @@ def test_every_flipped_bit_is_refused_or_changes_nothing() -> None:
         except DecodeError:
             continue
         assert bit >= 8 * (blob.size - 16), "only the bytes after the pixels may change unnoticed"
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [((), "uint8"), ((3,), "uint8"), ((4,), "uint16"), ((1,), "uint16")])
+def test_images_of_any_size_come_back_as_those_of_one_size(channels: tuple[int, ...], dtype: str) -> None:
+    codec = make_codec(Image((None, None, *channels), dtype, codec="png"))
+    for size in ((9, 40), (40, 9), (1, 1)):
+        fixed = Image((*size, *channels), dtype, codec="png")
+        image = random_array(fixed, seed=0)
+        blob = codec.encode(image)
+        assert blob == make_codec(fixed).encode(image)
+        assert codec.image_size(row(blob)) == make_codec(fixed).image_size(row(blob)) == size
+        np.testing.assert_array_equal(codec.decode(row(blob)), image)
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("P", "1-bit palette 20x30"),
+        ("L", "8-bit grey 20x30"),
+        ("RGBA", "8-bit RGBA 20x30"),
+        ("I;16", "16-bit grey 20x30"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(20, 30, 3), (None, None, 3)])
+def test_files_of_other_pixels_are_refused_and_told(shape: tuple[int | None, ...], mode: str, told: str) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    pillow.new(mode, (30, 20)).save(file, "PNG")
+    with pytest.raises(DecodeError, match=f"its header is not that of a png .*x3 uint8 image, but of {told}"):
+        make_codec(Image(shape, codec="png")).decode(row(file.getvalue()))
+
+
+def test_memory_for_what_a_row_cannot_hold_is_never_asked_for() -> None:
+    codec = make_codec(Image((None, None, 3), codec="png"))
+    blob = codec.encode(np.zeros((5, 5, 3), np.uint8))
+    tracemalloc.start()
+    for size in ({"width": 2**31 - 1, "height": 2**31 - 1}, {"height": 100_000}, {"width": 0}):
+        with pytest.raises(DecodeError, match=r"cannot hold|header is not that of"):
+            codec.decode(with_header(blob, **size))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    with pytest.raises(DecodeError, match="its header is cut off"):
+        codec.image_size(row(blob)[:20])
+
+
+def test_the_emptiest_image_of_any_size_is_no_lie() -> None:
+    codec = make_codec(Image((None, None), codec="png", level=9))
+    black = np.zeros((3000, 3000), np.uint8)
+    np.testing.assert_array_equal(codec.decode(row(codec.encode(black))), black)

@@ -5,7 +5,7 @@ import pytest
 
 from stepwell.codecs import make_codec
 from stepwell.errors import DecodeError, StepError
-from stepwell.schema import Array, Text
+from stepwell.schema import Array, Image, Text
 
 
 def row(blob: bytes) -> np.ndarray:
@@ -60,3 +60,31 @@ def test_numpy_scalar_as_out_is_refused_because_it_is_a_copy() -> None:
             made.decode_into(blob, batch[1])
         made.decode_into(blob, batch[1, ...])
     assert batch.tolist() == [0, 7, 0]
+
+
+def test_image_of_any_size_is_its_sides_and_its_pixels() -> None:
+    codec = make_codec(Image((None, None, 3)))
+    image = np.arange(2 * 300 * 3, dtype=np.uint8).reshape(2, 300, 3)
+    blob = codec.encode(image)
+    assert blob == b"\x02\x00\x2c\x01" + image.tobytes()
+    assert codec.image_size(row(blob)) == (2, 300)
+    np.testing.assert_array_equal(codec.decode_crop(row(blob), (1, 5, 1, 7), (1, 7)), image[1:, 5:12])
+
+
+@pytest.mark.parametrize("head", [b"", b"\x02\x00", b"\x02\x00\x02\x00", b"\x00\x00\x04\x00", b"\xff\xff\xff\xff"])
+def test_image_whose_sides_do_not_fit_its_bytes_is_refused(head: bytes) -> None:
+    codec = make_codec(Image((None, None, 3)))
+    with pytest.raises(DecodeError, match="whose head tells of an image of"):
+        codec.decode(row(head + bytes(7)))
+
+
+def test_image_with_a_side_of_more_than_16_bits_is_refused() -> None:
+    with pytest.raises(StepError, match=r"an image of 1x65536\. Allowed: sides of 1 to 65535"):
+        make_codec(Image((None, None))).encode(np.zeros((1, 65536), np.uint8))
+
+
+def test_long_numbers_of_an_image_are_decoded_to_where_numpy_wants_them() -> None:
+    codec, image = make_codec(Image((None, None), "float64")), np.arange(12.0).reshape(3, 4)
+    back = codec.decode(row(codec.encode(image)))
+    assert back.flags.aligned
+    np.testing.assert_array_equal(back, image)

@@ -71,6 +71,27 @@ def test_image_may_be_grey_colour_or_colour_with_alpha(shape: tuple[int, ...]) -
     assert Image(shape).row_bytes == np.zeros(shape, np.uint8).nbytes
 
 
+@pytest.mark.parametrize("shape", [(None, None), (None, None, 1), (None, None, 3), (None, None, 4)])
+def test_image_may_be_of_any_size(shape: Any) -> None:
+    feature = Image(shape, codec="png")
+    assert (feature.is_image_of_any_size, feature.is_ragged, feature.is_raw) == (True, True, False)
+    assert Feature.from_json(json.loads(json.dumps(feature.to_json()))) == feature
+    assert not Array((None, 3)).is_image_of_any_size
+    with pytest.raises(SchemaError, match="varies from step to step"):
+        _ = feature.fixed_shape
+
+
+@pytest.mark.parametrize("shape", [(None, 4, 3), (4, None, 3), (None, None, None), (None, None, 2), (None,), (None, 4)])
+def test_image_of_which_one_side_varies_is_refused(shape: Any) -> None:
+    with pytest.raises(SchemaError, match="None for both sides where each image has a size of its own"):
+        Image(shape)
+
+
+def test_array_of_which_other_dimensions_vary_is_refused() -> None:
+    with pytest.raises(SchemaError, match="only the first dimension may be None"):
+        Array((None, None, 3), "uint8")
+
+
 @pytest.mark.parametrize(("shape", "names"), [((), ["x"]), (3, ["x", "y"]), ((2, 3), ["a", "b"]), ((None,), ["a"])])
 def test_names_must_be_one_for_each_element_of_the_last_axis(shape: Any, names: list[str]) -> None:
     with pytest.raises(SchemaError, match=r"names for shape"):

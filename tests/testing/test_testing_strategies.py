@@ -55,7 +55,7 @@ def test_any_episodes_of_any_schema_come_back_bit_for_bit(data: st.DataObject) -
 @settings(max_examples=50)
 @given(st.data())
 def test_values_have_the_features_dtype_and_shape(data: st.DataObject) -> None:
-    feature = data.draw(features(kinds=["array", "ragged", "image"]))
+    feature = data.draw(features(kinds=["array", "ragged", "image", "any size"]))
     value = data.draw(values(feature, max_size=3))
     assert value.dtype == feature.np_dtype
     assert all(want in (None, got) for want, got in zip(feature.shape, value.shape, strict=True))

@@ -74,15 +74,15 @@ class EpisodeData:
 
 def features(
     *,
-    kinds: Sequence[str] = ("array", "ragged", "image", "text", "bytes"),
+    kinds: Sequence[str] = ("array", "ragged", "image", "any size", "text", "bytes"),
     codecs: Sequence[str] = LOSSLESS,
     dtypes: Sequence[npt.DTypeLike] = DTYPES,
 ) -> st.SearchStrategy[Feature]:
     """Return a strategy of features.
 
     Args:
-        kinds: which may come: "array" (fixed shape), "ragged" (an array whose first dimension varies), "image",
-            "text", "bytes".
+        kinds: which may come: "array" (fixed shape), "ragged" (an array whose first dimension varies), "image", images
+            of "any size", "text", "bytes".
         codecs: which may come, where they fit the kind: "raw", "zstd", "png", "jpeg". Default: those that lose nothing.
         dtypes: of arrays.
 
@@ -99,19 +99,19 @@ def features(
             Array, st.lists(sides, max_size=2).map(lambda inner: (None, *inner)), dtype, codec=plain, final=final
         ),
         "image": st.sampled_from(list(codecs)).flatmap(_images),
+        "any size": st.sampled_from(list(codecs)).flatmap(lambda codec: _images(codec, is_any_size=True)),
         "text": st.builds(Text, codec=plain, final=final),
         "bytes": st.builds(Bytes, codec=plain, final=final),
     }
     return st.one_of([made[kind] for kind in kinds])
 
 
-def _images(codec: str) -> st.SearchStrategy[Feature]:
+def _images(codec: str, *, is_any_size: bool = False) -> st.SearchStrategy[Feature]:
     """Return image features that the codec can store."""
     dtypes = {"jpeg": ["uint8"], "png": ["uint8", "uint16"]}.get(codec, ["uint8", "uint16", "float16", "float32"])
     channels = [(), (1,), (3,)] if codec == "jpeg" else [(), (1,), (3,), (4,)]
-    shapes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from(channels)).map(
-        lambda s: (s[0], s[1], *s[2])
-    )
+    side = st.none() if is_any_size else st.integers(1, 9)
+    shapes = st.tuples(side, side, st.sampled_from(channels)).map(lambda s: (s[0], s[1], *s[2]))
     return st.builds(Image, shapes, st.sampled_from(dtypes), codec=st.just(codec), final=st.booleans())
 
 

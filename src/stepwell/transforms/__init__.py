@@ -10,7 +10,7 @@ from stepwell.transforms.images_colors import Brightness, ColorJitter, Contrast,
 from stepwell.transforms.images_crops import CenterCrop, PadShift, RandomCrop, Translate
 from stepwell.transforms.images_flips import RandomFlip
 from stepwell.transforms.images_noise import Cutout, GaussianBlur, GaussianNoise, RandomErasing
-from stepwell.transforms.images_resizing import RandomResizedCrop, Resize
+from stepwell.transforms.images_resizing import CenterResizedCrop, RandomResizedCrop, Resize
 from stepwell.transforms.mixing import CutMix, Mixup
 from stepwell.transforms.normalising import Normalize, Unnormalize
 from stepwell.transforms.poses import AbsolutePoses, RelativePoses
@@ -24,6 +24,7 @@ __all__ = [
     "BatchTransform",
     "Brightness",
     "CenterCrop",
+    "CenterResizedCrop",
     "ColorJitter",
     "Contrast",
     "Convert",

@@ -44,10 +44,6 @@ class CenterCrop(CutDecoder):
         sides = self.sides(height, width)
         return (height - sides[0]) // 2, (width - sides[1]) // 2, *sides
 
-    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
-        """Return the box in the middle; see `Cut.boxes`."""
-        return np.tile(np.array(self.box(height, width, ()), np.int64), (len(draws), 1, 1))
-
 
 @dataclass(frozen=True)
 class RandomCrop(CutDecoder):

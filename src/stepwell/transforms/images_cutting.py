@@ -132,6 +132,10 @@ class CutDecoder(Cut, Decoder):
         """Return what is random about ``number`` boxes a window, float64 [B, number, n]; n is 0 without."""
         return np.empty((len(draws), number, 0))
 
+    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
+        """Return the one box of a cut that draws nothing; see `Cut.boxes`. To be overridden by others."""
+        return np.tile(np.array(self.box(height, width, ()), np.int64), (len(draws), 1, 1))
+
     @abstractmethod
     def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
         """Return the box that numbers are in an image of a size: that of `boxes`, for one.

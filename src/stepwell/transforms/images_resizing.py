@@ -16,7 +16,7 @@ from stepwell.transforms.images import Size, sides_of
 from stepwell.transforms.images_crops import box_within, boxes_within
 from stepwell.transforms.images_cutting import Box, CutDecoder, Interpolation
 
-__all__ = ["RandomResizedCrop", "Resize"]
+__all__ = ["CenterResizedCrop", "RandomResizedCrop", "Resize"]
 
 ATTEMPTS = 10
 
@@ -85,9 +85,41 @@ class Resize(Resizing):
         """Return the whole image; see `CutDecoder.box`."""
         return 0, 0, height, width
 
-    def boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:
-        """Return the whole image; see `Cut.boxes`."""
-        return np.tile(np.array([0, 0, height, width], np.int64), (len(draws), 1, 1))
+
+@dataclass(frozen=True)
+class CenterResizedCrop(Resizing):
+    """Cut out the middle of images, as large as it can be, and resize it: a transform, or a decoder.
+
+    Args:
+        size: height and width of what comes out, or one number for both.
+        interpolation: as for `Resize`.
+        antialias: as for `Resize`.
+        part: of the sides of the largest box of that form; 224 / 256 is usual where models are evaluated.
+
+    Example:
+        >>> CenterResizedCrop(224, part=224 / 256).box(375, 500, ())
+        (23, 86, 328, 328)
+
+    Source:
+        As FFCV's CenterCropRGBImageDecoder, whose ratio is ``part``; for a square as torchvision's Resize of the
+        shorter side, and CenterCrop.
+    """
+
+    part: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.part <= 1:
+            raise WindowError(f"a part of {self.part}. Allowed: above 0 to 1.")
+
+    def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
+        """Return the box in the middle; see `CutDecoder.box`."""
+        rows, columns = self.sides(height, width)
+        sides = (
+            max(int(self.part * min(height, width * rows / columns)), 1),
+            max(int(self.part * min(width, height * columns / rows)), 1),
+        )
+        return (height - sides[0]) // 2, (width - sides[1]) // 2, *sides
 
 
 @dataclass(frozen=True)

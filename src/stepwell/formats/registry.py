@@ -30,7 +30,10 @@ _REGISTRY: dict[str, type[Reader]] = {}
 # readers that come with stepwell are imported when a source is looked at, by name: they stand above this layer
 _BUILT_IN = {
     "beton": "stepwell.beton.reader",
+    "d4rl": "stepwell.readers.d4rl",
     "lerobot": "stepwell.lerobot.reader",
+    "minari": "stepwell.readers.minari",
+    "robomimic": "stepwell.readers.robomimic",
     "webdataset": "stepwell.webdataset.reader",
 }
 

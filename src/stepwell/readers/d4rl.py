@@ -1,0 +1,175 @@
+"""D4RL: all steps of a data set in flat arrays of one HDF5 file.
+
+::
+
+    observations  [N, ...]  | e0 . . . . | e1 . . | e2 . . .        a row a step
+    actions, rewards [N]
+    terminals     [N] bool          1          0        0           the environment reached a terminal state
+    timeouts      [N] bool          0          1        0           the episode was cut by a time limit
+    next_observations [N, ...]      not in all files
+    infos/NAME    [N, ...]          e.g. qpos, goal
+    metadata/NAME                   how the data were made
+
+Source: Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning", 2020, and the files it describes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, is_hdf5, read_rows, top_names
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Feature, Schema
+
+__all__ = ["D4rlReader"]
+
+NEEDED = ("observations", "actions", "rewards")
+OBSERVATIONS, NEXT = "observations", "next_observations"
+MODES = ("auto", "keep", "ignore")
+MAX_TOLD = 4096
+
+
+@register_reader
+class D4rlReader(Reader):
+    """Episodes of a D4RL file, cut after each terminal state and each timeout.
+
+    Args:
+        source: an HDF5 file.
+        next_obs: "auto" (default): where ``next_observations`` repeat ``observations`` one step later, their last row
+            becomes the final observation of each episode and nothing is stored twice, else they are kept; "keep": as a
+            feature; "ignore": left out.
+
+    Raises:
+        FormatError: the file is damaged, or its arrays are not of one length.
+        MissingDependencyError: h5py is not installed.
+
+    Notes:
+        As for `Reader`. Features are named as in the file, ``infos.qpos``. The steps after the last end are an episode,
+        neither terminated nor truncated. Without ``next_observations`` the observation after a last action is not in
+        the file: episodes have none.
+    """
+
+    name = "d4rl"
+
+    def __init__(self, source: str, *, next_obs: str = "auto") -> None:
+        super().__init__(source)
+        if next_obs not in MODES:
+            raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
+        self._files = Hdf5Files([source])
+        with self._files.naming(0, "its arrays"):
+            found = datasets_of(self._files.open(0))
+            missing = [name for name in NEEDED if name not in found or not found[name].shape]
+            if missing:
+                raise FormatError(f"{source} has no {', '.join(missing)}. A D4RL file has {', '.join(NEEDED)}.")
+            self._num_steps = int(found["actions"].shape[0])
+            self._terminals = _flags(found, "terminals", self._num_steps)
+            ends = self._terminals | _flags(found, "timeouts", self._num_steps)
+            self._starts = _starts(ends)
+            self._is_last_ended = bool(len(ends) and ends[-1])
+            if not len(self):
+                raise FormatError(f"{source} has no steps.")
+            self._has_final = next_obs == "auto" and self._is_repeated(found)
+            leave_out = self._has_final or next_obs == "ignore"
+            self.schema = Schema(
+                {
+                    name: self._feature(name, dataset)
+                    for name, dataset in found.items()
+                    if self._is_column(dataset, name) and not (leave_out and name == NEXT)
+                }
+            )
+            self.metadata = {"d4rl": {name: _told(each) for name, each in found.items() if name[:9] == "metadata."}}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is an HDF5 file with observations, actions and rewards at its top; see `Reader.accepts`."""
+        names = top_names(source) if is_hdf5(source) else None
+        return names is not None and set(NEEDED) <= names
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        start, stop = (int(place) for place in self._starts[index : index + 2])
+        with self._files.naming(0, self.label(index)):
+            found = datasets_of(self._files.open(0))
+            columns = {name: self._rows(found, name, feature, start, stop) for name, feature in self.schema.items()}
+        is_terminal = bool(self._terminals[stop - 1])
+        is_cut = stop < self._num_steps or self._is_last_ended
+        return EpisodeData(columns, terminated=is_terminal, truncated=is_cut and not is_terminal)
+
+    def label(self, index: int) -> str:
+        """Return the rows of an episode; see `Reader.label`."""
+        return f"rows {self._starts[index]} to {self._starts[index + 1]} of {self.source}"
+
+    def _rows(self, found: Any, name: str, feature: Feature, start: int, stop: int) -> Any:
+        plain = feature.with_final(False)
+        if name not in found:
+            raise FormatError(f"{self.source} has no {name} any more.")
+        rows = read_rows(found[name], plain, start, stop)
+        if not feature.final:
+            return rows
+        after = read_rows(found[NEXT], plain, start, stop)
+        if not _same(rows[1:], after[:-1]):
+            raise FormatError(
+                f"{NEXT} do not repeat {OBSERVATIONS} one step later, as they do in the first episode. Keep both: "
+                'next_obs="keep".'
+            )
+        return np.concatenate([rows, after[-1:]])
+
+    def _feature(self, name: str, dataset: Any) -> Feature:
+        feature = feature_of(dataset)
+        return feature.with_final() if name == OBSERVATIONS and self._has_final else feature
+
+    def _is_column(self, dataset: Any, name: str) -> bool:
+        return not name.startswith("metadata.") and bool(dataset.shape) and dataset.shape[0] == self._num_steps
+
+    def _is_repeated(self, found: Any) -> bool:
+        if NEXT not in found or found[NEXT].shape != found[OBSERVATIONS].shape:
+            return False
+        stop = int(self._starts[1])
+        feature = feature_of(found[OBSERVATIONS])
+        if feature_of(found[NEXT]) != feature:
+            return False
+        return _same(read_rows(found[OBSERVATIONS], feature, 1, stop), read_rows(found[NEXT], feature, 0, stop - 1))
+
+
+def _flags(found: Any, name: str, count: int) -> npt.NDArray[np.bool_]:
+    """Return which steps have a flag; none where the file does not have it."""
+    if name not in found:
+        return np.zeros(count, np.bool_)
+    dataset = found[name]
+    if dataset.shape[:1] != (count,) or dataset.size != count:
+        raise FormatError(f"{dataset.file.filename}, {name} has {dataset.shape}, actions have {count} rows.")
+    flags: npt.NDArray[np.bool_] = read_rows(dataset, feature_of(dataset), 0, count).reshape(count) != 0  # type: ignore[union-attr]
+    return flags
+
+
+def _starts(ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the first step of each episode, and the number of steps.
+
+    Example:
+        >>> _starts(np.array([False, True, False, False])).tolist()
+        [0, 2, 4]
+    """
+    cuts = np.flatnonzero(ends) + 1
+    return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
+
+
+def _told(dataset: Any) -> Any:
+    """Return what JSON holds of a value of the file's metadata."""
+    if dataset.size > MAX_TOLD:
+        return f"{dataset.dtype} {dataset.shape}"
+    value = dataset[()]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf" else str(value)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return np.array_equal(left, right, equal_nan=np.asarray(left).dtype.kind == "f")

@@ -1,0 +1,247 @@
+"""HDF5 files as readers need them: opened in each process anew, rows of an episode, errors that name the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.file_spans import FileSpans
+from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.schema import Array, Bytes, Feature, Image, Text
+
+__all__ = ["Hdf5Files", "can_stay", "datasets_of", "feature_of", "is_hdf5", "read_rows", "rows_in_file", "top_names"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
+# smaller rows cost more as references than as copies
+MIN_SPAN_BYTES = 1024
+# deflate makes at most that many bytes of one
+MAX_RATIO = 1100
+MIN_STORED = 1 << 16
+MAX_DEPTH = 32
+
+
+def is_hdf5(source: str) -> bool:
+    """Return whether a path is a file that begins as HDF5 does."""
+    if "://" in source or not source.lower().endswith(SUFFIXES):
+        return False
+    try:
+        with Path(source).open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+def top_names(source: str) -> set[str] | None:
+    """Return the names at the top of an HDF5 file; None where they cannot be read, or h5py is not there to do it."""
+    try:
+        import h5py
+
+        with h5py.File(source, "r") as file:
+            return set(file)
+    except Exception:  # a look must not fail, whatever h5py makes of a damaged file
+        return None
+
+
+class Hdf5Files:
+    """HDF5 files of which the one used last is open.
+
+    Args:
+        paths: of the files.
+
+    Notes:
+        One thread. Pickled without what is open; a child of a fork opens files of its own.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        self._held: tuple[int, int, Any] | None = None
+
+    def open(self, number: int) -> Any:
+        """Return a file as `h5py.File`, open for reading until another one is asked for.
+
+        Raises:
+            FormatError: it is no HDF5 file, or a damaged one.
+            MissingDependencyError: h5py is not installed.
+        """
+        if self._held is not None and self._held[:2] == (os.getpid(), number):
+            return self._held[2]
+        try:
+            import h5py
+        except ImportError as error:
+            raise MissingDependencyError.of("h5py", "hdf5") from error
+        self.close()
+        path = self.paths[number]
+        with self.naming(number, "the file"):
+            self._held = os.getpid(), number, h5py.File(path, "r")
+        assert self._held is not None
+        return self._held[2]
+
+    def close(self) -> None:
+        """Close what is open."""
+        held, self._held = self._held, None
+        if held is not None and held[0] == os.getpid():
+            held[2].close()
+
+    @contextmanager
+    def naming(self, number: int, where: str) -> Iterator[None]:
+        """Make errors of h5py name the file and what was read.
+
+        Raises:
+            FormatError: whatever h5py raises.
+        """
+        try:
+            yield
+        except StepwellError:
+            raise
+        except FileNotFoundError as error:
+            raise FormatError(f"{self.paths[number]} is not there.") from error
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
+            raise FormatError(
+                f"{self.paths[number]}, {where}: {error}. It is damaged, or not the HDF5 file that it should be."
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self.paths, "_held": None}
+
+
+def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the datasets below a group by their dotted names, in the order of the names.
+
+    Args:
+        group: an `h5py.Group`, or a dataset, which is then the only one.
+        prefix: of the names.
+
+    Raises:
+        FormatError: groups within each other without end.
+    """
+    import h5py
+
+    if isinstance(group, h5py.Dataset):
+        return {prefix: group}
+    found: dict[str, Any] = {}
+    pending = [(prefix, group, 0)]
+    while pending:
+        name, node, depth = pending.pop(0)
+        if isinstance(node, h5py.Dataset):
+            found[name] = node
+        elif depth > MAX_DEPTH:
+            raise FormatError(f"{group.file.filename}: groups below {name!r} lie {depth} deep. Allowed: {MAX_DEPTH}.")
+        else:
+            pending += [(f"{name}.{key}" if name else key, node[key], depth + 1) for key in sorted(node)]
+    return {name: found[name] for name in sorted(found)}
+
+
+def feature_of(dataset: Any) -> Feature:
+    """Return the feature that holds a row of a dataset.
+
+    Args:
+        dataset: `h5py.Dataset`, a row a step.
+
+    Raises:
+        FormatError: a scalar, or elements that no feature has.
+    """
+    import h5py
+
+    dtype = dataset.dtype
+    if not dataset.shape:
+        raise FormatError(f"{_where(dataset)} is one value, not a row a step.")
+    if h5py.check_string_dtype(dtype) is not None:
+        return Text()
+    if h5py.check_vlen_dtype(dtype) == np.uint8:
+        return Bytes()
+    if dtype.kind not in "biufc":
+        raise FormatError(f"{_where(dataset)} has elements of {dtype}. Allowed: numbers, bool, text and bytes.")
+    shape = tuple(int(size) for size in dataset.shape[1:])
+    is_picture = dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
+    plain = np.dtype(dtype.str)
+    return Image(shape) if is_picture else Array(shape, plain)
+
+
+def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDArray[Any] | list[Any]:
+    """Return rows of a dataset as a feature's values.
+
+    Args:
+        dataset: `h5py.Dataset`.
+        feature: of `feature_of`.
+        start: the first row.
+        stop: the row after the last.
+
+    Raises:
+        FormatError: fewer rows, other rows, or a dataset that claims more than its file can hold.
+    """
+    if len(dataset.shape) == 0 or dataset.shape[0] < stop:
+        raise FormatError(f"{_where(dataset)} has {dataset.shape} where {stop} rows are needed.")
+    if feature.kind == "text":
+        return [_decoded(value, dataset) for value in dataset[start:stop]]
+    if feature.kind == "bytes":
+        return [np.asarray(value, np.uint8).tobytes() for value in dataset[start:stop]]
+    if dataset.dtype != feature.np_dtype or dataset.shape[1:] != feature.fixed_shape:
+        raise FormatError(
+            f"{_where(dataset)} has rows of {dataset.dtype} {dataset.shape[1:]}, the first episode {feature}."
+        )
+    _check_stored(dataset)
+    rows: npt.NDArray[Any] = np.asarray(dataset[start:stop], feature.np_dtype)
+    return rows
+
+
+def can_stay(dataset: Any, feature: Feature) -> bool:
+    """Return whether a dataset's rows can be left in the file: plain, contiguous, and large enough to be worth it."""
+    return bool(
+        feature.is_raw
+        and feature.row_bytes >= MIN_SPAN_BYTES
+        and dataset.dtype == feature.np_dtype
+        and dataset.shape[1:] == feature.fixed_shape
+        and not dataset.external
+        and dataset.id.get_offset() is not None
+        and dataset.file.userblock_size == 0
+    )
+
+
+def rows_in_file(
+    parts: Sequence[tuple[Any, int, int]], feature: Feature, paths: Sequence[str], number: int
+) -> FileSpans:
+    """Return rows of datasets for which `can_stay` holds, as spans of their file.
+
+    Args:
+        parts: datasets, each with the first row and the one after the last.
+        feature: of all of them.
+        paths: of all files.
+        number: of theirs.
+
+    Raises:
+        FormatError: they lie beyond the file's end.
+    """
+    offsets = [
+        int(dataset.id.get_offset()) + np.arange(start, stop, dtype=np.int64) * feature.row_bytes
+        for dataset, start, stop in parts
+    ]
+    joined = np.concatenate(offsets)
+    size = Path(paths[number]).stat().st_size
+    if len(joined) and int(joined.max()) + feature.row_bytes > size:
+        raise FormatError(f"{_where(parts[0][0])} lies beyond the end of its file, {size} bytes: it is cut off.")
+    return FileSpans(feature, paths, number, joined, np.full(len(joined), feature.row_bytes, np.int64))
+
+
+def _check_stored(dataset: Any) -> None:
+    """Refuse a dataset whose shape claims more than its stored bytes can be: memory follows the claim."""
+    stored = int(dataset.id.get_storage_size())
+    if dataset.nbytes > MAX_RATIO * max(stored, MIN_STORED):
+        raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")
+
+
+def _decoded(value: Any, dataset: Any) -> str:
+    try:
+        return value if isinstance(value, str) else bytes(value).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{_where(dataset)} holds text that is no UTF-8: {error}.") from error
+
+
+def _where(dataset: Any) -> str:
+    return f"{dataset.file.filename}, {dataset.name}"

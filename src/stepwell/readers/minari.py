@@ -1,0 +1,139 @@
+"""Minari: episodes in one HDF5 file, or in an Arrow or Parquet file each.
+
+::
+
+    NAME/data/metadata.json              spaces, total_episodes, data_format, jpeg_encoding, ...
+    NAME/data/main_data.hdf5             episode_0/{observations, actions, rewards, terminations, truncations, infos}
+    NAME/data/0/part-0.arrow             the same as one table; metadata.json beside it
+                                         observations and infos have T + 1 rows, the others T (in a table: T and a row
+                                         that is not one)
+
+Dicts are groups, tuples are groups with ``_index_0``, ``_index_1`` (in tables: ``0``, ``1``). Images of 32 x 32 and
+more are JPEG files where ``jpeg_encoding`` is set.
+
+Source: the Minari documentation, "Dataset Standards", and files that Minari 0.5 wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepwell.errors import FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.readers.minari_arrow import ArrowEpisodes
+from stepwell.readers.minari_hdf5 import Hdf5Episodes
+from stepwell.readers.minari_spaces import Leaf, leaves_of
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Schema
+
+__all__ = ["MinariReader"]
+
+METADATA, HDF5 = "metadata.json", "main_data.hdf5"
+TABLES = ("arrow", "parquet")
+LEFT_OUT = ("observation_space", "action_space")
+
+
+@register_reader
+class MinariReader(Reader):
+    """Episodes of a Minari data set, in the order of their numbers.
+
+    Args:
+        source: the data set's directory, the one with ``data`` in it, or ``data`` itself.
+        infos: whether what ``infos`` hold comes along; a text address says "true" or "false".
+
+    Raises:
+        FormatError: no such data set, a damaged file, or a space that no feature holds.
+        MissingDependencyError: h5py or pyarrow is not installed, whichever the files need.
+
+    Notes:
+        As for `Reader`. Features are ``observations``, ``observations.NAME`` of dicts, ``observations.0`` of tuples,
+        likewise ``actions`` and ``infos``; ``rewards``, ``terminations``, ``truncations``. Observations and infos have
+        a final row, the one after the last action. JPEG files stay as they are.
+    """
+
+    name = "minari"
+
+    def __init__(self, source: str, *, infos: bool | str = True) -> None:
+        super().__init__(source)
+        folder = _folder(source)
+        told = _metadata(folder)
+        has_infos = _flag("infos", infos)
+        leaves = _leaves(told, folder)
+        kind = Hdf5Episodes if told.get("data_format", "hdf5") == "hdf5" else ArrowEpisodes
+        self._episodes: Hdf5Episodes | ArrowEpisodes = kind(folder, told, leaves, has_infos)
+        self.schema = Schema(self._episodes.features())
+        self.metadata = {"minari": {name: value for name, value in told.items() if name not in LEFT_OUT}}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is a directory with Minari's files; see `Reader.accepts`."""
+        if "://" in source:
+            return False
+        for folder in (Path(source, "data"), Path(source)):
+            try:
+                raw = (folder / METADATA).read_bytes()
+            except (OSError, ValueError):
+                continue
+            return b'"total_episodes"' in raw and b'"observation_space"' in raw
+        return False
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        columns, told = self._episodes.read(index, self.schema)
+        return EpisodeData(
+            columns, terminated=_last(columns["terminations"]), truncated=_last(columns["truncations"]), metadata=told
+        )
+
+
+def _folder(source: str) -> Path:
+    for folder in (Path(source, "data"), Path(source)):
+        if (folder / METADATA).is_file():
+            return folder
+    raise FormatError(f"{source} is no Minari data set: there is no data/{METADATA}. Give the directory of a version.")
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    path = folder / METADATA
+    try:
+        told: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: {error}. It should be a JSON object.") from error
+    count = told.get("total_episodes") if isinstance(told, dict) else None
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise FormatError(f"{path}: total_episodes is {count!r}. A Minari data set has at least one.")
+    data_format = told.get("data_format", "hdf5")
+    if data_format not in ("hdf5", *TABLES):
+        raise FormatError(f"{path}: data_format is {data_format!r}. Read are: hdf5, {', '.join(TABLES)}.")
+    found: dict[str, Any] = told
+    return found
+
+
+def _leaves(told: Mapping[str, Any], folder: Path) -> dict[str, Leaf]:
+    found: dict[str, Leaf] = {}
+    for key, root in (("observation_space", "observations"), ("action_space", "actions")):
+        text = told.get(key)
+        try:
+            space = json.loads(text) if isinstance(text, str) else None
+            found |= leaves_of(space, root, is_jpeg=bool(told.get("jpeg_encoding", False)))
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{folder / METADATA}: {key}: {error}") from error
+    return found
+
+
+def _flag(name: str, value: bool | str) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if value.lower() not in known:
+        raise FormatError(f"{name}={value!r}. Allowed: true, false.")
+    return known[value.lower()]
+
+
+def _last(flags: Any) -> bool:
+    return bool(len(flags)) and bool(flags[-1])

@@ -1,0 +1,126 @@
+"""Minari's episodes in Arrow and Parquet files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepwell.errors import FormatError, MissingDependencyError
+from stepwell.readers.arrow_values import feature_of_type, values_of
+from stepwell.readers.minari_spaces import Leaf
+from stepwell.schema import Array, Feature, Schema
+
+__all__ = ["ArrowEpisodes"]
+
+FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
+FINAL = ("observations", "infos")
+
+
+class ArrowEpisodes:
+    """The episodes of ``0/part-0.arrow``, ``1/part-0.arrow``, ...
+
+    Args:
+        folder: where the folders of the episodes lie.
+        told: the data set's metadata.
+        leaves: of observation and action space.
+        has_infos: whether infos come along.
+
+    Notes:
+        Nothing is open between two calls.
+    """
+
+    def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
+        self._leaves, self._has_infos = dict(leaves), has_infos
+        self._suffix = told["data_format"]
+        found = sorted((place for place in folder.iterdir() if place.name.isdigit()), key=lambda place: int(place.name))
+        self._folders = [str(place) for place in found]
+        if len(found) != told["total_episodes"]:
+            raise FormatError(f"{folder} has {len(found)} episodes, metadata.json says {told['total_episodes']}.")
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def features(self) -> dict[str, Feature]:
+        """Return the features of the store to be; those of infos as the first episode has them."""
+        found = {name: _final(name, leaf.feature) for name, leaf in self._leaves.items()}
+        found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
+        table = self._table(0)
+        if self._has_infos and "infos" in table.column_names:
+            for path, kind in _leaf_types("infos", table.schema.field("infos").type):
+                name = ".".join(path)
+                found[name] = _final(name, feature_of_type(kind, f"{self._folders[0]}, {name}"))
+        return found
+
+    def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of an episode, and what is said of it."""
+        table, folder = self._table(index), self._folders[index]
+        columns = {}
+        for name, feature in schema.items():
+            column = _column(table, name, folder)
+            count = table.num_rows if feature.final else table.num_rows - 1
+            columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
+        return columns, _told(Path(folder, "metadata.json"))
+
+    def _table(self, index: int) -> Any:
+        try:
+            import pyarrow
+            import pyarrow.dataset
+        except ImportError as error:
+            raise MissingDependencyError.of("pyarrow", "arrow") from error
+        folder = self._folders[index]
+        paths = sorted(str(path) for path in Path(folder).glob(f"*.{self._suffix}"))
+        if not paths:
+            raise FormatError(f"{folder} has no .{self._suffix} file.")
+        try:
+            table = pyarrow.dataset.dataset(paths, format=self._suffix).to_table(use_threads=False)
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise FormatError(f"{folder}: {error}") from error
+        if table.num_rows < 2:
+            raise FormatError(f"{folder} has {table.num_rows} rows. An episode of T steps has T + 1, T at least 1.")
+        return table.combine_chunks()
+
+
+def _leaf_types(name: str, kind: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    import pyarrow
+
+    path = (*path, name)
+    if not pyarrow.types.is_struct(kind):
+        return [(path, kind)]
+    return [leaf for field in kind for leaf in _leaf_types(field.name, field.type, path)]
+
+
+def _column(table: Any, name: str, where: str) -> Any:
+    """Return an array of a table by its dotted name; names within structs may have dots themselves."""
+    import pyarrow.compute
+
+    first, _, rest = name.partition(".")
+    if first not in table.column_names:
+        raise FormatError(f"{where} has no column {first!r}.")
+    chunked = table.column(first)
+    column = chunked.chunk(0) if chunked.num_chunks else chunked.combine_chunks()
+    while rest:
+        names = [field.name for field in column.type] if hasattr(column.type, "num_fields") else []
+        part = next((each for each in names if rest == each or rest.startswith(f"{each}.")), None)
+        if part is None:
+            raise FormatError(f"{where} has no column {name!r}: {rest!r} is not among {', '.join(names) or 'none'}.")
+        column = pyarrow.compute.struct_field(column, [names.index(part)])
+        rest = rest[len(part) + 1 :]
+    return column
+
+
+def _final(name: str, feature: Feature) -> Feature:
+    return feature.with_final() if name.partition(".")[0] in FINAL else feature
+
+
+def _told(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: {error}") from error
+    if not isinstance(told, dict):
+        raise FormatError(f"{path} holds {type(told).__name__}. It should be an object.")
+    return {"minari_episode" if name == "id" else name: value for name, value in told.items()}

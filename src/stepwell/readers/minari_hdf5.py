@@ -1,0 +1,101 @@
+"""Minari's episodes in one HDF5 file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import FormatError
+from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read_rows
+from stepwell.readers.minari_spaces import Leaf
+from stepwell.schema import Array, Feature, Schema
+from stepwell.store.encoded_rows import EncodedRows
+
+__all__ = ["Hdf5Episodes"]
+
+FILE = "main_data.hdf5"
+FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
+FINAL = ("observations", "infos")
+
+
+class Hdf5Episodes:
+    """The episodes of ``main_data.hdf5``.
+
+    Args:
+        folder: where it lies.
+        told: the data set's metadata.
+        leaves: of observation and action space.
+        has_infos: whether infos come along.
+
+    Notes:
+        As for `Hdf5Files`.
+    """
+
+    def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
+        self._files = Hdf5Files([str(folder / FILE)])
+        self._leaves, self._has_infos = dict(leaves), has_infos
+        with self._files.naming(0, "its episodes"):
+            names = [name for name in self._files.open(0) if name.startswith("episode_")]
+            self._names = sorted(names, key=lambda name: int(name[8:]))
+        if len(self._names) != told["total_episodes"]:
+            raise FormatError(
+                f"{self._files.paths[0]} has {len(self._names)} episodes, metadata.json says {told['total_episodes']}."
+            )
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def features(self) -> dict[str, Feature]:
+        """Return the features of the store to be; those of infos as the first episode has them."""
+        with self._files.naming(0, self._names[0]):
+            group = self._files.open(0)[self._names[0]]
+            found = {name: _final(name, leaf.feature) for name, leaf in self._leaves.items()}
+            for name, dtype in FLAGS.items():
+                found[name] = Array((), group[name].dtype.str if name in group else dtype)
+            if self._has_infos and "infos" in group:
+                infos = datasets_of(group["infos"], "infos")
+                found |= {name: _final(name, feature_of(each)) for name, each in infos.items()}
+        return found
+
+    def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of an episode, and what is said of it."""
+        name = self._names[index]
+        with self._files.naming(0, name):
+            group = self._files.open(0)[name]
+            length = int(group["rewards"].shape[0])
+            columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
+            return columns, _told(group.attrs)
+
+    def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
+        leaf = self._leaves.get(name)
+        path = "/".join(_part(part) for part in leaf.path) if leaf else name.replace(".", "/")
+        if path not in group:
+            raise FormatError(f"{group.file.filename}, {group.name} has no {path}.")
+        dataset, count = group[path], length + feature.final
+        if feature.codec == "jpeg":
+            return EncodedRows(np.asarray(blob, np.uint8).tobytes() for blob in dataset[:count])
+        plain = feature.with_final(False)
+        if plain.kind == "image" and dataset.dtype != np.uint8:
+            raise FormatError(f"{group.file.filename}, {dataset.name} has {dataset.dtype}, the space uint8.")
+        return read_rows(dataset, plain, 0, count)
+
+
+def _part(part: str | int) -> str:
+    return part if isinstance(part, str) else f"_index_{part}"
+
+
+def _final(name: str, feature: Feature) -> Feature:
+    return feature.with_final() if name.partition(".")[0] in FINAL else feature
+
+
+def _told(attributes: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name in attributes:
+        value = attributes[name]
+        value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+        if isinstance(value, str | int | float | bool | list):
+            told["minari_episode" if name == "id" else name] = value
+    return told

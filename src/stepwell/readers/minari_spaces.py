@@ -1,0 +1,121 @@
+"""What Minari writes of Gymnasium's spaces, as features of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepwell.errors import FormatError
+from stepwell.schema import Array, Feature, Image, Text
+
+__all__ = ["Leaf", "leaves_of"]
+
+# sides from which on Minari takes an array of bytes for a picture
+MIN_SIDE = 32
+MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A space without others in it.
+
+    Args:
+        path: names from the root on, those of dicts and numbers of tuples: ``("observations", "pair", 0)``.
+        feature: that holds a value of it.
+    """
+
+    path: tuple[str | int, ...]
+    feature: Feature
+
+    @property
+    def name(self) -> str:
+        """The feature's name."""
+        return ".".join(map(str, self.path))
+
+
+def leaves_of(space: Any, root: str, *, is_jpeg: bool) -> dict[str, Leaf]:
+    """Return the leaves of a space by name.
+
+    Args:
+        space: as Minari's metadata have it, JSON.
+        root: what names begin with.
+        is_jpeg: whether pictures are stored as JPEG files.
+
+    Raises:
+        FormatError: a space that no feature holds.
+
+    Example:
+        >>> box = {"type": "Box", "dtype": "float32", "shape": [2]}
+        >>> found = leaves_of({"type": "Dict", "subspaces": {"pos": box}}, "observations", is_jpeg=True)
+        >>> [(name, str(leaf.feature)) for name, leaf in found.items()]
+        [('observations.pos', 'raw 2 float32')]
+    """
+    found: dict[str, Leaf] = {}
+    _add((root,), space, is_jpeg, found)
+    return found
+
+
+def _add(path: tuple[str | int, ...], space: Any, is_jpeg: bool, found: dict[str, Leaf]) -> None:
+    kind = space.get("type") if isinstance(space, Mapping) else None
+    inner = space.get("subspaces") if isinstance(space, Mapping) else None
+    if len(path) > MAX_DEPTH:
+        raise FormatError(f"{'.'.join(map(str, path))}: spaces lie {MAX_DEPTH} deep. Allowed: fewer.")
+    if kind == "Dict" and isinstance(inner, Mapping):
+        for name, each in inner.items():
+            _add((*path, str(name)), each, is_jpeg, found)
+    elif kind == "Tuple" and isinstance(inner, list):
+        for number, each in enumerate(inner):
+            _add((*path, number), each, is_jpeg, found)
+    else:
+        leaf = Leaf(path, _feature(".".join(map(str, path)), kind, space, is_jpeg))
+        found[leaf.name] = leaf
+
+
+def _feature(name: str, kind: Any, space: Any, is_jpeg: bool) -> Feature:
+    if kind == "Text":
+        return Text()
+    if kind == "Discrete":
+        return Array((), _dtype(name, space.get("dtype", "int64")))
+    if kind not in ("Box", "MultiDiscrete", "MultiBinary"):
+        raise FormatError(
+            f"{name} is of the space {kind!r}. Read are: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple."
+        )
+    shape, dtype = _shape(name, kind, space), _dtype(name, space.get("dtype", "int8" if "Binary" in kind else "int64"))
+    if kind != "Box" or dtype != np.uint8 or not _is_picture(shape):
+        return Array(shape, dtype)
+    is_file = is_jpeg and min(shape[:2]) >= MIN_SIDE and _is_full(space)
+    return Image(shape, codec="jpeg" if is_file else "raw")
+
+
+def _shape(name: str, kind: str, space: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = space.get("shape")
+    if kind == "MultiBinary" and shape is None:
+        shape = space.get("n")
+    if kind == "MultiDiscrete" and shape is None:
+        shape = list(np.shape(space.get("nvec", ())))
+    shape = [shape] if isinstance(shape, int) else shape
+    if not isinstance(shape, list) or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
+        raise FormatError(f"{name} has shape {shape!r}. Allowed: a list of sizes.")
+    return tuple(shape)
+
+
+def _dtype(name: str, text: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(text)
+    except TypeError as error:
+        raise FormatError(f"{name} has dtype {text!r}. Allowed: numpy's names of numbers.") from error
+    if found.kind not in "biuf":
+        raise FormatError(f"{name} has dtype {text!r}. Allowed: numbers and bool.")
+    return found
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return 0 not in shape and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
+
+
+def _is_full(space: Mapping[str, Any]) -> bool:
+    """Return whether a box of bytes reaches from 0 to 255 everywhere, as those that become JPEG files do."""
+    return bool(np.all(np.asarray(space.get("low")) == 0) and np.all(np.asarray(space.get("high")) == 255))

@@ -1,0 +1,302 @@
+"""robomimic and LIBERO: demonstrations in HDF5 files.
+
+::
+
+    data                    attributes: env_args (JSON), total, problem_info (LIBERO)
+      demo_0                num_samples, model_file (XML)
+        obs/NAME            [T, ...]   observation before each action
+        next_obs/NAME       [T, ...]   observation after it: obs of the next step, stored again
+        actions, rewards, dones, states
+    mask/train, mask/valid  names of demonstrations
+
+Source: the robomimic documentation, "Dataset Structure"; LIBERO's files are the same with other observations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.codecs.file_spans import span_feature
+from stepwell.errors import FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.readers.hdf5_files import (
+    SUFFIXES,
+    Hdf5Files,
+    can_stay,
+    datasets_of,
+    feature_of,
+    is_hdf5,
+    read_rows,
+    rows_in_file,
+    top_names,
+)
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Feature, Schema
+
+__all__ = ["RobomimicReader"]
+
+DEMO = re.compile(r"demo_(\d+)")
+OBS, NEXT_OBS = "obs.", "next_obs."
+MODES = ("auto", "keep", "ignore")
+# the simulator's XML of each demonstration is larger than most of them
+MAX_TOLD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A demonstration: the number of its file, its name, its steps and the masks that name it."""
+
+    file: int
+    name: str
+    length: int
+    masks: tuple[str, ...]
+
+
+@register_reader
+class RobomimicReader(Reader):
+    """Demonstrations of robomimic, robosuite and LIBERO files, in the order of their numbers, an episode each.
+
+    Args:
+        source: an HDF5 file, or a directory of them (LIBERO: a file a task).
+        next_obs: "auto" (default): where it repeats ``obs``, as it should, its last row becomes the final observation
+            and nothing is stored twice, else it is kept; "keep": as features of its own; "ignore": left out.
+
+    Raises:
+        FormatError: a file is damaged, or has no demonstrations.
+        MissingDependencyError: h5py is not installed.
+
+    Notes:
+        As for `Reader`. Features are named as in the file, ``obs.agentview_image``. An episode is terminated where its
+        last ``dones`` is set. Its metadata hold ``demo``, ``masks``, ``tasks`` (LIBERO's instruction) and the file's
+        short attributes. Image rows of files without compression stay in the file when it is opened in place.
+    """
+
+    name = "robomimic"
+
+    def __init__(self, source: str, *, next_obs: str = "auto") -> None:
+        super().__init__(source)
+        if next_obs not in MODES:
+            raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
+        self._next_obs = next_obs
+        self._files = Hdf5Files(_paths(source))
+        self._demos = [demo for number in range(len(self._files.paths)) for demo in self._found(number)]
+        if not self._demos:
+            raise FormatError(f"{source} has no demonstrations: no group data/demo_0. Choose another reader by --from.")
+        self.metadata = {"robomimic": self._told()}
+        self.fps = _rate(self.metadata["robomimic"])
+        self._set_schema()
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is an HDF5 file of demonstrations, or a directory of them; see `Reader.accepts`."""
+        try:
+            first = next(iter(_paths(source)), None)
+        except FormatError:
+            return False
+        # a file whose names cannot be read is taken, so that the error says why
+        names = None if first is None else top_names(first)
+        return first is not None and is_hdf5(first) and (names is None or "data" in names)
+
+    def __len__(self) -> int:
+        return len(self._demos)
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        demo = self._demos[index]
+        with self._files.naming(demo.file, demo.name):
+            group = self._group(demo)
+            found = datasets_of(group)
+            columns = {name: self._column(demo, found, name, feature) for name, feature in self.schema.items()}
+            is_done = "dones" in found and demo.length > 0 and bool(np.any(found["dones"][demo.length - 1]))
+            told = {"demo": demo.name, "masks": list(demo.masks), **_short(group.attrs)}
+        if len(self._files.paths) > 1:
+            told["file"] = Path(self._files.paths[demo.file]).name
+        tasks = self.metadata["robomimic"]["tasks"][demo.file]
+        if tasks:
+            told["tasks"] = [tasks]
+        return EpisodeData(columns, terminated=is_done, truncated=not is_done, metadata=told)
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features, with images left in the files where they lie there plainly; see `Reader.in_place_schema`."""
+        staying = [name for name in self.schema if self._stays[name]]
+        paths = self._files.paths
+        return Schema({**self.schema, **{name: span_feature(self.schema[name], paths) for name in staying}})
+
+    def label(self, index: int) -> str:
+        """Return file and name of a demonstration; see `Reader.label`."""
+        demo = self._demos[index]
+        return f"{demo.name} of {self._files.paths[demo.file]}"
+
+    def _found(self, number: int) -> list[Demo]:
+        with self._files.naming(number, "data"):
+            file = self._files.open(number)
+            data = file["data"]
+            masks = {name: _names(file["mask"][name]) for name in sorted(file.get("mask", ()))}
+            names = sorted((name for name in data if DEMO.fullmatch(name)), key=lambda name: int(name[5:]))
+            return [
+                Demo(
+                    number,
+                    name,
+                    _length(data[name]),
+                    tuple(mask for mask, members in masks.items() if name in members),
+                )
+                for name in names
+            ]
+
+    def _told(self) -> dict[str, Any]:
+        """Return what the first file says of itself, and each file's task."""
+        told: dict[str, Any] = {}
+        tasks: list[str | None] = []
+        for number in range(len(self._files.paths)):
+            with self._files.naming(number, "attributes of data"):
+                attributes = _short(self._files.open(number)["data"].attrs, parse=True)
+            told = told or attributes
+            problem = attributes.get("problem_info")
+            said = problem.get("language_instruction") if isinstance(problem, Mapping) else None
+            tasks.append("".join(said) if isinstance(said, list) else said)
+        return {**told, "tasks": tasks}
+
+    def _set_schema(self) -> None:
+        demo = self._demos[0]
+        with self._files.naming(demo.file, demo.name):
+            found = datasets_of(self._group(demo))
+            mode = self._next_obs
+            if mode == "auto":
+                mode = "final" if _repeats(found) else "keep"
+            self._next_obs = mode
+            features: dict[str, Feature] = {}
+            for name, dataset in found.items():
+                if name.startswith(NEXT_OBS) and mode != "keep":
+                    continue
+                feature = feature_of(dataset)
+                has_next = mode == "final" and name.startswith(OBS)
+                features[name] = feature.with_final() if has_next else feature
+        self.schema = Schema(features)
+        self._stays = {name: self._can_stay(name, feature) for name, feature in features.items()}
+
+    def _can_stay(self, name: str, feature: Feature) -> bool:
+        plain = feature.with_final(False)
+        if not plain.is_raw or plain.kind != "image":
+            return False
+        for demo in self._demos:
+            with self._files.naming(demo.file, demo.name):
+                group = self._group(demo)
+                wanted = [name, _next_name(name)] if feature.final else [name]
+                parts = [group.get(part.replace(".", "/")) for part in wanted]
+                if any(part is None or not can_stay(part, plain) for part in parts):
+                    return False
+        return True
+
+    def _column(self, demo: Demo, found: Mapping[str, Any], name: str, feature: Feature) -> Any:
+        parts = [(self._dataset(demo, found, name), 0, demo.length)]
+        if feature.final:
+            after = self._dataset(demo, found, _next_name(name))
+            self._check_repeats(demo, parts[0][0], after, name)
+            parts.append((after, demo.length - 1, demo.length))
+        plain = feature.with_final(False)
+        if self._stays[name]:
+            return rows_in_file(parts, plain, self._files.paths, demo.file)
+        rows = [read_rows(dataset, plain, start, stop) for dataset, start, stop in parts]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    def _check_repeats(self, demo: Demo, before: Any, after: Any, name: str) -> None:
+        """Refuse a demonstration whose next observations are not the observations of the next steps."""
+        # of images two rows tell it, where comparing all would read them twice
+        rows = range(1, demo.length) if before.nbytes < MAX_TOLD_BYTES else [1, demo.length - 1][: demo.length - 1]
+        if any(not np.array_equal(before[row], after[row - 1], equal_nan=before.dtype.kind == "f") for row in rows):
+            raise FormatError(
+                f"{self.label(self._demos.index(demo))}: next_obs does not repeat {name} one step later, as it does "
+                'in the first demonstration. Keep both: next_obs="keep".'
+            )
+
+    def _dataset(self, demo: Demo, found: Mapping[str, Any], name: str) -> Any:
+        if name not in found:
+            raise FormatError(f"{self._files.paths[demo.file]}, {demo.name} has no {name}, which the first one has.")
+        return found[name]
+
+    def _group(self, demo: Demo) -> Any:
+        return self._files.open(demo.file)["data"][demo.name]
+
+
+def _paths(source: str) -> Sequence[str]:
+    """Return the HDF5 files of a source.
+
+    Raises:
+        FormatError: there is none.
+    """
+    if "://" in source:
+        raise FormatError(f"{source}: robomimic files are read from this machine. Copy them here first.")
+    paths = []
+    for part in source.split("\n"):
+        place = Path(part)
+        below = sorted(str(path) for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [part]
+        paths += below
+    if not paths:
+        raise FormatError(f"{source} holds no HDF5 files ({', '.join(SUFFIXES)}).")
+    return paths
+
+
+def _names(dataset: Any) -> set[str]:
+    return {value.decode("utf-8") if isinstance(value, bytes) else str(value) for value in dataset[()]}
+
+
+def _length(group: Any) -> int:
+    """Return the steps of a demonstration: those of its actions."""
+    if "actions" not in group or not group["actions"].shape:
+        raise FormatError(f"{group.file.filename}, {group.name} has no actions, by which its steps are counted.")
+    length = int(group["actions"].shape[0])
+    if length < 1:
+        raise FormatError(f"{group.file.filename}, {group.name} has no steps.")
+    return length
+
+
+def _short(attributes: Any, *, parse: bool = False) -> dict[str, Any]:
+    """Return attributes that JSON holds and that are not larger than an episode's numbers."""
+    told: dict[str, Any] = {}
+    for name in attributes:
+        value = attributes[name]
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if isinstance(value, np.generic | np.ndarray):
+            value = value.tolist()
+        if parse and isinstance(value, str) and value[:1] in "{[":
+            with suppress(ValueError):
+                value = json.loads(value)
+        if len(str(value)) <= MAX_TOLD_BYTES and isinstance(value, str | int | float | bool | list | dict):
+            told[name] = value
+    return told
+
+
+def _rate(told: Mapping[str, Any]) -> float | None:
+    """Return the steps a second that the environment's arguments say."""
+    arguments = told.get("env_args")
+    inner = arguments.get("env_kwargs") if isinstance(arguments, Mapping) else None
+    rate = inner.get("control_freq") if isinstance(inner, Mapping) else None
+    return float(rate) if isinstance(rate, int | float) and rate > 0 else None
+
+
+def _repeats(found: Mapping[str, Any]) -> bool:
+    """Return whether next observations are those of the next steps, all of them."""
+    names = [name for name in found if name.startswith(OBS)]
+    if not names or {name[len(OBS) :] for name in names} != {
+        name[len(NEXT_OBS) :] for name in found if name.startswith(NEXT_OBS)
+    }:
+        return False
+    return all(_same(found[name][1:], found[_next_name(name)][:-1]) for name in names)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+
+
+def _next_name(name: str) -> str:
+    return NEXT_OBS + name[len(OBS) :]

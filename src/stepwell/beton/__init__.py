@@ -13,6 +13,7 @@ _HOMES: dict[str, str] = {
     "SpanField": "stepwell.beton.fields",
     "ValueField": "stepwell.beton.fields",
     "register_beton_field": "stepwell.beton.fields",
+    "write_beton": "stepwell.beton.writing",
 }
 
 __all__: list[str] = [
@@ -22,6 +23,7 @@ __all__: list[str] = [
     "SpanField",
     "ValueField",
     "register_beton_field",
+    "write_beton",
 ]
 
 

@@ -1,0 +1,281 @@
+"""Samples of an indexable dataset, or of streams, as lots: each sample has regions of its own, back to back.
+
+::
+
+    a sample      | image      | text | state |        a unit: one place, each region aligned, at least a byte
+    lot           | unit | unit | unit ...             one buffer; cut where pages end, written as it is
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.beton.encoding import Encoder, encode_named
+from stepwell.beton.laying import Lot
+from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
+from stepwell.beton.pages import PageCursor, aligned, too_large
+from stepwell.beton.unfinished import FilePart
+from stepwell.errors import StepError
+from stepwell.recorders.jobs import Failure
+
+__all__ = ["IndexedSamples", "SampleLots", "StreamedSamples", "lots_of", "stream_lots"]
+
+LOT_BYTES = 8 << 20
+MAX_LOT_SAMPLES = 1024
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A lot in memory: its bytes, what stands in the rows, sizes int64 [n, regions a sample]."""
+
+    data: bytearray
+    cells: list[list[Any]]
+    sizes: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """The measure of a lot: bytes of each sample, int64 [n]."""
+
+    sizes: Int64s
+
+    def place(self, cursor: PageCursor) -> Int64s:
+        """Return where the samples go; see `stepwell.beton.laying.Measure`."""
+        return cursor.take_all(self.sizes)
+
+
+class SampleLots(ABC):
+    """Samples that are written one by one; see `stepwell.beton.laying.Lots`.
+
+    Args:
+        encoders: of the fields, by name.
+        page_size: in bytes.
+        align: regions begin at multiples of it.
+    """
+
+    noun = "sample"
+
+    def __init__(self, encoders: Mapping[str, Encoder], page_size: int, align: int) -> None:
+        self._encoders, self._page_size, self._align = dict(encoders), page_size, align
+        self._with_region = [name for name, encoder in self._encoders.items() if encoder.has_region]
+        self._rows = row_dtype([encoder.descriptor(name) for name, encoder in self._encoders.items()])
+
+    @abstractmethod
+    def read(self, lot: Lot) -> Iterator[Any]:
+        """Yield the samples of a lot."""
+
+    def encode(self, lot: Lot, at: Callable[[int], None]) -> tuple[_Encoded, _Units]:
+        """Return a lot's bytes and measure; see `Lots.encode`."""
+        data, sizes = bytearray(), np.zeros((lot.stop - lot.start, len(self._with_region)), np.int64)
+        cells: list[list[Any]] = [[] for _ in self._encoders]
+        samples = self.read(lot)
+        for number in range(lot.stop - lot.start):
+            at(lot.start + number)
+            found = encode_named(self._encoders, self._values(next(samples)), lot.start + number)
+            regions = [region for _, region in found if region is not None]
+            sizes[number] = [len(region) for region in regions]
+            self._add(data, regions, lot.start + number)
+            for column, (cell, _) in zip(cells, found, strict=True):
+                column.append(cell)
+        return _Encoded(data, cells, sizes), _Units(aligned(sizes, self._align).sum(axis=1))
+
+    def write(self, lot: Lot, encoded: _Encoded, places: Int64s, part: FilePart) -> int:
+        """Write a lot; see `Lots.write`."""
+        reserved = aligned(encoded.sizes, self._align)
+        units = reserved.sum(axis=1)
+        ptrs = places[:, None] + np.cumsum(reserved, axis=1) - reserved
+        self._write_data(encoded.data, units, places, part)
+        rows = np.zeros(len(places), self._rows)
+        columns = iter(zip(ptrs.T, encoded.sizes.T, strict=True))
+        for (name, encoder), cells in zip(self._encoders.items(), encoded.cells, strict=True):
+            ptr, size = next(columns) if encoder.has_region else (places, units)
+            encoder.fill(rows[name], cells, ptr, size)
+        table = np.empty(ptrs.shape, ALLOCATION_DTYPE)
+        table["sample"] = np.arange(lot.start, lot.stop)[:, None]
+        table["ptr"], table["size"] = ptrs, encoded.sizes
+        part.write_samples(lot.start, rows, table)
+        return len(encoded.data)
+
+    def lot_samples(self, most: int, num_samples: int) -> int:
+        """Return how many samples a lot gets; the first one is read for that.
+
+        Args:
+            most: that it may get.
+            num_samples: of all.
+
+        Raises:
+            WorkerError: the first one cannot be written.
+        """
+        try:
+            encoded, _ = self.encode(self._first, lambda _: None)
+        except Exception as error:
+            raise Failure.of(self._first.start, error, self.noun).to_error() from error
+        most = min(most, MAX_LOT_SAMPLES, -(-num_samples // 8))
+        return max(1, min(most, LOT_BYTES // max(1, len(encoded.data))))
+
+    @property
+    def _first(self) -> Lot:
+        return Lot(0, 0, 1)
+
+    def _values(self, sample: Any) -> Sequence[Any]:
+        """Return the values of a sample in the fields' order."""
+        names = list(self._encoders)
+        if isinstance(sample, Mapping):
+            missing = [name for name in names if name not in sample]
+            if missing:
+                raise StepError(f"it has no {', '.join(map(repr, missing))}. It has: {', '.join(map(str, sample))}.")
+            return [sample[name] for name in names]
+        if isinstance(sample, str | bytes) or not hasattr(sample, "__len__") or not hasattr(sample, "__getitem__"):
+            raise StepError(f"got a {type(sample).__name__}. Allowed: a tuple of {len(names)} values, or a mapping.")
+        if len(sample) != len(names):
+            raise StepError(f"it has {len(sample)} values, and there are {len(names)} fields: {', '.join(names)}.")
+        return [sample[place] for place in range(len(names))]
+
+    def _add(self, data: bytearray, regions: Sequence[Any], sample: int) -> None:
+        before = len(data)
+        for region in regions:
+            data += region
+            data += bytes(int(aligned(len(region), self._align)) - len(region))
+        if len(data) - before > self._page_size:
+            parts = zip(self._with_region, regions, strict=True)
+            text = ", ".join(f"{name} {len(region)}" for name, region in parts)
+            raise too_large(f"sample {sample}", text, len(data) - before, self._page_size)
+
+    @staticmethod
+    def _write_data(data: bytearray, units: Int64s, places: Int64s, part: FilePart) -> None:
+        """Write what lies together in one go."""
+        if not data:
+            return
+        starts = np.cumsum(units) - units
+        cuts = np.flatnonzero(places[1:] != places[:-1] + units[:-1]) + 1
+        firsts = np.concatenate([[0], cuts])
+        stops = np.concatenate([starts[cuts], [len(data)]])
+        view = memoryview(data)
+        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+            part.write(int(places[first]), view[int(starts[first]) : stop])
+
+
+class IndexedSamples(SampleLots):
+    """Samples of a dataset with ``dataset[i]``.
+
+    Args:
+        dataset: of tuples or mappings of values.
+        indices: int64 [n], of the samples in the file's order; None: all.
+        encoders: see `SampleLots`.
+        page_size: see `SampleLots`.
+        align: see `SampleLots`.
+    """
+
+    def __init__(
+        self, dataset: Any, indices: Int64s | None, encoders: Mapping[str, Encoder], page_size: int, align: int
+    ) -> None:
+        super().__init__(encoders, page_size, align)
+        self._dataset, self._indices = dataset, indices
+
+    def read(self, lot: Lot) -> Iterator[Any]:
+        """Yield the samples of a lot; see `SampleLots.read`."""
+        for sample in range(lot.start, lot.stop):
+            index = sample if self._indices is None else int(self._indices[sample])
+            try:
+                found = self._dataset[index]
+            except (IndexError, StopIteration) as error:
+                raise StepError(
+                    f"the dataset has no item {index}, although its len() is {len(self._dataset)}. "
+                    "Correct __len__ or __getitem__."
+                ) from error
+            yield found
+
+
+class StreamedSamples(SampleLots):
+    """Samples of several streams, each read once from its beginning; a lot's ``home`` is the number of its stream.
+
+    Args:
+        open_stream: returns an iterator of the samples of a stream, by its number.
+        firsts: int64 [S + 1], the first sample of each stream, and how many there are.
+        names: of the streams, for messages.
+        encoders: see `SampleLots`.
+        page_size: see `SampleLots`.
+        align: see `SampleLots`.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        open_stream: Callable[[int], Iterator[Any]],
+        firsts: Int64s,
+        names: Sequence[str],
+        encoders: Mapping[str, Encoder],
+        page_size: int,
+        align: int,
+    ) -> None:
+        super().__init__(encoders, page_size, align)
+        self._open_stream, self._firsts, self._names = open_stream, firsts, list(names)
+        self._streams: dict[int, Iterator[Any]] = {}
+
+    def read(self, lot: Lot) -> Iterator[Any]:
+        """Yield the samples of a lot; see `SampleLots.read`."""
+        home = lot.home or 0
+        first, stop = self._firsts[home : home + 2].tolist()
+        stream = self._streams.pop(home) if lot.start > first else self._open_stream(home)
+        for sample in range(lot.start, lot.stop):
+            try:
+                found = next(stream)
+            except StopIteration:
+                raise self._changed(home, f"ends after {sample - first}") from None
+            if sample + 1 == stop and next(stream, self) is not self:
+                raise self._changed(home, "has more")
+            yield found
+        if lot.stop < stop:
+            self._streams[home] = stream
+
+    @property
+    def _first(self) -> Lot:
+        home = int(np.flatnonzero(np.diff(self._firsts))[0])
+        return Lot(0, 0, 1, home)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_streams": {}}
+
+    def _changed(self, home: int, what: str) -> StepError:
+        first, stop = self._firsts[home : home + 2].tolist()
+        return StepError(
+            f"{self._names[home]} had {stop - first} samples when they were counted, and now {what}. "
+            "Let the pipeline give the same samples each time: a filter that draws at random does not."
+        )
+
+
+def lots_of(num_samples: int, length: int) -> list[Lot]:
+    """Return lots of consecutive samples.
+
+    Args:
+        num_samples: of all.
+        length: samples a lot; the last one may have fewer.
+    """
+    starts = range(0, num_samples, length)
+    return [Lot(number, start, min(start + length, num_samples)) for number, start in enumerate(starts)]
+
+
+def stream_lots(firsts: Int64s, length: int, streams_at_once: int) -> list[Lot]:
+    """Return lots of streams: some streams side by side, so that many workers read, whatever their number.
+
+    Args:
+        firsts: int64 [S + 1], see `StreamedSamples`.
+        length: samples a lot.
+        streams_at_once: how many are side by side.
+    """
+    spans = []
+    for group in range(0, len(firsts) - 1, streams_at_once):
+        homes = range(group, min(group + streams_at_once, len(firsts) - 1))
+        longest = max(int(firsts[home + 1] - firsts[home]) for home in homes)
+        for done in range(0, longest, length):
+            for home in homes:
+                start, stop = int(firsts[home]) + done, int(firsts[home + 1])
+                if start < stop:
+                    spans.append((start, min(start + length, stop), home))
+    return [Lot(number, start, stop, home) for number, (start, stop, home) in enumerate(spans)]

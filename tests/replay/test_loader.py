@@ -88,6 +88,8 @@ def test_a_batch_holds_the_fields_and_how_its_rows_were_drawn(store: stepwell.St
     assert set(batch["table.size"].tolist()) == {sum(LENGTHS)}
     assert np.allclose(batch["table.probability"], 1 / sum(LENGTHS))
     assert (batch["table.weight"] == 1).all()
+    # items have keys; anchors are of views
+    assert batch.anchors is None
 
 
 def test_transitions_of_a_table_have_the_right_next_observation(store: stepwell.Store) -> None:

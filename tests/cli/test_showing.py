@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import stepwell
 from stepwell.cli.inspecting import name_of
 from stepwell.cli.main import main
 from stepwell.cli.showing import describe_value, value_to_json
@@ -125,3 +126,28 @@ def test_a_sheet_is_of_a_whole_episode(toy_path: Path, tmp_path: Path, capsys: p
 def test_an_address_is_called_by_its_last_part() -> None:
     named = [name_of(place) for place in ("lerobot://./data/pusht/", "lerobot://me/arm@v3.0", Path("data/a.well"))]
     assert named == ["pusht", "arm@v3.0", "a.well"]
+
+
+def test_images_of_any_size_are_shown_with_the_size_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL.Image")
+    store = stepwell.create(tmp_path / "any.well", {"photo": stepwell.Image((None, None, 3))})
+    with store.writer() as writer:
+        writer.add_episode({"photo": [np.full((20 + k, 40 - k, 3), k, np.uint8) for k in range(4)]})
+    read: list[int] = []
+    read_rows = Segment.read_rows
+    monkeypatch.setattr(
+        Segment,
+        "read_rows",
+        lambda self, name, *rows, **how: read.append(rows[0]) or read_rows(self, name, *rows, **how),
+    )
+    assert main(["show", str(store.path), "0"]) == 0
+    assert "photo  4 rows, the first: uint8 20x40x3  min 0" in capsys.readouterr().out
+    assert read == [0]
+    assert main(["show", str(store.path), "0:2"]) == 0
+    assert "photo  uint8 22x38x3  min 2" in capsys.readouterr().out
+    assert main(["show", str(store.path), "0", "--out", str(tmp_path / "sheet.png")]) == 0
+    assert (tmp_path / "sheet.png").stat().st_size > 0
+    assert main(["info", str(store.path)]) == 0
+    assert "?x?x3" in capsys.readouterr().out

@@ -119,3 +119,18 @@ def test_a_damaged_row_leaves_nothing_of_a_raw_episode(tmp_path):
         writer.add_episode({"top": PIXELS[:3], "action": np.ones((3, 1), np.float32)})
     assert [episode.length for episode in store] == [3]
     np.testing.assert_array_equal(store[0]["top"], PIXELS[:3])
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "lz4"])
+def test_images_of_any_size_are_recoded_one_by_one(codec, tmp_path):
+    before, after = Image((None, None, 3), codec="png"), Image((None, None, 3), codec=codec)
+    images = [picture[: 3 + k, : 20 - k].copy() for k, picture in enumerate(PIXELS)]
+    rows = encoded(before, images)
+    given = Recoded(rows, before)
+    assert (given.num_rows, given.nbytes) == (9, rows.nbytes)
+    store = stepwell.create(tmp_path / "x.well", {"top": after})
+    with store.writer() as writer:
+        writer.add_episode({"top": given})
+    assert all(np.array_equal(a, b) for a, b in zip(store[0]["top"], images, strict=True))
+    with pytest.raises(DecodeError, match="encoded rows, step 1: png row of 5 bytes"):
+        list(Recoded(EncodedRows([rows[0], b"nothi"]), before).rows(after))

@@ -201,3 +201,23 @@ def test_what_a_run_loses_is_told_of_the_right_steps(tmp_path, lag):
     # of eight rows four are not the first of a run: two final ones, and steps 1 and 2 of episode 1
     assert found.psnr_db == pytest.approx(10 * np.log10(255**2 / (4 / 8)))
     assert found.worst_at == (0, 1)
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(("raw", "png", "zstd", "jpeg"), 2)))
+def test_images_of_any_size_are_converted_between_any_two_codecs(tmp_path, before, after):
+    store = stepwell.create(tmp_path / "a.well", {"camera": stepwell.Image((None, None, 3), codec=before, final=True)})
+    with store.writer() as writer:
+        for number, length in enumerate((20, 1)):
+            images = smooth_images(length + 1, number)
+            writer.add_episode({"camera": [image[: 1 + k % 16, k % 24 :].copy() for k, image in enumerate(images)]})
+    store.refresh()
+    report = convert(store, tmp_path / "b.well", {"camera": after}, workers=1)
+    new = stepwell.open(tmp_path / "b.well")
+    assert str(new.schema["camera"]) == f"{after} ?x?x3 uint8"
+    assert new.verify(deep=True).is_ok
+    pairs = list(zip(*([row for episode in each for row in episode["camera"]] for each in (store, new)), strict=True))
+    assert all(a.shape == b.shape for a, b in pairs)
+    if after != "jpeg":
+        assert all(np.array_equal(a, b) for a, b in pairs)
+    assert report.features["camera"].distortion.num_rows == len(pairs)
+    assert report.features["camera"].psnr_db > 30

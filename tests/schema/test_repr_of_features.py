@@ -20,6 +20,7 @@ from stepwell.schema import Array, Bytes, Feature, Image, Text, Video
         (Image((96, 96, 3)), "Image((96, 96, 3))"),
         (Image((96, 96, 3), codec="jpeg", quality=90), 'Image((96, 96, 3), codec="jpeg", quality=90)'),
         (Image((96, 96), "uint16", codec="png"), 'Image((96, 96), "uint16", codec="png")'),
+        (Image((None, None, 3), codec="jpeg"), 'Image((None, None, 3), codec="jpeg")'),
         (Video((96, 128, 3)), "Video((96, 128, 3))"),
         (Video((96, 128), encoder="av1", gop=10), 'Video((96, 128), encoder="av1", gop=10)'),
         (Text(), "Text()"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import FeatureNotFoundError, SchemaError
-from stepwell.schema import Array, Bytes, Image, Schema, Text, flatten, infer_feature, infer_schema
+from stepwell.schema import Array, Bytes, Image, Schema, Text, flatten, infer_columns, infer_feature, infer_schema
 from stepwell.testing import schemas, values
 
 
@@ -111,6 +111,25 @@ def test_inference_maps_python_and_numpy_values_to_features() -> None:
         "camera": Image((16, 16, 3)),
         "patch": Array((15, 16, 3), "uint8"),
         "board": Array((16, 16, 3), "int8"),
+    }
+
+
+def test_inference_from_columns_knows_what_varies() -> None:
+    columns = {
+        "image": [np.zeros((20, 30, 3), np.uint8), np.zeros((20, 31, 3), np.uint8)],
+        "grey": [np.zeros((16, 16, 1), np.uint8), np.zeros((40, 16, 1), np.uint8)],
+        "still": [np.zeros((20, 30, 3), np.uint8)] * 2,
+        "points": [np.zeros((1, 3), "f4"), np.zeros((4, 3), "f4")],
+        "pose": np.zeros((2, 7), "f4"),
+        "task": ["a", "bcd"],
+    }
+    assert dict(infer_columns(columns, final=["image"])) == {
+        "image": Image((None, None, 3), final=True),
+        "grey": Image((None, None, 1)),
+        "still": Image((20, 30, 3)),
+        "points": Array((None, 3), "float32"),
+        "pose": Array(7),
+        "task": Text(),
     }
 
 

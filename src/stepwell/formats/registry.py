@@ -34,7 +34,10 @@ _BUILT_IN = {
     "lerobot": "stepwell.lerobot.reader",
     "minari": "stepwell.readers.minari",
     "robomimic": "stepwell.readers.robomimic",
+    "rlds": "stepwell.tfds.reader",
+    "tfds": "stepwell.tfds.reader",
     "webdataset": "stepwell.webdataset.reader",
+    "zarr": "stepwell.readers.zarr_replay",
 }
 
 

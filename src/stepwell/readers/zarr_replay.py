@@ -1,0 +1,205 @@
+"""Replay buffers of diffusion policy: all steps in zarr arrays, and where each episode ends.
+
+::
+
+    data/action  [N, ...]     | e0 . . . | e1 . . | e2 . . .      a row a step, in chunks of rows
+    data/img     [N, ...]     |          |        |
+    meta/episode_ends [E]             4        7         11       the step after each episode's last
+
+Source: the code release of Chi et al., "Diffusion Policy", 2023, whose files are of zarr format 2; zarr reads 3, too.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Array, Feature, Image, Schema
+
+__all__ = ["ZarrReader"]
+
+ENDS = "meta/episode_ends"
+SIGNS = (".zarray", "zarr.json")
+IMAGES = ("keep", "uint8")
+# rows that compress better than that are claimed by a damaged header, not stored
+MAX_RATIO = 4096
+MIN_STORED = 1 << 16
+
+
+@register_reader
+class ZarrReader(Reader):
+    """Episodes of a zarr replay buffer.
+
+    Args:
+        source: the group's directory, or a ``.zip`` of it.
+        images: "keep" (default): arrays as they are, images of float32, too; "uint8": arrays [N, H, W, 1 | 3 | 4] of
+            floats become images of uint8, if all their values are whole numbers from 0 to 255.
+
+    Raises:
+        FormatError: no replay buffer, arrays that do not fit each other, or a damaged chunk.
+        MissingDependencyError: zarr is not installed.
+
+    Notes:
+        As for `Reader`. Features are named as the arrays of ``data``. Nothing says how an episode ended: it is neither
+        terminated nor truncated. A chunk is decompressed once where episodes are read in order.
+    """
+
+    name = "zarr"
+
+    def __init__(self, source: str, *, images: str = "keep") -> None:
+        super().__init__(source)
+        if images not in IMAGES:
+            raise FormatError(f"images={images!r}. Allowed: {', '.join(IMAGES)}.")
+        self._opened: tuple[int, dict[str, Any]] | None = None
+        self._held: dict[str, tuple[int, npt.NDArray[Any]]] = {}
+        with self._naming(ENDS):
+            ends = np.asarray(self._array(ENDS)[...])
+        arrays = self._arrays()
+        self._starts = _starts(ends, source)
+        self.schema = Schema({name: _feature(array, images) for name, array in arrays.items()})
+        for name, array in arrays.items():
+            if array.shape[0] != self._starts[-1]:
+                raise FormatError(
+                    f"{source}, data/{name} has {array.shape[0]} rows, {ENDS} ends with {self._starts[-1]}."
+                )
+        self.metadata = {"zarr": {"arrays": {name: list(array.shape) for name, array in arrays.items()}}}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it has ``data`` and ``meta/episode_ends``; see `Reader.accepts`."""
+        if "://" in source:
+            return False
+        try:
+            if source.lower().endswith(".zip"):
+                with zipfile.ZipFile(source) as archive:
+                    return any(f"{ENDS}/{sign}" in archive.NameToInfo for sign in SIGNS)
+            return any(Path(source, ENDS, sign).is_file() for sign in SIGNS)
+        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+            return False
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        start, stop = (int(place) for place in self._starts[index : index + 2])
+        columns = {}
+        for name, feature in self.schema.items():
+            with self._naming(f"rows {start} to {stop} of data/{name}"):
+                columns[name] = _values(self._rows(name, start, stop), feature)
+        return EpisodeData(columns)
+
+    def label(self, index: int) -> str:
+        """Return the rows of an episode; see `Reader.label`."""
+        return f"episode {index} (rows {self._starts[index]} to {self._starts[index + 1]}) of {self.source}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_held": {}}
+
+    def _rows(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return rows of an array; what was read of their last chunk is kept, since the next episode begins in it."""
+        array = self._arrays()[name]
+        chunk = max(1, int(array.chunks[0]))
+        first, held = self._held.get(name, (0, np.empty(0)))
+        if not first <= start <= first + len(held):
+            first, held = start // chunk * chunk, np.empty(0)
+        end = first + len(held)
+        if stop > end:
+            last = min(-(-stop // chunk) * chunk, int(array.shape[0]))
+            self._check_stored(name, array, last - end)
+            kept = held[max(0, start - first) :]
+            more = np.asarray(array[end:last])
+            first, held = end - len(kept), np.concatenate([kept, more]) if len(kept) else more
+            self._held[name] = first, held
+        return held[start - first : stop - first]
+
+    def _check_stored(self, name: str, array: Any, rows: int) -> None:
+        """Refuse to read what is not stored: memory follows the shape that a header claims."""
+        claimed = rows * int(np.prod(array.shape[1:], dtype=np.float64)) * array.dtype.itemsize
+        stored = int(array.nbytes_stored())
+        if claimed > MAX_RATIO * max(stored, MIN_STORED):
+            raise FormatError(
+                f"{self.source}, data/{name}: {rows} rows would take {claimed} bytes, of which {stored} are stored."
+            )
+
+    def _arrays(self) -> dict[str, Any]:
+        """Return the arrays of ``data`` by name; opened in each process anew."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            with self._naming("data"):
+                group = self._group()["data"]
+                self._opened = os.getpid(), {name: group[name] for name in sorted(group.array_keys())}
+                self._held = {}
+        if not self._opened[1]:
+            raise FormatError(f"{self.source} has no arrays in data.")
+        return self._opened[1]
+
+    def _array(self, name: str) -> Any:
+        array = self._group()[name]
+        if (
+            array.ndim != 1
+            or array.dtype.kind not in "iu"
+            or array.size > MAX_RATIO * max(int(array.nbytes_stored()), MIN_STORED)
+        ):
+            raise FormatError(
+                f"{self.source}, {name} is {array.dtype} {array.shape}. It should be a list of step numbers."
+            )
+        return array
+
+    def _group(self) -> Any:
+        try:
+            import zarr
+        except ImportError as error:
+            raise MissingDependencyError.of("zarr", "zarr") from error
+        is_zip = self.source.lower().endswith(".zip")
+        store = zarr.storage.ZipStore(self.source, mode="r") if is_zip else self.source
+        return zarr.open_group(store, mode="r")
+
+    @contextmanager
+    def _naming(self, where: str) -> Iterator[None]:
+        """Make whatever zarr and its codecs raise name the group and what was read."""
+        try:
+            yield
+        except StepwellError:
+            raise
+        except Exception as error:
+            raise FormatError(f"{self.source}, {where}: {type(error).__name__}: {error}") from error
+
+
+def _starts(ends: npt.NDArray[Any], source: str) -> npt.NDArray[np.int64]:
+    """Return the first step of each episode, and the number of steps."""
+    starts = np.concatenate([[0], ends.astype(np.int64)])
+    if len(ends) == 0 or (np.diff(starts) < 1).any():
+        raise FormatError(
+            f"{source}, {ENDS} is {ends[:8].tolist()}... Allowed: ascending numbers of steps, at least one."
+        )
+    return starts
+
+
+def _feature(array: Any, images: str) -> Feature:
+    if array.dtype.kind not in "biuf":
+        raise FormatError(f"{array.name} has elements of {array.dtype}. Allowed: numbers and bool.")
+    shape = tuple(int(size) for size in array.shape[1:])
+    is_image = len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
+    if is_image and (array.dtype == np.uint8 or (images == "uint8" and array.dtype.kind == "f")):
+        return Image(shape)
+    return Array(shape, array.dtype)
+
+
+def _values(rows: npt.NDArray[Any], feature: Feature) -> npt.NDArray[Any]:
+    """Return rows as the feature's dtype; floats become bytes only where nothing is lost."""
+    if rows.dtype == feature.np_dtype:
+        return rows
+    whole = rows.astype(feature.np_dtype)
+    if not np.array_equal(whole, rows):
+        raise FormatError('values that are no whole numbers from 0 to 255. Keep them as they are: images="keep".')
+    return whole

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["crc32c", "masked_crc32c"]
+__all__ = ["crc32c", "masked", "masked_crc32c"]
 
 MASK_DELTA = 0xA282EAD8
 
@@ -37,7 +37,7 @@ def crc32c(data: bytes | memoryview | npt.NDArray[Any], crc: int = 0) -> int:
 
 
 def masked_crc32c(data: bytes | memoryview | npt.NDArray[Any]) -> int:
-    """Return the masked CRC-32C of bytes: rotated by 15 bits, plus a constant.
+    """Return the masked CRC-32C of bytes.
 
     Example:
         >>> hex(masked_crc32c(b"123456789"))
@@ -46,5 +46,9 @@ def masked_crc32c(data: bytes | memoryview | npt.NDArray[Any]) -> int:
     Source:
         The TFRecord format: a CRC of bytes that hold CRCs says little, a masked one does not.
     """
-    crc = crc32c(data)
+    return masked(crc32c(data))
+
+
+def masked(crc: int) -> int:
+    """Return a CRC as it is stored: rotated by 15 bits, plus a constant."""
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF

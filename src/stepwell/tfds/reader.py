@@ -1,0 +1,326 @@
+"""TFDS and RLDS datasets as episodes, without TensorFlow.
+
+::
+
+    dataset_info.json ─> splits ─> Selection ──┐                 ┌─ an Example an episode, where there are `steps`
+    features.json ─────> names ──> columns ────┴─> Steps ────────┤
+                                                                 └─ an Example a step: episodes of one step
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.formats.slicing import Split
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Schema
+from stepwell.store.bulk_writing import EpisodeBlock
+from stepwell.tfds.columns import Column, column_of
+from stepwell.tfds.episode_blocks import block_of
+from stepwell.tfds.features import walk
+from stepwell.tfds.framing import is_compressed
+from stepwell.tfds.images import with_image_features
+from stepwell.tfds.info import INFO, find_version, label_names, read_info
+from stepwell.tfds.naming import choose, names_of, renames_of
+from stepwell.tfds.record_files import RecordFile, Records, open_records
+from stepwell.tfds.selection import lengths_by_split, select
+from stepwell.tfds.steps import ImageRows, StepDecoder, Steps
+from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
+
+__all__ = ["RldsReader", "TfdsReader"]
+
+# records that are read at once, at most; as many files are looked at to see what images are
+MOST_RECORDS = 4096
+LOOKED_AT = 16
+# the bytes of a longer record are not held while its steps are stored
+MOST_HELD_BYTES = 16 << 20
+
+
+@register_reader
+class TfdsReader(Reader):
+    """A TFDS dataset: TFRecord or ArrayRecord files, ``features.json`` and ``dataset_info.json``.
+
+    With a Dataset of steps, as RLDS has it, an example is an episode: its features are columns, by their names below
+    the steps with dots (``observation.image``), and what stands beside the steps is the episode's metadata. Where
+    stepwell computes a column of that name itself (``is_first``, ``is_last``) the stored one is ``steps.is_first``.
+    Without steps an example is an episode of one step. Episodes come in the order of the files. JPEG and PNG files stay
+    as they are; float64 was stored as float32 by TFDS, and becomes float64 again.
+
+    Args:
+        source: directory of a version, or of the dataset: the newest version is taken.
+        split: ``"train"`` (default), ``"train[:10%]"``, ``"train+val"``, ``"all"``; see `stepwell.formats.slicing`.
+        features: names to keep, with what is nested in them; default: all.
+        ignore: names to leave out.
+        rename: name to the one in the store.
+        steps: name of the sequence whose items are steps; default: the Dataset there is, if any. A Video may be one.
+        as_bytes: names of strings that are no text.
+        transform: what makes another episode of each: a function of `EpisodeData` that workers can import, or its
+            name, ``"module:function"``.
+        verify: whether records are compared with their CRCs as they are read.
+
+    Raises:
+        DatasetNotFoundError: no dataset there, or a file is missing.
+        FormatError: it is not as its format says, or has a feature that no store has.
+        FeatureNotFoundError: a name that the dataset does not have.
+
+    Example:
+        >>> TfdsReader.accepts("/no/such/directory")
+        False
+
+    Notes:
+        As for `Reader`. Holds one record, or 4 MiB of short ones.
+    """
+
+    name: ClassVar[str] = "tfds"
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        split: Split = "train",
+        features: Collection[str] | str | None = None,
+        ignore: Collection[str] | str = (),
+        rename: Mapping[str, str] | str | None = None,
+        steps: str | None = None,
+        as_bytes: Collection[str] | str = (),
+        transform: Callable[[EpisodeData], EpisodeData] | str | None = None,
+        verify: bool | str = True,
+    ) -> None:
+        super().__init__(source)
+        self._info = info = read_info(source)
+        self._chosen = choose(
+            info.features,
+            steps=steps,
+            features=names_of(features),
+            ignore=names_of(ignore) or (),
+            rename=renames_of(rename),
+        )
+        self._selection = select(info, split)
+        self._as_bytes = names_of(as_bytes) or ()
+        self._transform: Transform | None = transform_of(transform)
+        self._is_verified = str(verify).lower() not in {"false", "0", "no"}
+        self._told = repr((str(split), features, ignore, rename, steps, as_bytes, transform))
+        self._open: tuple[int, RecordFile] | None = None
+        self._held: tuple[int, int, Steps] | None = None
+        self.metadata = {"tfds": self._description(split)}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is a directory with the files of a TFDS dataset; see `Reader.accepts`."""
+        try:
+            place = find_version(source)
+        except (DatasetNotFoundError, FormatError, OSError, ValueError):
+            return False
+        return (place / INFO).is_file()
+
+    @classmethod
+    def files(cls, source: str, **options: Any) -> Sequence[str]:
+        """Return the files of the split, and those that describe the dataset; see `Reader.files`."""
+        info = read_info(source)
+        described = sorted(str(path) for path in info.directory.iterdir() if path.suffix in {".json", ".txt"})
+        return [*described, *select(info, options.get("split", "train")).paths]
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]  # it takes a look at the first images
+        """The features; of the first images it looks what they are."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> Schema:
+        plain = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
+        return plain if self._transform is None else transformed_schema(self[0], plain)
+
+    @cached_property
+    def _columns(self) -> list[Column]:
+        in_steps = self._chosen.steps is not None
+        made = [
+            column_of(name, placed, in_steps=in_steps, as_bytes=self._as_bytes)
+            for name, placed in self._chosen.columns.items()
+        ]
+        first = self._selection.edges[:LOOKED_AT].tolist()
+        return with_image_features(made, lambda: map(self._record, first), self._all_records)
+
+    @cached_property
+    def _decoder(self) -> StepDecoder:
+        metadata = [
+            (names, column_of(".".join(names), placed, in_steps=False)) for names, placed in self._chosen.metadata
+        ]
+        flags = {name: self._chosen.flag(name, self._info.features) for name in ("is_last", "is_terminal")}
+        return StepDecoder(self._columns, metadata, **flags)
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features when images stay in the TFRecord files; see `Reader.in_place_schema`."""
+        left = {column.name for column in self._columns if column.is_left and self._can_be_left}
+        paths = self._selection.paths
+        schema = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
+        if self._transform is not None:
+            left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans)}
+            schema = self.schema
+        return Schema({name: span_feature(f, paths) if name in left else f for name, f in schema.items()})
+
+    @cached_property
+    def _can_be_left(self) -> bool:
+        return self._info.file_format == "tfrecord" and not any(map(is_compressed, self._selection.paths))
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """The first episode of each file; see `Reader.edges`."""
+        return self._selection.edges
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        steps, place = self._steps_at(index, 1)
+        start, stop = steps.edges[place : place + 2].tolist()
+        shard = int(self._selection.shard[index])
+        columns = {
+            column.name: self._part(steps.rows[column.name], start, stop, column, shard) for column in self._columns
+        }
+        found = EpisodeData(
+            columns, bool(steps.terminated[place]), bool(steps.truncated[place]), self._told_of(steps, place, shard)
+        )
+        return found if self._transform is None else self._transform(found)
+
+    def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
+        """Return columns of several examples that are one step each; see `Reader.one_step_episodes`."""
+        is_plain = self._chosen.steps is None and self._transform is None and len(set(self._selection.splits)) == 1
+        if not is_plain:
+            return None
+        steps, place = self._steps_at(start, stop - start)
+        end = min(len(steps), place + stop - start)
+        columns = {}
+        for column in self._columns:
+            rows = steps.rows[column.name]
+            is_left = isinstance(rows, ImageRows) and column.feature is not None
+            columns[column.name] = rows.in_memory(place, end, column.feature) if is_left else rows[place:end]
+        return columns
+
+    def blocks(self) -> Iterator[EpisodeBlock] | None:
+        """Yield all episodes, a record or some megabytes at a time; see `Reader.blocks`."""
+        if self._transform is not None:
+            return None
+        return self._blocks()
+
+    def _blocks(self) -> Iterator[EpisodeBlock]:
+        position = 0
+        left = self._selection.paths if self._can_be_left else None
+        while position < len(self):
+            steps, place = self._steps_at(position, MOST_RECORDS)
+            shard = int(self._selection.shard[position])
+            told = [self._told_of(steps, number, shard) for number in range(place, len(steps))]
+            yield block_of(steps, place, self._columns, told, shard if left is not None else None)
+            position += len(steps) - place
+
+    @property
+    def identity(self) -> str:
+        """The dataset's directory, its files of JSON, and the options; see `Reader.identity`."""
+        described = repr((self._info.raw, self._info.raw_features)).encode()
+        return f"{self.name} {self._info.directory} {zlib.crc32(described):08x}, {self._told}, {len(self)} episodes"
+
+    def episode_bytes(self, schema: Schema) -> int | None:
+        """Return about how many bytes an episode takes: as in the files, unless by another codec."""
+        if schema != self.schema or self._transform is not None or not len(self):
+            return None
+        total = sum(Path(path).stat().st_size for path in self._selection.paths)
+        return total // max(1, int(self._selection.lengths.sum()))
+
+    def label(self, index: int) -> str:
+        """Return which record of which file it is; see `Reader.label`."""
+        return f"record {self._selection.record[index]} of {self._selection.paths[self._selection.shard[index]]}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None, "_held": None}
+
+    def _steps_at(self, index: int, most: int) -> tuple[Steps, int]:
+        """Return decoded records, and which of them is the one at a position; ahead where they come in order."""
+        shard, record = int(self._selection.shard[index]), int(self._selection.record[index])
+        held = self._held
+        if held is not None and held[0] == shard and held[1] <= record < held[1] + len(held[2]):
+            return held[2], record - held[1]
+        is_next = held is not None and held[0] == shard and record == held[1] + len(held[2])
+        ahead = 4 * len(held[2]) if is_next and held is not None else 1
+        most = self._selection.run(index, min(MOST_RECORDS, max(most, ahead)))
+        records = self._file(shard).read(record, most)
+        steps = self._decoder.decode(records, self._selection.paths[shard])
+        if records.offset is not None and len(records.data) > MOST_HELD_BYTES:
+            steps = steps.without_data()
+        self._held = shard, record, steps
+        return steps, 0
+
+    def _file(self, shard: int) -> RecordFile:
+        """Return a file, and see whether it has as many records as the dataset says."""
+        if self._open is None or self._open[0] != shard:
+            path, length = self._selection.paths[shard], int(self._selection.lengths[shard])
+            file = open_records(path, self._info.file_format, is_verified=self._is_verified)
+            if len(file) != length:
+                raise FormatError(
+                    f"{path}: {len(file)} records, by {self._info.directory / INFO} {length}. A file was cut off or "
+                    "replaced: copy all of the dataset again."
+                )
+            self._open = shard, file
+        return self._open[1]
+
+    def _record(self, index: int) -> tuple[Records, str]:
+        shard = int(self._selection.shard[index])
+        return self._file(shard).read(int(self._selection.record[index]), 1), self._selection.paths[shard]
+
+    def _all_records(self) -> Iterator[tuple[Records, str]]:
+        position = 0
+        while position < len(self):
+            shard, record = int(self._selection.shard[position]), int(self._selection.record[position])
+            records = self._file(shard).read(record, self._selection.run(position, MOST_RECORDS))
+            yield records, self._selection.paths[shard]
+            position += len(records.starts)
+
+    def _part(self, rows: Any, start: int, stop: int, column: Column, shard: int) -> Any:
+        """Return the rows of one episode."""
+        if not isinstance(rows, ImageRows) or column.feature is None:
+            return rows[start:stop]
+        if rows.base is None:
+            return rows.in_memory(start, stop, column.feature)
+        return FileSpans(column.feature, self._selection.paths, shard, *rows.in_file(start, stop))
+
+    def _told_of(self, steps: Steps, place: int, shard: int) -> Mapping[str, Any]:
+        """Return the metadata of an episode; with its split, where there are several."""
+        told = steps.metadata[place]
+        return {**told, "tfds_split": self._selection.splits[shard]} if len(set(self._selection.splits)) > 1 else told
+
+    def _description(self, split: Split) -> dict[str, Any]:
+        """Return what the store says of the dataset."""
+        info = self._info
+        names = {
+            found.key: label_names(info.directory, found) for found in walk(info.features) if found.leaf.kind == "label"
+        }
+        return {
+            "name": info.name,
+            "version": info.version,
+            "split": str(split),
+            "splits": dict(lengths_by_split(info)),
+            "labels": {key: given for key, given in names.items() if given is not None},
+            "features": dict(info.raw_features),
+        }
+
+
+@register_reader
+class RldsReader(TfdsReader):
+    """The same under the name of RLDS: ``rlds://PATH``, ``--from rlds``."""
+
+    name: ClassVar[str] = "rlds"
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Nothing by itself: `TfdsReader` does."""
+        return False

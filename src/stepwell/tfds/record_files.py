@@ -1,0 +1,278 @@
+"""The files of a split, one after the other: records by number, whichever format they are of.
+
+::
+
+    TFRecord               TFRecordFile      an index of the file; many short records a read, which may stay there
+    TFRecord, compressed   CompressedFile    from the beginning on; who asks in ascending order waits for nothing twice
+    ArrayRecord            IndexedFile       by the package array_record
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.tfds.crc32c import masked_crc32c
+from stepwell.tfds.framing import FOOTER, HEADER, RecordIndex, index_records, is_compressed, read_records
+
+__all__ = ["CompressedFile", "IndexedFile", "RecordFile", "Records", "TFRecordFile", "open_records"]
+
+FORMATS = ("tfrecord", "array_record")
+READ_BYTES = 1 << 20
+# of short records that are read at once
+BATCH_BYTES = 4 << 20
+# the header says whether it is gzip or zlib
+ANY_WINDOW = 47
+
+Int64s = npt.NDArray[np.int64]
+Uint8s = npt.NDArray[np.uint8]
+
+
+class Records(NamedTuple):
+    """Records that follow each other in a file.
+
+    Args:
+        first: number of the first one.
+        data: uint8, their bytes and what is between them.
+        starts: int64 [n], first byte of each in the data.
+        stops: int64 [n], one past its last.
+        offset: of the data in the file; None where it lies in none as it is.
+    """
+
+    first: int
+    data: Uint8s
+    starts: Int64s
+    stops: Int64s
+    offset: int | None
+
+
+class RecordFile(Protocol):
+    """Records by number."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def read(self, first: int, most: int, /) -> Records:
+        """Return some records: at least one, at most ``most``, and not many megabytes of short ones."""
+
+
+class TFRecordFile:
+    """A TFRecord file that is not compressed.
+
+    Args:
+        path: of the file.
+        is_verified: whether records are compared with their CRCs as they are read. Those of sizes always are.
+
+    Notes:
+        For one thread. Its index is made when it is needed first.
+    """
+
+    def __init__(self, path: str, *, is_verified: bool = True) -> None:
+        self.path, self._is_verified = path, is_verified
+        self._index: RecordIndex | None = None
+
+    @property
+    def index(self) -> RecordIndex:
+        """Where the records lie."""
+        if self._index is None:
+            self._index = index_records(self.path, is_checked=False)
+        return self._index
+
+    def check(self) -> None:
+        """Read all of the file, and compare all records with their CRCs.
+
+        Raises:
+            FormatError: damaged; names the file, the record and the byte.
+        """
+        self._index = index_records(self.path, is_checked=True)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, first: int, most: int) -> Records:
+        """Return some records; see `RecordFile`.
+
+        Raises:
+            FormatError: damaged, or there is no such record; names the file and the record.
+        """
+        index = self.index
+        if not 0 <= first < len(index):
+            raise FormatError(f"{self.path}: there is no record {first}, only {len(index)}. Is the file complete?")
+        place = int(index.offsets[first]) - HEADER.size
+        whole = int(np.searchsorted(index.offsets, place + BATCH_BYTES))
+        stop = min(max(first + 1, whole), first + most, len(index))
+        data = read_records(self.path, index, first, stop, is_checked=self._is_verified)
+        starts = index.offsets[first:stop] - place
+        return Records(first, data, starts, starts + index.sizes[first:stop], place)
+
+    def __repr__(self) -> str:
+        return f"<TFRecordFile {self.path}>"
+
+
+class CompressedFile:
+    """A TFRecord file that is compressed as a whole, by gzip or zlib.
+
+    Args:
+        path: of the file.
+        is_verified: whether records are compared with their CRCs.
+
+    Notes:
+        For one thread. Holds one record. Its records come in ascending order; an earlier one begins anew.
+    """
+
+    def __init__(self, path: str, *, is_verified: bool = True) -> None:
+        self.path, self._is_verified = path, is_verified
+        self._records: Iterator[bytes] | None = None
+        self._next = 0  # number of the record that comes next
+        self._length: int | None = None
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(1 for _ in self._read())
+        return self._length
+
+    def read(self, first: int, most: int) -> Records:
+        """Return some records; see `RecordFile`.
+
+        Raises:
+            FormatError: damaged, or there is no such record; names the file and the record.
+        """
+        if self._records is None or first < self._next:
+            self._records, self._next = self._read(), 0
+        skipped = sum(1 for _ in islice(self._records, first - self._next))
+        self._next += skipped
+        found = _joined(first, islice(self._records, most))
+        self._next += len(found.starts)
+        return _not_empty(found, self.path)
+
+    def _read(self) -> Iterator[bytes]:
+        """Yield the records.
+
+        Raises:
+            FormatError: damaged; names the file and the record.
+        """
+        stream, number = _Inflated(self.path), 0
+        while head := stream.take(HEADER.size):
+            where = f"{self.path}: record {number}, byte {stream.place - len(head)} of what was compressed"
+            if len(head) < HEADER.size or HEADER.unpack(head)[1] != masked_crc32c(head[:8]):
+                raise FormatError(f"{where}: no header of a record. The file is damaged: copy or write it again.")
+            size = int(HEADER.unpack(head)[0])
+            record, crc = stream.take(size), stream.take(FOOTER.size)
+            if len(crc) < FOOTER.size or (self._is_verified and FOOTER.unpack(crc)[0] != masked_crc32c(record)):
+                raise FormatError(f"{where}: its bytes are not what its CRC says. Copy or write the file again.")
+            yield record
+            number += 1
+
+    def __repr__(self) -> str:
+        return f"<CompressedFile {self.path}>"
+
+
+class _Inflated:
+    """The bytes of a compressed file, from its beginning on; `place` counts those that were taken."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._file = path, open(path, "rb")  # noqa: PTH123, SIM115  closed with the object
+        self._inflater = zlib.decompressobj(ANY_WINDOW)
+        self._held = bytearray()
+        self.place = 0
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        while len(self._held) < count and self._fill(count - len(self._held)):
+            pass
+        found = bytes(self._held[:count])
+        del self._held[:count]
+        self.place += len(found)
+        return found
+
+    def _fill(self, count: int) -> bool:
+        """Hold more bytes, not many more than that; return whether there were any."""
+        given = self._inflater.unconsumed_tail or self._inflater.unused_data or self._file.read(READ_BYTES)
+        try:
+            if self._inflater.eof and given:
+                self._inflater = zlib.decompressobj(ANY_WINDOW)
+            before = len(self._held)
+            self._held += self._inflater.decompress(given, max(READ_BYTES, count))
+        except zlib.error as error:
+            raise FormatError(f"{self._path}: {error}. The file is damaged: copy or write it again.") from error
+        if not given and not self._inflater.eof:
+            raise FormatError(f"{self._path}: cut off within what is compressed. Copy or write the file again.")
+        return bool(given) or len(self._held) > before
+
+
+class IndexedFile:
+    """A file whose records a package gives by number.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        from stepwell.tfds.array_records import ArrayRecordFile
+
+        self._file = ArrayRecordFile(path)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def read(self, first: int, most: int) -> Records:
+        """Return some records; see `RecordFile`.
+
+        Raises:
+            FormatError: damaged, or there is no such record; names the file and the record.
+        """
+        return _not_empty(
+            _joined(first, (self._file[number] for number in range(first, min(first + most, len(self))))),
+            self._file.path,
+        )
+
+
+def _joined(first: int, records: Iterable[bytes]) -> Records:
+    """Return records put one after the other, as many as there are or as are read at once."""
+    taken: list[bytes] = []
+    size = 0
+    for record in records:
+        taken.append(record)
+        size += len(record)
+        if size >= BATCH_BYTES:
+            break
+    stops = np.cumsum(list(map(len, taken)), dtype=np.int64)
+    return Records(first, np.frombuffer(b"".join(taken), np.uint8), np.concatenate([[0], stops])[:-1], stops, None)
+
+
+def _not_empty(found: Records, path: str) -> Records:
+    """Refuse no records.
+
+    Raises:
+        FormatError: there is none.
+    """
+    if not len(found.starts):
+        raise FormatError(f"{path}: there is no record {found.first}. Is the file complete?")
+    return found
+
+
+def open_records(path: str, file_format: str, *, is_verified: bool = True) -> RecordFile:
+    """Return the records of a file.
+
+    Args:
+        path: of the file.
+        file_format: "tfrecord" or "array_record".
+        is_verified: whether records are compared with their CRCs; those of ArrayRecord always are.
+
+    Raises:
+        FormatError: damaged, or of a format that is not read.
+        DatasetNotFoundError: no such file.
+        MissingDependencyError: array_record is not installed.
+    """
+    if file_format == "array_record":
+        return IndexedFile(path)
+    if file_format != "tfrecord":
+        raise FormatError(f"{path}: files of format {file_format!r}. Allowed: {', '.join(FORMATS)}.")
+    kind = CompressedFile if is_compressed(path) else TFRecordFile
+    return kind(path, is_verified=is_verified)

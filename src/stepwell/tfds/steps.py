@@ -1,0 +1,247 @@
+"""The steps of some records at once: rows of columns, metadata of episodes, how they ended.
+
+::
+
+    Records ──ExampleKeys──> Examples ──Column.rows──> arrays, texts ─┬─> Steps
+                                 └── spans ──────> ImageRows ─────┘
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.schema import Feature
+from stepwell.store.encoded_rows import EncodedRows
+from stepwell.tfds.columns import Column
+from stepwell.tfds.examples import ExampleKeys, Examples
+from stepwell.tfds.record_files import Records
+
+__all__ = ["ImageRows", "StepDecoder", "Steps"]
+
+# how the files of images begin
+MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+MetadataKeys = Sequence[tuple[tuple[str, ...], Column]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageRows:
+    """Rows that stay as the bytes they are.
+
+    Args:
+        offsets: int64 [n], first byte of each in the data.
+        sizes: int64 [n].
+        data: uint8, what was read.
+        base: place of the data in the file; None where it lies in none as it is.
+    """
+
+    offsets: Int64s
+    sizes: Int64s
+    data: npt.NDArray[np.uint8]
+    base: int | None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def in_memory(self, start: int, stop: int, feature: Feature) -> EncodedRows | npt.NDArray[Any]:
+        """Return some rows, copied: the files of images, or plain rows as an array."""
+        ends = (self.offsets + self.sizes)[start:stop].tolist()
+        places = zip(self.offsets[start:stop].tolist(), ends, strict=True)
+        blobs = [self.data[first:end].tobytes() for first, end in places]
+        if not feature.is_raw:
+            return EncodedRows(blobs)
+        return np.frombuffer(b"".join(blobs), feature.np_dtype).reshape(len(blobs), *feature.fixed_shape)
+
+    def in_file(self, start: int, stop: int) -> tuple[Int64s, Int64s]:
+        """Return offsets and sizes of some rows in the file."""
+        return self.offsets[start:stop] + (self.base or 0), self.sizes[start:stop]
+
+    def without_data(self) -> ImageRows:
+        """Return the same rows, of the file only."""
+        return replace(self, data=np.empty(0, np.uint8))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of some records.
+
+    Args:
+        edges: int64 [n + 1], first step of each record among all.
+        rows: by column: of all steps.
+        metadata: of each record.
+        terminated: bool [n].
+        truncated: bool [n].
+    """
+
+    edges: Int64s
+    rows: Mapping[str, Any]
+    metadata: Sequence[Mapping[str, Any]]
+    terminated: Bools
+    truncated: Bools
+
+    def __len__(self) -> int:
+        return len(self.terminated)
+
+    def without_data(self) -> Steps:
+        """Return the same steps, with images that are read from the file again."""
+        rows = {name: part.without_data() if isinstance(part, ImageRows) else part for name, part in self.rows.items()}
+        return replace(self, rows=rows)
+
+
+class StepDecoder:
+    """Decode records of one dataset.
+
+    Args:
+        columns: of the steps.
+        metadata: names of each entry, from the outermost, and where its value comes from.
+        is_last: key of the flag, where the dataset has it.
+        is_terminal: the same.
+
+    Notes:
+        An immutable value; thread-safe and picklable.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        metadata: MetadataKeys = (),
+        *,
+        is_last: str | None = None,
+        is_terminal: str | None = None,
+    ) -> None:
+        self.columns, self._metadata = columns, metadata
+        self._is_last, self._is_terminal = is_last, is_terminal
+        asked = [*columns, *(column for _, column in metadata)]
+        flags = [key for key in (is_last, is_terminal) if key is not None]
+        self._keys = ExampleKeys(list(dict.fromkeys([*(key for column in asked for key in column.keys), *flags])))
+
+    def decode(self, records: Records, path: str) -> Steps:
+        """Return the steps of records.
+
+        Args:
+            records: of one file.
+            path: of it, said by errors.
+
+        Raises:
+            FormatError: damaged, or not as features.json says; names the file, the record and its byte.
+        """
+        try:
+            return self._decode(records)
+        except FormatError as error:
+            if len(records.starts) == 1:
+                raise FormatError(f"{_where(records, path)}: {error}") from error
+        for place in range(len(records.starts)):
+            self.decode(_one(records, place), path)
+        raise FormatError(f"{_where(records, path)}: {len(records.starts)} records that cannot be read together.")
+
+    def _decode(self, records: Records) -> Steps:
+        found = self._keys.locate(records.data, records.starts, records.stops, "the record")
+        lengths = self._lengths(found)
+        if not lengths.all():
+            raise FormatError("an episode without steps, which no store can hold. Import the others, by episodes=.")
+        rows = {column.name: self._rows(column, found, lengths, records) for column in self.columns}
+        terminated, truncated = self._ends(found, lengths)
+        edges = np.concatenate([[0], np.cumsum(lengths)])
+        return Steps(edges, rows, self._metadata_of(found), terminated, truncated)
+
+    def _lengths(self, found: Examples) -> Int64s:
+        """Return how many steps each record has, int64 [n]: what all columns agree on."""
+        ones = np.ones(len(found), np.int64)
+        known: tuple[str, Int64s] | None = None
+        for column in self.columns:
+            counts = column.row_counts(found)
+            if not column.in_steps:
+                counts, known = ones if counts is None else counts, known or ("the example", ones)
+            if counts is None:
+                continue
+            known = known or (column.name, counts)
+            if not np.array_equal(counts, known[1]):
+                place = int(np.argmax(counts != known[1]))
+                raise FormatError(
+                    f"{column.name!r} has {counts[place]} rows, {known[0]!r} {known[1][place]}. All features of steps "
+                    "must have as many."
+                )
+        if known is None:
+            raise FormatError("no feature that tells how many steps there are. Keep one of fixed shape.")
+        return known[1]
+
+    def _rows(self, column: Column, found: Examples, lengths: Int64s, records: Records) -> Any:
+        if not column.is_left:
+            return column.rows(found, lengths)
+        spans = found.spans(column.keys[0])
+        _check_spans(column, spans.offsets, spans.sizes, records.data)
+        return ImageRows(spans.offsets, spans.sizes, records.data, records.offset)
+
+    def _ends(self, found: Examples, lengths: Int64s) -> tuple[Bools, Bools]:
+        """Return which episodes terminated, and which were truncated, bool [n] each."""
+        is_terminal, is_last = (self._at_end(found, key, lengths) for key in (self._is_terminal, self._is_last))
+        return is_terminal, is_last & ~is_terminal
+
+    @staticmethod
+    def _at_end(found: Examples, key: str | None, lengths: Int64s) -> Bools:
+        if key is None or not np.array_equal(found.counts(key), lengths):
+            return np.zeros(len(lengths), np.bool_)
+        flags: Bools = found.ints(key, np.bool_)
+        return flags[np.cumsum(lengths) - 1]
+
+    def _metadata_of(self, found: Examples) -> list[dict[str, Any]]:
+        ones = np.ones(len(found), np.int64)
+        made: list[dict[str, Any]] = [{} for _ in range(len(found))]
+        for names, column in self._metadata:
+            for told, value in zip(made, column.rows(found, ones), strict=True):
+                entry = told
+                for name in names[:-1]:
+                    entry = entry.setdefault(name, {})
+                entry[names[-1]] = _as_json(value, column)
+        return made
+
+
+def _as_json(value: Any, column: Column) -> Any:
+    if isinstance(value, str) and column.is_sequence:
+        return json.loads(value)
+    return np.asarray(value).tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _check_spans(column: Column, offsets: Int64s, sizes: Int64s, data: npt.NDArray[np.uint8]) -> None:
+    """Refuse rows of another size, and images of another format than the others."""
+    key, feature = column.placed.key, column.feature
+    if feature is not None and feature.is_raw:
+        other = sizes[sizes != feature.row_bytes]
+        if len(other):
+            raise FormatError(f"{key!r}: a tensor of {other[0]} bytes, by features.json of {feature.row_bytes}.")
+        return
+    allowed = list(MAGICS.values()) if feature is None else [MAGICS[feature.codec]]
+    is_file = [_begins(data, offsets, sizes, magic) for magic in allowed]
+    if not np.logical_or.reduce(is_file).all():
+        raise FormatError(
+            f"{key!r}: an image that is no file of {' or '.join(MAGICS) if feature is None else feature.codec}. Leave "
+            f"such images out by ignore=[{column.name!r}], or write the dataset again."
+        )
+
+
+def _begins(data: npt.NDArray[np.uint8], offsets: Int64s, sizes: Int64s, magic: bytes) -> Bools:
+    """Return which spans begin with some bytes, bool [n]."""
+    begins: Bools = sizes >= len(magic)
+    for place, byte in enumerate(magic):
+        begins = begins & (data[np.where(begins, offsets + place, 0)] == byte)
+    return begins
+
+
+def _where(records: Records, path: str) -> str:
+    place = "" if records.offset is None else f", byte {records.offset + int(records.starts[0])}"
+    return f"{path}: record {records.first}{place}"
+
+
+def _one(records: Records, place: int) -> Records:
+    """Return one of some records."""
+    part = slice(place, place + 1)
+    return Records(records.first + place, records.data, records.starts[part], records.stops[part], records.offset)

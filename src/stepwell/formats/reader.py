@@ -121,6 +121,15 @@ class Reader(ABC):
         """
         return None
 
+    def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
+        """Return columns of episodes of one step each, for who imports them, see `HasOneStepEpisodes`; default: None.
+
+        Args:
+            start: the first episode.
+            stop: one past the last that may be read; to read fewer bounds memory.
+        """
+        return None
+
     def episodes(self) -> Iterator[EpisodeData]:
         """Yield all episodes."""
         return (self[index] for index in range(len(self)))

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,13 @@ class ReaderEpisodes:
             raise FormatError(f"{label} cannot be read: {error}") from error
         columns = {name: self._column(name, values, label) for name, values in flatten(found.columns)}
         return EpisodeData(columns, found.terminated, found.truncated, found.metadata)
+
+    def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
+        """Return columns of many episodes of one step, where the reader has them; see `HasOneStepEpisodes`."""
+        first, last = int(self._chosen[start]), int(self._chosen[stop - 1])
+        if self._before != self._after or last - first != stop - 1 - start:
+            return None
+        return self._reader.one_step_episodes(first, last + 1)
 
     def _column(self, name: str, values: Any, label: str) -> Any:
         if not isinstance(values, HasRows):

@@ -9,8 +9,9 @@ from typing import Any
 
 from stepwell.errors import FormatError, WorkerError
 from stepwell.recorders.resuming import segment_maker
-from stepwell.recorders.sources import Chunk, HasSpans, Items
+from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, Items
 from stepwell.store import Store
+from stepwell.store.writer import Writer
 
 __all__ = ["ITEM", "NUM_BYTES", "NUM_COUNTERS", "NUM_ITEMS", "NUM_STEPS", "Failure", "Job", "read_item"]
 
@@ -65,21 +66,43 @@ class Job:
             segment_maker(self.store.path),
             self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer,
         ):
-            for index in range(chunk.start, chunk.stop):
+            index = chunk.start
+            while index < chunk.stop:
                 counters[ITEM] = index
                 try:
-                    item = (
-                        read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
+                    num_items, num_steps, num_bytes = self._write_many(writer, chunk, index) or self._write_one(
+                        writer, chunk, index
                     )
-                    num_steps, num_bytes = self.items.write(writer, item)
                 except Exception as error:
                     return Failure.of(index, error)
-                counters[NUM_ITEMS] += 1
+                index += num_items
+                counters[NUM_ITEMS] += num_items
                 counters[NUM_STEPS] += num_steps
                 counters[NUM_BYTES] += num_bytes
         if isinstance(self.source, HasSpans):
             self.source.forget(chunk.start, chunk.stop)
         return None
+
+    def _write_one(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int]:
+        """Write one item; returns numbers of items, steps and bytes."""
+        item = read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
+        return 1, *self.items.write(writer, item)
+
+    def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int] | None:
+        """Write items from one on, where the source gives several; None where it does not, or one of them is bad.
+
+        Which one it is shows when they are written one by one.
+        """
+        if chunk.carried is not None or not isinstance(self.source, HasOneStepEpisodes):
+            return None
+        try:
+            columns = self.source.one_step_episodes(index, chunk.stop)
+            if columns is None:
+                return None
+            count, num_bytes = self.items.write_one_step_episodes(writer, columns)
+        except (ValueError, LookupError):
+            return None
+        return count, count, num_bytes
 
 
 def read_item(source: Any, index: int) -> Any:

@@ -23,7 +23,17 @@ from stepwell.errors import StepError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.store.encoded_rows import HasRows
 
-__all__ = ["Chunk", "EpisodeData", "HasSpans", "Items", "chunk_length", "cut", "num_column_bytes", "take_chunks"]
+__all__ = [
+    "Chunk",
+    "EpisodeData",
+    "HasOneStepEpisodes",
+    "HasSpans",
+    "Items",
+    "chunk_length",
+    "cut",
+    "num_column_bytes",
+    "take_chunks",
+]
 
 MAX_CARRIED_BYTES = 16 << 20
 MAX_CARRIED_ITEMS = 4096
@@ -82,6 +92,18 @@ class HasSpans(Protocol):
         """Take note that these items are stored for good; called where they were read, by any worker."""
 
 
+@runtime_checkable
+class HasOneStepEpisodes(Protocol):
+    """A source with a length whose episodes of one step can be read many at a time."""
+
+    def one_step_episodes(self, start: int, stop: int, /) -> Mapping[str, Any] | None:
+        """Return columns of items `start` to `stop`, or of as many of the first as are read at once.
+
+        Returns:
+            Name to an array [n, *shape], a list of n values, or `EncodedRows`; None: item `start` is to be read alone.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Items:
     """How the items of a source become steps: whole episodes, or samples that are an episode of one step each.
@@ -110,6 +132,15 @@ class Items:
         writer.add_episode(episode.columns, **ends, **episode.metadata)
         lengths = [_length(name, values) for name, values in flatten(episode.columns)]
         return min(lengths), num_column_bytes(episode.columns)
+
+    def write_one_step_episodes(self, writer: Any, columns: Mapping[str, Any]) -> tuple[int, int]:
+        """Write items that are episodes of one step; returns their number and their bytes.
+
+        Raises:
+            StepError: they are none of this store.
+        """
+        writer.add_one_step_episodes(columns)
+        return min(_length(name, values) for name, values in flatten(columns)), num_column_bytes(columns)
 
     def num_bytes(self, item: Any) -> int:
         """Return about how many bytes an item has."""

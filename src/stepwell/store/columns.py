@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WRITE_BYTES = 2 << 10
+# encoded rows that are joined to be written by one call
+PART_BYTES = 256 << 10
 
 
 class RawColumn:
@@ -122,6 +125,16 @@ class EncodedColumn:
         write_all(self._descriptor, blob, start, self.path)
         offsets[row + 1] = start + len(blob)
 
+    def write_rows(self, row: int, blobs: Iterable[bytes]) -> None:
+        """Store encoded rows from ``row`` on, as `write` does each."""
+        offsets = self.offsets.rows
+        start = int(offsets[row])
+        for part in _parts(blobs):
+            ends = start + np.cumsum([len(blob) for blob in part], dtype=np.uint64)
+            write_all(self._descriptor, part[0] if len(part) == 1 else b"".join(part), start, self.path)
+            offsets[row + 1 : row + 1 + len(part)] = ends
+            start, row = int(ends[-1]), row + len(part)
+
     def moved(self, old: str, new: str) -> None:
         """Take note that the directory was renamed; only messages name it."""
         self.path = self.path.replace(old, new, 1)
@@ -146,6 +159,20 @@ class EncodedColumn:
 
 
 Column = RawColumn | EncodedColumn
+
+
+def _parts(blobs: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield rows that are written at once: many small ones, or a large one alone."""
+    part: list[bytes] = []
+    num_bytes = 0
+    for blob in blobs:
+        if part and num_bytes + len(blob) > PART_BYTES:
+            yield part
+            part, num_bytes = [], 0
+        part.append(blob)
+        num_bytes += len(blob)
+    if part:
+        yield part
 
 
 def make_column(directory: str, name: str, feature: Feature, capacity: int) -> Column:

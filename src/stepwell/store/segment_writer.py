@@ -199,16 +199,7 @@ class SegmentWriter:
     def append_rows(self, columns: Sequence[Any], count: int) -> int:
         """Store and commit ``count`` steps of accepted columns, in the schema's order; returns the first one's id."""
         row = self.row
-        if row + count > self.capacity:
-            self._grow(row + count)
-        for column, values in zip(self.columns.values(), columns, strict=True):
-            if isinstance(column, RawColumn):
-                _write_raw(column, row, values)
-        for place, column in self._encoded:
-            encode, values = column.encode, columns[place]
-            is_encoded = isinstance(values, EncodedRows)
-            for i in range(count):
-                column.write(row + i, values[i] if is_encoded else encode(values[i]))
+        self._store_rows(columns, count)
         if self._sequential is not None:
             self._sequential.put_rows(row, columns, count)
         self.row = row + count
@@ -219,6 +210,47 @@ class SegmentWriter:
         if self.sync == "step":
             self.flush()
         return step_id(self.ordinal, row)
+
+    def _store_rows(self, columns: Sequence[Any], count: int) -> None:
+        """Store accepted columns of codecs that take a row alone."""
+        row = self.row
+        if row + count > self.capacity:
+            self._grow(row + count)
+        for column, values in zip(self.columns.values(), columns, strict=True):
+            if isinstance(column, RawColumn):
+                _write_raw(column, row, values)
+        for place, column in self._encoded:
+            values = columns[place]
+            column.write_rows(row, values if isinstance(values, EncodedRows) else map(column.encode, values))
+
+    def append_one_step_episodes(self, columns: Sequence[Any], count: int) -> int:
+        """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place.
+
+        They have no metadata, and no final row.
+        """
+        first, row, lines = self.num_episodes, self.row, b"{}\n" * count
+        if self._sequential is not None:
+            for k in range(count):
+                self.append_rows([values[k : k + 1] for values in columns], 1)
+                self.end_episode(metadata=b"{}\n")
+            return first
+        self._store_rows(columns, count)
+        if first + count > len(self._episodes.rows):
+            self._episodes.grow(max(first + count, 2 * len(self._episodes.rows)))
+        write_all(self._metadata, lines, self._metadata_end, f"{self.path}/{METADATA}")
+        records = np.zeros(count, EPISODE_DTYPE)
+        records["length"] = records["rows"] = 1
+        records["start"] = np.arange(row, row + count)
+        records["origin"] = step_id(self.ordinal, 0) + records["start"]
+        records["time_ns"] = time.time_ns()
+        self._episodes.rows[first : first + count] = records
+        self._metadata_end += len(lines)
+        self.num_episodes += count
+        self.row = self.episode_start = row + count
+        if self.sync != "none":
+            self._sync_columns()
+        self._progress.commit_episode(self.num_episodes, self.row)
+        return first
 
     def end_episode(
         self,

@@ -266,6 +266,31 @@ class Writer:
         self._roll(segment)
         return place
 
+    def add_one_step_episodes(self, columns: Mapping[str, Any], /) -> int:
+        """Store episodes of one step each: the samples of a data set, many at once.
+
+        Args:
+            columns: name to an array [n, *shape], a list of n values, or `EncodedRows`: a value for each episode.
+
+        Returns:
+            The first one's place in the segment.
+
+        Raises:
+            StepError: as for `add_episode`; nothing was written.
+        """
+        if self._segment is not None and self._segment.has_open_episode:
+            raise StepError("an episode is open. Call end_episode or discard_episode first.")
+        check_mapping(columns)
+        columns = dict(flatten(columns))
+        segment = self._begin_columns(columns)
+        accepted, count = accept_columns(segment.schema, columns, finals=False)
+        if count == 0:
+            raise StepError("got columns of 0 values. Give a value for each episode, at least one.")
+        with self._left_if_failed(segment):
+            place = segment.append_one_step_episodes(accepted, count)
+        self._roll(segment)
+        return place
+
     def discard_episode(self) -> None:
         """Take back the steps since the last end of an episode: they are never shown again.
 

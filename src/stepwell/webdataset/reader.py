@@ -32,6 +32,9 @@ ENDINGS = (".tar",)
 KEY = "__key__"
 NUM_THREADS = 8
 BLOCK_SAMPLES = 16384
+# of samples that are read at once by an import
+BATCH_BYTES = 4 << 20
+MAX_BATCH_SAMPLES = 1024
 
 
 @register_reader
@@ -111,17 +114,30 @@ class WebDatasetReader(Reader):
     def __getitem__(self, index: int) -> EpisodeData:
         """Return a sample as an episode of one step; see `Reader.__getitem__`. Its values are copies."""
         number, sample = self._place_of(index)
+        return EpisodeData(self._columns_of(number, range(sample, sample + 1)))
+
+    def one_step_episodes(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the columns of several samples of one shard; see `Reader.one_step_episodes`."""
+        number, sample = self._place_of(start)
+        most = min(MAX_BATCH_SAMPLES, max(1, BATCH_BYTES // self.episode_bytes(self.schema)))
+        count = min(stop - start, most, len(self._shard(number)) - sample)
+        return self._columns_of(number, range(sample, sample + count))
+
+    def _columns_of(self, number: int, samples: range) -> dict[str, Any]:
+        """Return the values of consecutive samples: encoded rows as they are, lists of others."""
         shard = self._shard(number)
         if self._window is None or self._window.shard is not shard:
             self._window = ShardWindow(shard)
-        data = self._window.sample(sample)
-        columns: dict[str, Any] = {self._settings.name_of(KEY): [shard.keys[sample]]}
+        members = [self._window.sample(sample) for sample in samples]
+        columns: dict[str, Any] = {self._settings.name_of(KEY): [shard.keys[sample] for sample in samples]}
         for ending, column in self._columns.items():
-            values = member_values(shard, sample, ending, column, data.get(ending))
-            for (name, feature), value in zip(column.features.items(), values, strict=True):
-                is_row = isinstance(value, bytes) and not feature.is_raw
-                columns[name] = EncodedRows([value]) if is_row else [value]
-        return EpisodeData(columns)
+            rows = [
+                member_values(shard, sample, ending, column, data.get(ending))
+                for sample, data in zip(samples, members, strict=True)
+            ]
+            for place, (name, feature) in enumerate(column.features.items()):
+                columns[name] = _column(feature, [row[place] for row in rows])
+        return columns
 
     @property
     def edges(self) -> npt.NDArray[np.int64]:
@@ -241,6 +257,15 @@ def _spans(number: int, shard: Shard, samples: range, ending: str, column: Membe
         offsets, sizes = offsets + sizes - row_bytes, np.full(len(samples), row_bytes, np.int64)
     spans = make_spans(number, offsets, sizes)
     return Blobs(spans.reshape(-1), np.full(len(spans), spans.shape[1], np.int64))
+
+
+def _column(feature: Feature, values: list[Any]) -> Any:
+    """Return a column as writers take it."""
+    if isinstance(values[0], bytes) and not feature.is_raw:
+        return EncodedRows(values)
+    if not feature.is_ragged:
+        return np.asarray(values, feature.np_dtype).reshape(len(values), *feature.fixed_shape)
+    return values
 
 
 def _as_stored(feature: Feature, values: list[Any]) -> npt.NDArray[Any] | Blobs:

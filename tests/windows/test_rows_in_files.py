@@ -10,6 +10,7 @@ import pytest
 
 import stepwell
 from stepwell import Array, EncodedRows, EncodeError, Field, Image, Loader, LoaderError, View
+from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.files import make_references
 from stepwell.windows import WindowReader
 
@@ -120,3 +121,53 @@ def test_missing_file_is_told_with_episode_and_step(store: stepwell.Store, frame
     with pytest.raises(LoaderError, match=r"episode 0, step 1.*3\.mp4: there is no such file"):
         reader.read(np.array([1]))
     assert not lost.verify(deep=True).is_ok
+
+
+def plain_store(tmp_path: Path, name: str, seed: int) -> tuple[stepwell.Store, list[npt.NDArray[np.float32]]]:
+    """Return a store of states that are left in a file, with final rows, and the states."""
+    feature = Array((4, 3), final=True)
+    episodes = [np.random.default_rng((seed, n)).random((n + 2, 4, 3), np.float32) for n in (3, 0, 6, 20)]
+    path = tmp_path / f"{name}.bin"
+    path.write_bytes(b"x" + b"".join(states.tobytes() for states in episodes))
+    left = {"state": span_feature(feature, [str(path)]), "action": span_feature(Array((4, 3)), [str(path)])}
+    store, start = stepwell.create(tmp_path / f"{name}.well", left), 1
+    with store.writer() as writer:
+        for states in episodes:
+            offsets = start + 48 * np.arange(len(states))
+            columns = {
+                key: FileSpans(Array((4, 3), final=key == "state"), [str(path)], 0, offsets[:count], [48] * count)
+                for key, count in (("state", len(states)), ("action", len(states) - 1))
+            }
+            writer.add_episode(columns)
+            start += 48 * len(states)
+    return store, episodes
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", stepwell.pooled("4 KiB", blocks=4)])
+@pytest.mark.parametrize("page_cache", [True, False])
+@pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
+def test_plain_rows_of_two_files_are_those_of_their_episodes(
+    tmp_path: Path, order: Any, page_cache: bool, pad: Any
+) -> None:
+    (one, first), (two, second) = (plain_store(tmp_path, name, seed) for seed, name in enumerate(("one", "two")))
+    fields = {"state": Field("state", [-2, 0, 1], pad=pad), "action": Field("action", [0, 2], pad=pad)}
+    fields |= {key: Field(key) for key in ("store_index", "episode_index", "step_index")}
+    view, seen = View([one, two]), 0
+    for batch in Loader(view, fields, batch_size=5, order=order, page_cache=page_cache):
+        for row, (store, episode, step) in enumerate(zip(*(batch[key] for key in list(fields)[2:]), strict=True)):
+            states = (first, second)[store][episode % 4]
+            for key, offsets, count in (("state", [-2, 0, 1], len(states)), ("action", [0, 2], len(states) - 1)):
+                wanted = step + np.array(offsets)
+                inside = np.clip(wanted, 0, count - 1)
+                values = states[inside] * (1 if pad != "zero" else (wanted == inside)[:, None, None])
+                np.testing.assert_array_equal(batch[key][row], values)
+            seen += 1
+    assert seen > 10
+
+
+def test_a_lost_file_of_plain_rows_is_told_with_episode_and_step(tmp_path: Path) -> None:
+    store, _ = plain_store(tmp_path, "one", 0)
+    (tmp_path / "one.bin").unlink()
+    for order in ("random", stepwell.pooled("4 KiB", blocks=4)):
+        with pytest.raises(LoaderError, match=r"episode \d+, step \d+.*one\.bin: there is no such file"):
+            next(iter(Loader(store, {"state": Field("state", [0])}, batch_size=5, order=order)))

@@ -14,6 +14,7 @@ as `FileSpans`: it is copied into a store, or left where it is where the store's
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec, SequentialCodec, make_codec, register_codec
+from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
 from stepwell.codecs.files import FileCodec
 from stepwell.codecs.payload import bytes_of
 from stepwell.codecs.span_files import SpanFiles, common_root, number_of, paths_of
@@ -134,6 +135,8 @@ class FileSpanCodec(FileCodec):
         self._is_plain = self._inner.feature.is_raw
         self._row_bytes = feature.row_bytes if self._is_plain else -1
         self._files = SpanFiles(paths_of(feature.option("root", ""), feature.option("files", "")))
+        if self._is_plain and self._row_bytes:
+            self.stored_row_bytes = SPAN.size
 
     def decode(self, blob: Blob) -> Any:
         """Return the row; see `Codec.decode`."""
@@ -151,6 +154,20 @@ class FileSpanCodec(FileCodec):
                 f"{self._row_bytes}."
             )
         self._files.read_into(file, offset, bytes_of(out))
+
+    def decode_rows(self, rows: Blob, out: npt.NDArray[Any]) -> None:
+        """Copy plain rows out of mapped files; see `Codec.decode_rows`."""
+        if not len(rows):
+            return
+        spans = rows.view(SPAN_DTYPE)[:, 0]
+        # held until the rows are copied
+        maps = self._files.addresses_of(spans["file"])
+        memory = out.reshape(len(rows), -1).view(np.uint8)
+        offsets = spans["offset"].view(np.int64)
+        wrong = _copy_kernel()(spans["file"], spans["size"], offsets, maps.bases, maps.sizes, memory)
+        if wrong >= 0:
+            self.decode_into(rows[wrong], out[wrong, ...])
+            raise DecodeError(f"span {rows[wrong].view(SPAN_DTYPE)[0]} cannot be copied.")
 
     def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[Any]:
         """Return the pixels of a part; see `Codec.decode_crop`."""
@@ -301,6 +318,14 @@ class FileSpans:
         return f"<FileSpans {self.num_rows:,} rows of {self.feature}, {self.nbytes:,} bytes>"
 
 
+@functools.cache
+def _copy_kernel() -> Any:
+    """Return the kernel; looked up once, where an import for every batch would take as long as it does."""
+    from stepwell.kernels.spans import copy_spans
+
+    return copy_spans
+
+
 def _inner(feature: Feature) -> Codec:
     """Return the codec of the bytes that spans refer to."""
     options = dict(feature.options)
@@ -310,13 +335,13 @@ def _inner(feature: Feature) -> Codec:
             f"options root={root!r}, files={str(files)[:40]!r}, format={inner!r} of codec {NAME!r}. Allowed: texts, "
             "and at least one file; see stepwell.codecs.file_spans.span_feature."
         )
-    codec = make_codec(replace(feature, codec=inner, options=tuple(sorted(options.items()))))
-    if isinstance(codec, FileCodec | SequentialCodec):
+    found = replace(feature, codec=inner, options=tuple(sorted(options.items())))
+    if issubclass(codec_class(found), FileCodec | SequentialCodec):
         raise SchemaError(
             f"rows of codec {inner!r} cannot lie in other files: they refer to others. Allowed: codecs of rows that "
             "stand alone, such as raw, jpeg, png, zstd."
         )
-    return codec
+    return make_codec(found)
 
 
 def _span_of(blob: Blob) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ r"""The files that spans lie in: their paths, bytes read at places, and maps of 
     option root   "/data/set"            ──> "/data/set/shard-00000.tar", ...      or addresses, fetched when needed
     option files  "shard-00000.tar\n..."        │
                                                 ├── read, read_into    pread: rows of any size, decoded afterwards
-                                                └── maps_of            addresses: plain rows, copied by a kernel
+                                                └── addresses_of       maps: plain rows, copied by a kernel
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
 from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DecodeError, SchemaError
 
-__all__ = ["SpanFiles", "common_root", "number_of", "paths_of"]
+__all__ = ["FileMaps", "SpanFiles", "common_root", "number_of", "paths_of"]
 
 MAX_MAPPED_FILES = 4096
 # a larger row gets memory of its own, which goes with it
@@ -54,6 +54,29 @@ class _Map(NamedTuple):
     state: FileState
 
 
+class FileMaps(NamedTuple):
+    """Addresses of files that are mapped, for as long as this lives.
+
+    Args:
+        bases: int64 [files], 0 where one is not mapped.
+        sizes: int64 [files], bytes.
+        files: the maps, by number.
+    """
+
+    bases: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    files: dict[int, _Map]
+
+    def with_files(self, added: dict[int, _Map], used: Sequence[int], num_files: int) -> FileMaps:
+        """Return the same with more files; of too many only those that are used now."""
+        is_full = len(self.files) + len(added) > MAX_MAPPED_FILES
+        kept = {number: file for number, file in self.files.items() if not is_full or number in used} | added
+        bases, sizes = np.zeros(num_files, np.int64), np.zeros(num_files, np.int64)
+        for number, file in kept.items():
+            bases[number], sizes[number] = file.data.__array_interface__["data"][0], file.data.size
+        return FileMaps(bases, sizes, kept)
+
+
 _SCRATCH = _Scratch()
 _MAPS: SharedCache[str, _Map] = SharedCache(MAX_MAPPED_FILES, size_of=lambda file: 1)
 
@@ -73,6 +96,7 @@ class SpanFiles:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
         self._known: dict[int, tuple[str, FileState]] = {}
+        self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -111,16 +135,25 @@ class SpanFiles:
         """
         self._fill(self._opened(number, offset, out.size), number, offset, out)
 
-    def maps_of(self, numbers: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
-        """Return whole files, mapped: uint8 [bytes of the file] each.
+    def addresses_of(self, numbers: npt.NDArray[np.uint32]) -> FileMaps:
+        """Return files that are mapped whole, those of some rows among them.
 
         Args:
-            numbers: of the files.
+            numbers: uint32 [n], of the rows' files.
 
         Raises:
-            DecodeError: a file is gone or was changed.
+            DecodeError: a file that there is not, that is gone or was changed.
         """
-        return [self._mapped(number) for number in numbers]
+        maps, added = self._maps, {}
+        used = [0] if len(self.paths) == 1 else _distinct(numbers)
+        for number in used:
+            state, known = self._looked_at(number)[1], maps.files.get(number)
+            if known is None or known.state != state:
+                added[number] = self._mapped(number)
+        if added:
+            # others may be reading through the table that there was
+            self._maps = maps = maps.with_files(added, used, len(self.paths))
+        return maps
 
     def _opened(self, number: int, offset: int, size: int) -> OpenFile:
         local, state = self._looked_at(number)
@@ -142,7 +175,7 @@ class SpanFiles:
         if count < out.size:
             raise DecodeError(f"{self.paths[number]}: {CHANGED}")
 
-    def _mapped(self, number: int) -> npt.NDArray[np.uint8]:
+    def _mapped(self, number: int) -> _Map:
         local, state = self._looked_at(number)
         found = _MAPS.find(local)
         if found is None or found.state != state:
@@ -154,7 +187,7 @@ class SpanFiles:
                 raise DecodeError(f"{self.paths[number]}: {error}") from error
             if found.state != state:
                 raise DecodeError(f"{self.paths[number]}: {CHANGED}")
-        return found.data
+        return found
 
     def _looked_at(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state now, which is that of the first time."""
@@ -182,6 +215,15 @@ class SpanFiles:
             local = _local(path)
             return local, state_of(local)
         raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
+
+
+def _distinct(numbers: npt.NDArray[np.uint32]) -> list[int]:
+    if not len(numbers):
+        return []
+    # a damaged number may be large
+    is_small = int(numbers.max()) < MAX_MAPPED_FILES
+    found: list[int] = (np.flatnonzero(np.bincount(numbers)) if is_small else np.unique(numbers)).tolist()
+    return found
 
 
 def _local(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Where encoded rows lie in their file, and a word to the kernel about pages that will be read.
+"""Where encoded rows lie in their file, rows of one size copied, and a word to the kernel about pages to be read.
 
 Notes:
     Cold pages must never fault one by one (1,200 rows/s measured): announcing all windows of a batch first lets the
@@ -11,9 +11,15 @@ from typing import Any
 
 from numba import njit, types
 
-from stepwell.kernels.memory import load_u64
+from stepwell.kernels.memory import load_u64, memcpy, memset, prefetch
 
-__all__ = ["announce", "spans"]
+__all__ = ["announce", "copy_spans", "spans", "take_rows"]
+
+LINE_BYTES = 64
+# see stepwell.kernels.gather, which asks for cache lines in the same way
+LINES_AHEAD = 32
+LINES_UNDER_WAY = 144
+MAX_AHEAD = 48
 
 PAGE_BYTES = 4096
 MADV_WILLNEED = 3
@@ -44,6 +50,80 @@ def spans(offset_bases: Any, blob_sizes: Any, segments: Any, rows: Any, begins: 
             return i
         begins[i] = begin
         ends[i] = end
+    return -1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def take_rows(  # noqa: PLR0917
+    offset_bases: Any, blob_bases: Any, blob_sizes: Any, segments: Any, rows: Any, out: Any
+) -> Any:
+    """Copy encoded rows that are all of one size; return -1, or the index of the first that is not, or is elsewhere.
+
+    Args:
+        offset_bases: int64 [S], addresses of the uint64 offsets of each segment.
+        blob_bases: int64 [S], addresses of the encoded rows of each segment.
+        blob_sizes: int64 [S], bytes of the mapped file of each segment.
+        segments: int64 [m].
+        rows: int64 [m], -1 for no row at all: its bytes are zeros.
+        out: uint8 [m, size], C-contiguous; written.
+    """
+    target, size = out.ctypes.data, out.shape[1]
+    # rows of one size lie, but for those that have no value, where their number says
+    for i in range(rows.size):
+        prefetch(offset_bases[segments[i]] + 8 * rows[i])
+        prefetch(blob_bases[segments[i]] + size * rows[i])
+    for i in range(rows.size):
+        if rows[i] < 0:
+            memset(target, 0, size)
+        else:
+            segment = segments[i]
+            offsets = offset_bases[segment] + 8 * rows[i]
+            begin, end = load_u64(offsets), load_u64(offsets + 8)
+            if begin < 0 or end - begin != size or end > blob_sizes[segment]:
+                return i
+            memcpy(target, blob_bases[segment] + begin, size)
+        target += size
+    return -1
+
+
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def fetch_lines(first: Any, num_bytes: Any) -> None:
+    """Ask for the cache lines of a row."""
+    for line in range(first & -LINE_BYTES, first + num_bytes, LINE_BYTES):
+        prefetch(line)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def copy_spans(files: Any, sizes: Any, offsets: Any, bases: Any, file_sizes: Any, out: Any) -> Any:  # noqa: PLR0917
+    """Copy spans of mapped files that are all of one size; return -1, or the index of the first that cannot be.
+
+    Args:
+        files: uint32 [m], numbers in ``bases``.
+        sizes: uint32 [m], bytes.
+        offsets: int64 [m].
+        bases: int64 [F], addresses of the files; 0 where one is not mapped.
+        file_sizes: int64 [F], bytes.
+        out: uint8 [m, size], C-contiguous; written.
+    """
+    target, size = out.ctypes.data, out.shape[1]
+    for i in range(files.size):
+        if (
+            files[i] >= bases.size
+            or sizes[i] != size
+            or bases[files[i]] == 0
+            or offsets[i] < 0
+            or offsets[i] > file_sizes[files[i]] - size
+        ):
+            return i
+    ahead_bytes = min(size, LINES_AHEAD * LINE_BYTES)
+    ahead = min(MAX_AHEAD, LINES_UNDER_WAY // (ahead_bytes // LINE_BYTES + 1))
+    for i in range(min(ahead, files.size)):
+        fetch_lines(bases[files[i]] + offsets[i], ahead_bytes)
+    for i in range(files.size):
+        if i + ahead < files.size:
+            fetch_lines(bases[files[i + ahead]] + offsets[i + ahead], ahead_bytes)
+        memcpy(target, bases[files[i]] + offsets[i], size)
+        target += size
     return -1
 
 

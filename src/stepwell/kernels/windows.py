@@ -17,7 +17,27 @@ from numba import njit
 
 from stepwell.kernels.locate import HI_STEP, LO, ROW
 
-__all__ = ["count_along", "mark_rows"]
+__all__ = ["clamp_windows", "count_along", "mark_rows"]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def clamp_windows(offsets: Any, anchors: Any, los: Any, his: Any, rows: Any, is_pad: Any) -> None:  # noqa: PLR0917
+    """Write the rows of windows; those beyond an episode are its nearest, and padding.
+
+    Args:
+        offsets: int64 [K].
+        anchors: int64 [n], rows.
+        los: int64 [n], first row of each one's episode.
+        his: int64 [n], the row after its last.
+        rows: int64 [n, K], written.
+        is_pad: bool [n, K], written.
+    """
+    for i in range(anchors.size):
+        for k in range(offsets.size):
+            wanted = anchors[i] + offsets[k]
+            inside = min(max(wanted, los[i]), his[i] - 1)
+            rows[i, k] = inside
+            is_pad[i, k] = wanted != inside
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -6,6 +6,7 @@ decoded run by run. Ragged rows are decoded for each cell, since cells that shar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -69,6 +70,9 @@ class ColumnDecoder:
         self._stores = stores
         self._codecs: list[Codec] = [make_codec(feature) for feature in column.features]
         self._row_bytes = [feature.row_bytes if feature.is_raw else -1 for feature in column.features]
+        sizes = {codec.stored_row_bytes for codec in self._codecs}
+        self._is_bulk = len(sizes) == 1 and None not in sizes
+        self._has_one_codec = len(set(column.features)) == 1
 
     def follow(self, stores: Int64s) -> None:
         """Take in segments that came: the number of the store of each, int64 [S]."""
@@ -100,7 +104,7 @@ class ColumnDecoder:
         Raises:
             RowError: bytes that are no row.
         """
-        if not out[:1].size:
+        if not out[:1].size or (self._is_bulk and self._read_bulk(cells, out)):
             return
         is_own = self._read_runs(cells, out, done, size)
         for i, (key, segment, blob) in enumerate(self._blobs(cells)):
@@ -177,6 +181,32 @@ class ColumnDecoder:
         is_raw = np.array(self._row_bytes)[self._stores[segments]] >= 0
         slots = np.where(is_raw, self._slot, self._slot + 1)
         return table.addresses[slots, segments] + begins, ends - begins
+
+    def _read_bulk(self, cells: Cells, out: npt.NDArray[Any]) -> bool:
+        """Decode all rows at once; False where one cannot be, which is found when they are decoded one by one."""
+        addresses, sizes, blobs = cells.table.addresses, cells.table.sizes, self._slot + 1
+        stored = np.empty((len(cells.rows), self._codecs[0].stored_row_bytes or 0), np.uint8)
+        bases = addresses[self._slot], addresses[blobs], sizes[blobs]
+        if _take_kernel()(*bases, cells.segments, cells.rows, stored) >= 0:
+            return False
+        try:
+            if self._has_one_codec and cells.rows.min() >= 0:
+                self._codecs[0].decode_rows(stored, out)
+            else:
+                self._read_parts(cells, stored, out)
+        except DecodeError:
+            return False
+        return True
+
+    def _read_parts(self, cells: Cells, stored: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Decode the rows of each store at once, and write zeros where none is asked for."""
+        is_there, stores = cells.rows >= 0, self._stores[cells.segments]
+        for store in np.unique(stores[is_there]).tolist():
+            members = np.flatnonzero(is_there & (stores == store))
+            found = np.empty((len(members), *out.shape[1:]), out.dtype)
+            self._codecs[store].decode_rows(stored[members], found)
+            out[members] = found
+        out[~is_there] = np.zeros((), out.dtype)
 
     def _read_runs(
         self, cells: Cells, out: npt.NDArray[Any], done: Rows, size: tuple[int, int] | None = None
@@ -261,6 +291,14 @@ class ColumnDecoder:
         if feature.kind == "bytes":
             return b""
         return np.zeros([int(n or 0) for n in feature.shape], feature.np_dtype)
+
+
+@functools.cache
+def _take_kernel() -> Any:
+    """Return the kernel; looked up once, where an import for every batch would take as long as it does."""
+    from stepwell.kernels.spans import take_rows
+
+    return take_rows
 
 
 def misplaced(name: str, row: int) -> CorruptSegmentError:

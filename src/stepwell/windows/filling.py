@@ -128,8 +128,9 @@ class Filler:
         if is_held:
             self._convert_held(field, source, wanted, out, batch)
             return
+        bounds = (SEGMENT, LO, HI_FINAL if source.is_final else HI_STEP)
         segments, los, his = (
-            np.repeat(places[place], rows.shape[1]) for place in (SEGMENT, LO, HI_FINAL if source.is_final else HI_STEP)
+            places[place] if rows.shape[1] == 1 else np.repeat(places[place], rows.shape[1]) for place in bounds
         )
         cells = Cells(batch.table, segments, wanted, los, his)
         try:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import SequentialCodec
-from stepwell.errors import CorruptSegmentError, LoaderError
+from stepwell.codecs import Codec, SequentialCodec
+from stepwell.errors import CorruptSegmentError, DecodeError, LoaderError
 from stepwell.windows.blocks import piece_bytes
 from stepwell.windows.decoding import ColumnDecoder, RowError, decode_runs, misplaced
 from stepwell.windows.index import AnchorIndex
@@ -155,6 +155,9 @@ class RowLoader:
         if isinstance(codec, SequentialCodec):
             self._decode_runs(column, codec, (offsets, blob), segment, rows, first, out)
             return
+        is_bulk = self.page_cache and column.decoder is None and codec.stored_row_bytes is not None
+        if is_bulk and _decode_at_once(codec, blob[edges[0] : edges[-1]], np.diff(edges), np.array(rows) - first, out):
+            return
         start = 0
         if not self.page_cache:
             start = int(edges[0])
@@ -227,6 +230,31 @@ class RowLoader:
         begin, end = np.searchsorted(self._finals, [(segment << 32) | first, (segment << 32) | stop])
         finals = set((self._finals[begin:end] & 0xFFFFFFFF).tolist())
         return [row for row in range(first, stop) if row not in finals]
+
+
+def _decode_at_once(
+    codec: Codec, blob: npt.NDArray[np.uint8], sizes: Int64s, places: Int64s, out: npt.NDArray[Any]
+) -> bool:
+    """Decode rows that are all of one size; False where they are not, or one cannot be decoded.
+
+    Args:
+        codec: with a `stored_row_bytes`.
+        blob: uint8, all rows, back to back.
+        sizes: int64 [n], bytes of each; those without a value have none.
+        places: int64 [m], which of the n have a value.
+        out: [n, *shape], written.
+    """
+    size = codec.stored_row_bytes or 0
+    if (sizes[places] != size).any() or blob.size != size * len(places):
+        return False
+    found = out if len(places) == len(out) else np.empty((len(places), *out.shape[1:]), out.dtype)
+    try:
+        codec.decode_rows(blob.reshape(-1, size), found)
+    except DecodeError:
+        return False
+    if found is not out:
+        out[places] = found
+    return True
 
 
 def _announce(span: npt.NDArray[np.uint8]) -> None:

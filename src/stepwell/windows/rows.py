@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,10 +31,18 @@ def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[I
         rows int64 [n, K], and whether each is padding, bool [n, K].
     """
     _, _, row, lo, hi_step, hi_final = places
-    wanted = row[:, None] + field.offsets
-    hi = hi_final if is_final else hi_step
-    rows = np.clip(wanted, lo[:, None], hi[:, None] - 1)
-    return rows, rows != wanted
+    shape = len(row), len(field.offsets)
+    rows, is_pad = np.empty(shape, np.int64), np.empty(shape, np.bool_)
+    _clamp_kernel()(field.offsets, row, lo, hi_final if is_final else hi_step, rows, is_pad)
+    return rows, is_pad
+
+
+@functools.cache
+def _clamp_kernel() -> Any:
+    """Return the kernel; looked up once, where an import for every batch would take as long as it does."""
+    from stepwell.kernels.windows import clamp_windows
+
+    return clamp_windows
 
 
 def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64s:

@@ -64,8 +64,9 @@ class ShardWindow:
             self._data, self._start = self._read(first, max(last - first, WINDOW_BYTES), least=last - first), first
 
     def _read(self, offset: int, size: int, least: int | None = None) -> bytes:
+        place = local_path(self.shard.path)
         try:
-            data = open_file(local_path(self.shard.path)).read(offset, size)
+            data = open_file(place).read(offset, size)
         except OSError as error:
             raise FormatError(f"{self.shard.path} cannot be read: {error.strerror}.") from error
         if len(data) < (size if least is None else least):

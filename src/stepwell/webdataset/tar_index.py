@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.remote_files import local_path
-from stepwell.errors import FormatError
+from stepwell.errors import DatasetNotFoundError, FormatError
 
 __all__ = ["TarIndex", "read_tar_index"]
 
@@ -90,8 +90,11 @@ def read_tar_index(path: str, *, allow_cut: bool = False) -> TarIndex:
         >>> index.names, index.offsets.tolist(), index.sizes.tolist()
         (['00000.txt'], [512], [4])
     """
+    place = local_path(path)
     try:
-        descriptor = os.open(local_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise DatasetNotFoundError(f"no file at {path}. Give the path or address of a shard.") from error
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
     try:

@@ -167,3 +167,30 @@ def test_even_splits_are_served_exactly(store: Store) -> None:
         loader = Loader(View(store).select(chosen), {"item": "item"}, batch_size=4)
         seen += [item for each in loader for item in items(each)]
     assert seen == list(range(SIZE))
+
+
+@pytest.mark.parametrize("records", ["tfrecord", "array_record"])
+@pytest.mark.parametrize("split", ["train", "val", "train[:33%]+val[-3:]", "all"])
+def test_what_tfds_wrote_is_served_exactly_over_ranks_and_workers(tmp_path: Path, records: str, split: str) -> None:
+    root = Path(__file__).parents[2].parent / "shared" / "data" / "tfds_images"
+    if not root.exists():
+        pytest.skip("the data sets in ../shared/data are not here")
+    data = pytest.importorskip("torch.utils.data")
+    expected = np.load(root / "expected_tfds.npz")
+    wanted = [(name, number) for name, found in split_indices(split, {"train": 30, "val": 10}) for number in found]
+    store = stepwell.open(f"tfds://{root / records / 'mini_images'}", split=split, cache=tmp_path)
+    rows = []
+    for rank in range(3):
+        dataset = WindowDataset(store, {key: key for key in ("id", "label", "image")})
+        sampler = BatchSampler(dataset, 4, pad=True, rank=rank, world_size=3, order="random")
+        options: Any = {"batch_sampler": sampler, "collate_fn": dataset.collate, "num_workers": rank}
+        rows += list(data.DataLoader(dataset, **options))
+        loader = Loader(store, {"image": "image"}, batch_size=4, pad=True, rank=rank, world_size=3, order="random")
+        for row, other in zip(rows[-len(loader) :], loader, strict=True):
+            assert np.array_equal(row["image"], other["image"])
+    whole = gather_valid(rows, expected=len(wanted))
+    assert whole is not None
+    for key in ("id", "label"):
+        assert np.array_equal(whole[key], [expected[f"{name}/{key}"][number] for name, number in wanted])
+    (alone,) = Loader(store, {"image": "image"}, batch_size=len(wanted))
+    assert np.array_equal(whole["image"], alone["image"])

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import sys
 import tracemalloc
 import zlib
 
@@ -132,9 +133,24 @@ def test_memory_for_what_a_row_cannot_hold_is_never_asked_for() -> None:
     tracemalloc.stop()
     with pytest.raises(DecodeError, match="its header is cut off"):
         codec.image_size(row(blob)[:20])
+    flipped = bytearray(blob)
+    flipped[19] ^= 2
+    with pytest.raises(DecodeError, match="the checksum of its header is wrong"):
+        codec.image_size(row(bytes(flipped)))
 
 
 def test_the_emptiest_image_of_any_size_is_no_lie() -> None:
     codec = make_codec(Image((None, None), codec="png", level=9))
     black = np.zeros((3000, 3000), np.uint8)
     np.testing.assert_array_equal(codec.decode(row(codec.encode(black))), black)
+
+
+def test_a_damaged_row_keeps_nobody_else_s_memory() -> None:
+    codec = make_codec(Image((64, 64, 3), codec="png"))
+    blob = bytearray(codec.encode(random_array(Image((64, 64, 3)), seed=0)))
+    blob[len(blob) // 2] ^= 1
+    out = np.empty((64, 64, 3), np.uint8)
+    kept = sys.getrefcount(out)
+    with pytest.raises(DecodeError, match="CRC error"):
+        codec.decode_into(row(bytes(blob)), out)
+    assert sys.getrefcount(out) == kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # signature; length and name of the first chunk; width, height, bits, colour type, compression, filter, interlace
 HEADER = struct.Struct(">8sI4sIIBBBBB")
 START = [SIGNATURE, 13, b"IHDR"]
+# a chunk's checksum is that of its name and its content
+NAME_PLACE = 12
 
 
 @register_codec
@@ -103,6 +106,8 @@ class PngCodec(Codec):
                 f"png row of {blob.size} bytes: its header is not that of a {self.feature} image, but of {told}"
                 f"{', interlaced' * (start == START and interlace == 1)}."
             )
+        if self._size is None and zlib.crc32(blob[NAME_PLACE : HEADER.size].data) != _checksum(blob):
+            raise DecodeError(f"png row of {blob.size} bytes: the checksum of its header is wrong.")
         if height * (1 + width * self._pixel_bytes) > MAX_RATIO * blob.size:
             raise DecodeError(
                 f"png row of {blob.size} bytes: its header tells of {height}x{width}, it cannot hold them."
@@ -112,10 +117,28 @@ class PngCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
         self._told_size(blob)
+        pixels = out.reshape(*out.shape[:2], *self._planes)
         try:
-            self._decode(blob, out=out.reshape(*out.shape[:2], *self._planes))
+            self._decode(blob, out=np.asarray(_Lent(pixels)))
         except (ValueError, RuntimeError) as error:
             raise DecodeError(f"png row of {blob.size} bytes: {error}.") from error
+
+
+class _Lent:
+    """Memory that is lent for a call: whoever keeps the array that numpy makes of it keeps nothing of the lender's.
+
+    imagecodecs (2026.3.6) never lets go of an array that it could not fill: of damaged rows the batch's memory.
+    """
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.__array_interface__ = array.__array_interface__
+
+
+def _checksum(blob: npt.NDArray[np.uint8]) -> int:
+    """Return the checksum of the header that a file has."""
+    return int.from_bytes(blob[HEADER.size : HEADER.size + 4].tobytes(), "big")
 
 
 def _check_is_png_image(feature: Feature) -> None:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.errors import StepwellError
+from stepwell.errors import SchemaError, StepwellError
 from stepwell.tfds.features import Fields, feature_json
 from stepwell.tfds.record_writing import FileFormat
 
-__all__ = ["DatasetName", "WrittenSplit", "shard_name", "write_info"]
+__all__ = ["DatasetName", "WrittenSplit", "check_name", "class_names", "shard_name", "write_info"]
 
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 # what is lower case is also how TFDS begins the names of files
@@ -87,6 +87,22 @@ def check_name(kind: str, given: Any) -> None:
     pattern, allowed = NAMES[kind]
     if not isinstance(given, str) or not pattern.fullmatch(given) or given == "all":
         raise StepwellError(f"{kind}={given!r}. Allowed: {allowed}.")
+
+
+def class_names(where: str, names: Any) -> tuple[str, ...]:
+    """Return the names of classes, as TFDS reads them from a file.
+
+    Args:
+        where: said by errors.
+        names: as somebody gives them.
+
+    Raises:
+        SchemaError: they cannot be told apart in a file of a line each.
+    """
+    plain = [] if isinstance(names, str) else [str(label).strip() for label in names]
+    if not plain or not all(plain) or len(set(plain)) < len(plain) or any("\n" in label for label in plain):
+        raise SchemaError(f"{where}: labels={names!r}. Give the name of each class, no two alike, a line each.")
+    return tuple(plain)
 
 
 def shard_name(dataset: str, split: str, file_format: FileFormat, shard: int, num_shards: int) -> str:

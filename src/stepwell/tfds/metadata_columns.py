@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import SchemaError
+from stepwell.tfds.dataset_files import class_names
 from stepwell.tfds.features import Leaf, Node, Repeated
 
 __all__ = ["MetadataColumn", "metadata_columns"]
@@ -151,7 +152,7 @@ def _labelled(column: MetadataColumn, labels: Sequence[str] | None) -> MetadataC
         return column
     if column.kind != INTEGER or column.size is not None:
         raise SchemaError(f"metadata {column.path!r}: labels are names of classes, whose numbers every episode has.")
-    return MetadataColumn(column.path, column.kind, labels=tuple(labels))
+    return MetadataColumn(column.path, column.kind, labels=class_names(f"metadata {column.path!r}", labels))
 
 
 def _leaves(entries: Mapping[str, Any], names: Collection[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:

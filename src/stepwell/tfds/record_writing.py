@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +19,12 @@ from stepwell.tfds.array_records import import_array_record
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import FOOTER, HEADER
 
-__all__ = ["FileFormat", "write_records"]
+__all__ = ["FULL", "FileFormat", "write_records"]
 
 FileFormat = Literal["tfrecord", "array_record"]
 SIZE = struct.Struct("<Q")
 BUFFER_BYTES = 1 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes], file_format: FileFormat = "tfrecord") -> int:
@@ -69,11 +72,19 @@ def _write_array_record(path: str | os.PathLike[str], records: Iterable[bytes]) 
         for record in records:
             writer.write(record)
             total += len(record)
+        writer.close()
+    except RuntimeError as error:
+        raise _system_error(error, path) from error
     finally:
-        try:
+        # what was wrong is being raised
+        with suppress(RuntimeError):
             writer.close()
-        except RuntimeError as error:
-            raise OSError(f"{path} cannot be written: {error}") from error
     with Path(path).open("rb+") as file:
         os.fsync(file.fileno())
     return total
+
+
+def _system_error(error: RuntimeError, path: str | os.PathLike[str]) -> OSError:
+    """Return what the package tells in words as an error with its number."""
+    numbers = [number for number in FULL if os.strerror(number) in str(error)]
+    return OSError(numbers[0], os.strerror(numbers[0]), path) if numbers else OSError(f"{path}: {error}")

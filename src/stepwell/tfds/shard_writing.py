@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NU
 from stepwell.recorders.pool import WorkerPool
 from stepwell.recorders.progress import ProgressBar
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
-from stepwell.tfds.record_writing import FileFormat, write_records
+from stepwell.tfds.record_writing import FULL, FileFormat, write_records
 from stepwell.windows import View
 
 __all__ = ["Shard", "ShardJob", "ShardResult", "cut_shards", "mean_row_bytes", "write_shards"]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NUM_PROBED = 3
 
 

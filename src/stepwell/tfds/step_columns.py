@@ -8,6 +8,7 @@ from typing import Any
 
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.schema import Schema
+from stepwell.tfds.naming import STEPS
 from stepwell.tfds.step_forms import Form, form_of
 
 __all__ = ["StepColumn", "step_columns"]
@@ -57,7 +58,7 @@ def step_columns(
     return tuple(
         StepColumn(
             name,
-            _path(name, (rename or {}).get(name, name)),
+            _path(name, (rename or {}).get(name, _own_name(name))),
             form_of(
                 name, schema[name], _choice(encodings, name), _choice(images, name, "png"), (labels or {}).get(name)
             ),
@@ -79,6 +80,11 @@ def _known(schema: Schema, argument: str, given: Collection[str]) -> list[str]:
 def _choice(given: Any, name: str, default: Any = None) -> Any:
     """Return what an argument says of a feature: it holds for all, or is a mapping of names."""
     return given.get(name, default) if isinstance(given, Mapping) else given
+
+
+def _own_name(name: str) -> str:
+    """Return the name that a feature had where it came from: ``steps.is_first`` is an import's name of ``is_first``."""
+    return name.removeprefix(f"{STEPS}.") if name != STEPS else name
 
 
 def _path(name: str, target: str) -> str:

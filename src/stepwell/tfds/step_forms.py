@@ -22,6 +22,7 @@ from stepwell.codecs.files import FileCodec
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.schema import Feature, Image
+from stepwell.tfds.dataset_files import class_names
 from stepwell.tfds.features import Encoding, Leaf, Node, Repeated
 
 __all__ = ["Form", "ImageFormat", "Labels", "Numbers", "Strings", "form_of"]
@@ -278,9 +279,7 @@ def _array_form(where: str, feature: Feature, encoding: Encoding | None) -> Form
 def _labelled(where: str, feature: Feature, names: Any) -> Labels:
     if feature.np_dtype.newbyteorder("<") != LABEL_DTYPE or feature.shape or feature.kind != "array":
         raise SchemaError(f"{where}: labels are names of classes, whose numbers are int64 scalars.")
-    if isinstance(names, str) or not all(isinstance(label, str) and "\n" not in label for label in names):
-        raise SchemaError(f"{where}: labels={names!r}. Give the name of each class, a line each.")
-    return Labels(feature, names)
+    return Labels(feature, class_names(where, names))
 
 
 def _check_choice(where: str, argument: str, given: Any, allowed: Sequence[Any]) -> None:

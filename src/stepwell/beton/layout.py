@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -326,7 +326,7 @@ class BetonLayout:
             )
 
 
-def row_dtype(fields: Sequence[FieldDescriptor], custom: dict[str, np.dtype[Any]] | None = None) -> np.dtype[Any]:
+def row_dtype(fields: Sequence[FieldDescriptor], custom: Mapping[str, npt.DTypeLike] | None = None) -> np.dtype[Any]:
     """Return what a sample's row is: a struct of the fields, each at a multiple of its alignment.
 
     Args:
@@ -345,9 +345,10 @@ def row_dtype(fields: Sequence[FieldDescriptor], custom: dict[str, np.dtype[Any]
     custom = custom or {}
     formats, offsets, alignments, stop = [], [], [1], 0
     for each in fields:
-        found = custom.get(each.name, ROW_TYPES.get(each.type_id))
-        if found is None:
+        given = custom.get(each.name, ROW_TYPES.get(each.type_id))
+        if given is None:
             raise FormatError(f"field {each.name!r} is of type {each.type_id}: what a row holds of it is not known.")
+        found = np.dtype(given)
         alignment = _alignment(found)
         offset = -(-stop // alignment) * alignment
         formats.append(found)

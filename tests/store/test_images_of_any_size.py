@@ -89,6 +89,15 @@ def test_values_that_are_no_image_are_refused(tmp_path: Path, value: Any, messag
     assert len(store) == 0
 
 
+def test_an_image_of_another_size_than_the_others_is_refused_with_the_feature_that_takes_it(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "a.well", {"image": Image((16, 20, 3))})
+    with (
+        store.writer() as writer,
+        pytest.raises(StepError, match=r"\(16, 20, 3\)\. A feature Image\(\(None, None, 3\)\) takes"),
+    ):
+        writer.append(image=np.zeros((16, 21, 3), np.uint8))
+
+
 def test_files_are_stored_as_they_are(tmp_path: Path) -> None:
     feature = Image((None, None, 3), codec="png")
     images, other = pictures(3), make_codec(Image((None, None), codec="png"))
@@ -124,6 +133,7 @@ def test_a_store_says_that_sizes_vary(tmp_path: Path) -> None:
     store = make(tmp_path / "a.well", Image((None, None, 3), codec="png"))
     (line,) = [line.split() for line in str(store.info()).splitlines() if line.startswith("  image")]
     assert line[:4] == ["image", "png", "?x?x3", "uint8"]
+    assert line[-2:] == ["a", "step"]
 
 
 def test_a_column_of_them_is_added_to_what_is_there(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ class FeatureRow:
     Args:
         stored_bytes: on disk, over all segments, offsets and headers included.
         raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
-        step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video); else
-            None.
+        step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video), or on
+            its size (images of any size); else None.
     """
 
     name: str
@@ -225,7 +225,8 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
         raw = stored
     dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
     is_run = _is_a(feature, SequentialCodec) and not is_reference
-    step_bytes = stored / num_rows if num_rows and is_run else None
+    has_steps = is_run or (feature.is_image_of_any_size and not is_reference)
+    step_bytes = stored / num_rows if num_rows and has_steps else None
     return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes)
 
 

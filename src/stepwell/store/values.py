@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import StepError
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Feature, Image, Schema
 from stepwell.store.encoded_rows import HasRows, accept_encoded
 
 __all__ = [
@@ -44,6 +44,9 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
         return _scalar_acceptor(name, dtype)
     if feature.is_image_of_any_size:
         return lambda value: _image(name, value, dtype, shape)
+    if feature.kind == "image":
+        advice = f" A feature {Image((None, None, *shape[2:]))!r} takes images of any size."
+        return lambda value: _array(name, value, dtype, shape, advice=advice)
     return lambda value: _array(name, value, dtype, shape)
 
 
@@ -106,7 +109,13 @@ def _scalar_acceptor(name: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
 
 
 def _array(
-    name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...], *, per_step: bool = True
+    name: str,
+    value: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int | None, ...],
+    *,
+    per_step: bool = True,
+    advice: str = "",
 ) -> npt.NDArray[Any]:
     if isinstance(value, PYTHON_VALUES) and type(value) in (*PYTHON_VALUES, np.float64, np.complex128):
         array = _from_python(name, value, dtype, shape)
@@ -131,6 +140,7 @@ def _array(
     ):
         raise StepError(
             f"feature {name!r}: got shape {_shown(array.shape, per_step)}, the store has {_shown(shape, per_step)}."
+            f"{advice}"
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 

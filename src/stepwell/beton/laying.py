@@ -101,10 +101,14 @@ class _Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """Tells the parent of an error that is to reach the caller as it is."""
+class _NoSpace:
+    """Tells the parent that the disk is full: an error loses its number on the way between processes."""
 
-    error: StepwellError
+    errno: int
+    path: str
+
+    def to_error(self) -> OSError:
+        return write_error(OSError(self.errno, os.strerror(self.errno)), self.path)
 
 
 class _LayingJob:
@@ -120,9 +124,8 @@ class _LayingJob:
         try:
             return self._encode(message, counters) if isinstance(message, Lot) else self._write(message, counters)
         except OSError as error:
-            full = write_error(error, self._file.path)
-            if isinstance(full, DiskFullError):
-                return _Refused(full)
+            if error.errno is not None and isinstance(write_error(error, self._file.path), DiskFullError):
+                return _NoSpace(error.errno, self._file.path)
             return self._failure(error, counters)
         except Exception as error:
             return self._failure(error, counters)
@@ -234,8 +237,8 @@ class _Placing:
                     self._send(worker, queue.popleft())
 
     def _take(self, worker: int, answer: Any) -> None:
-        if isinstance(answer, _Refused):
-            raise answer.error
+        if isinstance(answer, _NoSpace):
+            raise answer.to_error()
         done = self._sent[worker].popleft()
         if isinstance(done, _Placed):
             self._in_hand[worker] -= 1
@@ -261,8 +264,6 @@ def _lay_here(lots: Sequence[Lot], job: _LayingJob, cursor: PageCursor, bar: Pro
 
 
 def _checked(answer: Any) -> Any:
-    if isinstance(answer, Failure):
+    if isinstance(answer, Failure | _NoSpace):
         raise answer.to_error()
-    if isinstance(answer, _Refused):
-        raise answer.error
     return answer

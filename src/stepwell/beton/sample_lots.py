@@ -222,17 +222,17 @@ class StreamedSamples(SampleLots):
         """Yield the samples of a lot; see `SampleLots.read`."""
         home = lot.home or 0
         first, stop = self._firsts[home : home + 2].tolist()
-        stream = self._streams.pop(home) if lot.start > first else self._open_stream(home)
+        if lot.start == first:
+            self._streams[home] = self._open_stream(home)
+        stream = self._streams[home]
         for sample in range(lot.start, lot.stop):
             try:
                 found = next(stream)
             except StopIteration:
                 raise self._changed(home, f"ends after {sample - first}") from None
-            if sample + 1 == stop and next(stream, self) is not self:
+            if sample + 1 == stop and next(self._streams.pop(home), self) is not self:
                 raise self._changed(home, "has more")
             yield found
-        if lot.stop < stop:
-            self._streams[home] = stream
 
     @property
     def _first(self) -> Lot:

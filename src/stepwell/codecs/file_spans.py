@@ -27,7 +27,7 @@ import numpy.typing as npt
 from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
 from stepwell.codecs.files import FileCodec
 from stepwell.codecs.payload import bytes_of
-from stepwell.codecs.span_files import SpanFiles, common_root, number_of, paths_of
+from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, number_of, paths_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
@@ -46,7 +46,7 @@ Int64s = npt.NDArray[np.int64]
 Blob = npt.NDArray[np.uint8]
 
 
-def span_feature(feature: Feature, paths: Sequence[str]) -> Feature:
+def span_feature(feature: Feature, paths: Sequence[PathLike]) -> Feature:
     """Return the feature whose rows are those of another one, left in these files.
 
     Args:
@@ -230,7 +230,7 @@ class FileSpans:
     """
 
     feature: Feature
-    paths: Sequence[str]
+    paths: Sequence[PathLike]
     file: npt.ArrayLike
     offsets: npt.ArrayLike
     sizes: npt.ArrayLike

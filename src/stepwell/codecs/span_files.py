@@ -24,7 +24,9 @@ from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
 from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DecodeError, SchemaError
 
-__all__ = ["FileMaps", "SpanFiles", "common_root", "number_of", "paths_of"]
+__all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
+
+PathLike = str | os.PathLike[str]
 
 MAX_MAPPED_FILES = 4096
 # a larger row gets memory of its own, which goes with it
@@ -93,7 +95,7 @@ class SpanFiles:
         data, and no access behind the end of a map. What is fetched is compared by its size alone.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[PathLike]) -> None:
         self.paths = paths
         self._known: dict[int, tuple[str, FileState]] = {}
         self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
@@ -109,7 +111,7 @@ class SpanFiles:
         """
         if not 0 <= number < len(self.paths):
             raise DecodeError(f"a span in file {number}. There are {len(self.paths)}, numbered from 0.")
-        return self.paths[number]
+        return os.fspath(self.paths[number])
 
     def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return bytes of a file: uint8 [size], overwritten by the next call in this thread.
@@ -192,7 +194,7 @@ class SpanFiles:
     def _looked_at(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state now, which is that of the first time."""
         known = self._known.get(number)
-        path = self.path(number) if known is None else self.paths[number]
+        path = self.path(number)
         try:
             local = _local(path) if known is None else known[0]
             state = state_of(local)
@@ -261,7 +263,7 @@ def _numbers_of(root: str, files: str) -> dict[str, int]:
     return {path: number for number, path in enumerate(paths_of(root, files))}
 
 
-def number_of(path: str, root: str, files: str) -> int:
+def number_of(path: PathLike, root: str, files: str) -> int:
     """Return the number of a file among a column's.
 
     Raises:
@@ -273,7 +275,7 @@ def number_of(path: str, root: str, files: str) -> int:
     return found
 
 
-def common_root(paths: Sequence[str]) -> tuple[str, str]:
+def common_root(paths: Sequence[PathLike]) -> tuple[str, str]:
     r"""Return the options ``root`` and ``files`` of some files.
 
     Args:
@@ -300,6 +302,6 @@ def common_root(paths: Sequence[str]) -> tuple[str, str]:
     return root, "\n".join(path[cut:] for path in whole)
 
 
-def _whole(path: str) -> str:
+def _whole(path: PathLike) -> str:
     text = os.fspath(path)
     return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  a link stays one

@@ -7,6 +7,7 @@ from typing import Any
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "FileSpans": "stepwell.codecs.file_spans",
     "ImportReport": "stepwell.formats.import_reports",
     "Reader": "stepwell.formats.reader",
     "even_splits": "stepwell.formats.slicing",
@@ -17,10 +18,12 @@ _HOMES: dict[str, str] = {
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",
     "source_files": "stepwell.formats.source_files",
+    "span_feature": "stepwell.codecs.file_spans",
     "split_indices": "stepwell.formats.slicing",
 }
 
 __all__: list[str] = [
+    "FileSpans",
     "ImportReport",
     "Reader",
     "even_splits",
@@ -31,6 +34,7 @@ __all__: list[str] = [
     "reader_names",
     "register_reader",
     "source_files",
+    "span_feature",
     "split_indices",
 ]
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs import make_codec
+from stepwell.codecs.parquet_images import picture_format
 from stepwell.errors import FormatError
-from stepwell.schema import Array, Bytes, Feature, Text
+from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.store.encoded_rows import EncodedRows
 
-__all__ = ["feature_of_type", "values_of"]
+__all__ = ["column_feature", "feature_of_type", "picture_bytes", "values_of"]
 
 
 def feature_of_type(kind: Any, where: str) -> Feature:
@@ -49,6 +51,71 @@ def feature_of_type(kind: Any, where: str) -> Feature:
         except (NotImplementedError, TypeError):
             pass  # told below
     raise FormatError(f"{where} is of Arrow's type {kind}. Read are numbers, bool, text, bytes and lists of numbers.")
+
+
+def column_feature(column: Any, where: str) -> Feature:
+    """Return the feature that holds the rows of a column, by its type and by its first rows.
+
+    Args:
+        column: `pyarrow.ChunkedArray` of the first rows: lists that all have one length are arrays; of pictures the
+            files say of which codec they are, and of which size.
+        where: for messages.
+
+    Raises:
+        FormatError: no feature holds them.
+    """
+    array = _whole(column)
+    if _is_picture(array.type):
+        return _picture_feature(picture_bytes(array, where), where)
+    feature = feature_of_type(_plain_type(array), where)
+    return feature
+
+
+def picture_bytes(array: Any, where: str) -> Any:
+    """Return the files of pictures, of structs {bytes, path} or of plain binary.
+
+    Raises:
+        FormatError: a picture that is not in the table, but in a file of its own.
+    """
+    found = array.field("bytes") if _is_picture(array.type) else array
+    if found.null_count or array.null_count:
+        raise FormatError(f"{where}: pictures lie in files of their own, or are missing. Embed them: to_parquet does.")
+    return found
+
+
+def _is_picture(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
+
+
+def _picture_feature(files: Any, where: str) -> Feature:
+    blobs = [np.frombuffer(scalar.as_buffer(), np.uint8) for scalar in files]
+    codec = picture_format(blobs[0][:8].tobytes())
+    if codec is None:
+        raise FormatError(f"{where}: the first picture is neither PNG nor JPEG. Leave the column out: ignore=.")
+    reader = make_codec(Image((None, None, 3), codec=codec))
+    sizes = {reader.image_size(blob) for blob in blobs}
+    height, width = sizes.pop() if len(sizes) == 1 else (None, None)
+    return Image((height, width, 3), codec=codec)  # type: ignore[arg-type]
+
+
+def _plain_type(array: Any) -> Any:
+    """Return an array's type, of lists that all have the same length as lists of that size."""
+    import pyarrow as pa
+
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return kind
+    lengths = np.unique(np.diff(np.asarray(array.offsets)))
+    if len(lengths) != 1 or not lengths[0]:
+        return kind
+    return pa.list_(_plain_type(array.flatten()), int(lengths[0]))
+
+
+def _whole(column: Any) -> Any:
+    array = column.combine_chunks()
+    return array.chunk(0) if hasattr(array, "chunks") and array.num_chunks else array
 
 
 def values_of(column: Any, feature: Feature, where: str) -> Any:

@@ -1,0 +1,156 @@
+"""Arrow and Parquet files as one long table, of which runs of rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+
+__all__ = ["ArrowFiles"]
+
+SUFFIXES = (".arrow", ".parquet")
+
+
+class ArrowFiles:
+    """Files with the same columns, one after the other.
+
+    Args:
+        paths: of Parquet files, or of Arrow files (streams, as `datasets` writes them, or with a footer).
+
+    Raises:
+        FormatError: a damaged file, or columns that differ.
+        MissingDependencyError: pyarrow is not installed.
+
+    Notes:
+        One thread. Pickled without what is held. Of Parquet files the row groups of the last read are kept; Arrow files
+        are mapped, and rows are views of the map.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        sizes: list[list[int]] = []
+        self._held: tuple[int, Any] | None = None
+        self.schema: Any = None
+        for path in self.paths:
+            with self._naming(path):
+                schema, lengths = _look(path)
+            if self.schema is not None and not schema.equals(self.schema):
+                raise FormatError(
+                    f"{path} has other columns than {self.paths[0]}: {schema.names}, {self.schema.names}."
+                )
+            self.schema = schema
+            sizes.append(lengths)
+        # every batch or row group, and in which file it is
+        self._files = np.repeat(np.arange(len(sizes)), [len(each) for each in sizes])
+        self._numbers = np.concatenate([np.arange(len(each)) for each in sizes]).astype(np.int64)
+        self._starts = np.concatenate([[0], np.cumsum([size for each in sizes for size in each])]).astype(np.int64)
+        self.file_starts: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum([sum(each) for each in sizes])])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return int(self._starts[-1])
+
+    def read(self, start: int, stop: int) -> Any:
+        """Return rows as a `pyarrow.Table`.
+
+        Raises:
+            FormatError: a file is damaged.
+        """
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        parts = []
+        while start < stop:
+            table = self._part(first)
+            begin = int(self._starts[first])
+            parts.append(table.slice(start - begin, min(stop, begin + len(table)) - start))
+            start = begin + len(table)
+            first += 1
+        return parts[0] if len(parts) == 1 else self._joined(parts)
+
+    def column(self, name: str) -> Any:
+        """Return one column of all rows as a `pyarrow.ChunkedArray`."""
+        import pyarrow as pa
+
+        return pa.chunked_array([chunk for path in self.paths for chunk in self._column_of(path, name)])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
+
+    def _part(self, number: int) -> Any:
+        if self._held is None or self._held[0] != number:
+            path = self.paths[int(self._files[number])]
+            with self._naming(path):
+                table = _read_part(path, int(self._numbers[number]))
+            expected = int(self._starts[number + 1] - self._starts[number])
+            if len(table) != expected:
+                raise FormatError(f"{path} has changed since it was opened: {len(table)} rows, not {expected}.")
+            self._held = number, table
+        return self._held[1]
+
+    def _column_of(self, path: str, name: str) -> list[Any]:
+        import pyarrow.parquet
+
+        with self._naming(path):
+            if path.endswith(".parquet"):
+                table = pyarrow.parquet.read_table(path, columns=[name], use_threads=False, partitioning=None)
+                return list(table.column(name).chunks)
+            return [batch.column(name) for batch in _batches(path)]
+
+    def _joined(self, parts: list[Any]) -> Any:
+        import pyarrow as pa
+
+        with self._naming(self.paths[0]):
+            return pa.concat_tables(parts)
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (StepwellError, ImportError):
+            raise
+        except Exception as error:  # pyarrow's own are of many kinds
+            raise FormatError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _look(path: str) -> tuple[Any, list[int]]:
+    """Return the columns of a file, and the rows of each of its batches or row groups."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError.of("pyarrow", "arrow") from error
+    if path.endswith(".parquet"):
+        with pyarrow.parquet.ParquetFile(path) as file:
+            lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            return file.schema_arrow, lengths
+    batches = list(_batches(path))
+    if not batches:
+        raise FormatError(f"{path} has no rows.")
+    return batches[0].schema, [batch.num_rows for batch in batches]
+
+
+def _read_part(path: str, number: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if path.endswith(".parquet"):
+        with pyarrow.parquet.ParquetFile(path) as file:
+            return file.read_row_group(number, use_threads=False)
+    return pa.Table.from_batches([_batches(path)[number]])
+
+
+def _batches(path: str) -> list[Any]:
+    """Return the batches of an Arrow file, views of its map."""
+    import pyarrow as pa
+
+    source = pa.memory_map(path)
+    try:
+        reader = pa.ipc.open_file(source)
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return list(pa.ipc.open_stream(source))

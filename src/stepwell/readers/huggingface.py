@@ -1,0 +1,209 @@
+"""Hugging Face `datasets`: saved Arrow files and Parquet files, with a column that says which episode a row is of.
+
+::
+
+    saved/state.json            _data_files: data-00000-of-00003.arrow, ...      Dataset.save_to_disk
+    dict/dataset_dict.json      splits: train, test; a saved data set each       DatasetDict.save_to_disk
+    pq/data/train-00000-of-00001.parquet                                         a repository of the hub, Dataset.to_parquet
+
+    rows        episode_index  state       image {bytes, path}
+                0              [..]        PNG
+                0              [..]        PNG             consecutive rows of one value are an episode
+                1              [..]        PNG
+
+Source: the `datasets` documentation, and files that `datasets` 5.2 wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
+from stepwell.readers.arrow_values import column_feature, picture_bytes, values_of
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Feature, Schema
+
+__all__ = ["HuggingFaceReader"]
+
+STATE, SPLITS, LEROBOT = "state.json", "dataset_dict.json", "meta/info.json"
+EPISODES = ("episode_index", "episode_id", "episode", "traj_id", "trajectory_id")
+SPLIT_NAME = re.compile(r"(.+?)-\d{5}-of-\d{5}\.parquet")
+
+
+@register_reader
+class HuggingFaceReader(Reader):
+    """Episodes of Arrow or Parquet files of `datasets`.
+
+    Args:
+        source: a directory that ``save_to_disk`` wrote, a directory with Parquet files, or such a file.
+        split: of several ones; default "train" where there is one, or the only one.
+        episode: name of the column whose value says the episode; default: found among ``episode_index``,
+            ``episode_id``, ``episode``, ``traj_id`` and ``trajectory_id``. Without any, each row is an episode of one
+            step; "" makes it so where there is one.
+        ignore: names of columns to leave out.
+
+    Raises:
+        FormatError: damaged files, a column of no known type, or an episode whose rows do not follow each other.
+        MissingDependencyError: pyarrow is not installed.
+
+    Notes:
+        As for `Reader`. Pictures stay the PNG and JPEG files that they are; names of a ClassLabel are in the store's
+        metadata. The episode's value is its metadata ``episode``. What differs from row to row in length is a ragged
+        feature; lists that all have one length are arrays.
+    """
+
+    name = "huggingface"
+
+    def __init__(
+        self, source: str, *, split: str | None = None, episode: str | None = None, ignore: Sequence[str] | str = ()
+    ) -> None:
+        super().__init__(source)
+        left_out = ignore.split(",") if isinstance(ignore, str) else list(ignore)
+        self._rows = ArrowFiles(_files(source, split))
+        names = self._rows.schema.names
+        unknown = [name for name in left_out if name and name not in names]
+        if unknown:
+            raise FormatError(f"ignore={unknown}: {source} has the columns {', '.join(names)}.")
+        if not self._rows.num_rows:
+            raise FormatError(f"{source} has no rows.")
+        self._column = _episode_column(episode, names, source)
+        self._starts, self._values = self._cut()
+        head = self._rows.read(0, min(self._rows.num_rows, 256))
+        self.schema = Schema(
+            {name: column_feature(head.column(name), f"{source}, {name}") for name in names if name not in left_out}
+        )
+        self.metadata = {"huggingface": {"labels": _labels(self._rows.schema)}}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is what ``save_to_disk`` wrote, or Parquet files that are no LeRobot dataset."""
+        if "://" in source or Path(source, LEROBOT).exists():
+            return False
+        if any(Path(source, name).is_file() for name in (STATE, SPLITS)):
+            return True
+        place = Path(source)
+        return (place.is_file() and place.suffix in SUFFIXES) or bool(_parquet_files(place))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        start, stop = (int(place) for place in self._starts[index : index + 2])
+        table = self._rows.read(start, stop)
+        columns = {
+            name: _column_values(table.column(name), feature, f"{self.label(index)}, {name}")
+            for name, feature in self.schema.items()
+        }
+        return EpisodeData(columns, metadata={} if self._values is None else {"episode": self._values[index]})
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """The episodes that begin a file; see `Reader.edges`."""
+        return np.unique(np.searchsorted(self._starts[:-1], self._rows.file_starts[:-1])).astype(np.int64)
+
+    def label(self, index: int) -> str:
+        """Return the rows of an episode; see `Reader.label`."""
+        return f"rows {self._starts[index]} to {self._starts[index + 1]} of {self.source}"
+
+    def _cut(self) -> tuple[npt.NDArray[np.int64], list[Any] | None]:
+        """Return the first row of each episode and the number of rows, and the value of each episode."""
+        if not self._column:
+            return np.arange(self._rows.num_rows + 1), None
+        column = self._rows.column(self._column)
+        if column.null_count:
+            raise FormatError(f"{self.source}: {column.null_count} rows have no {self._column}. Every row needs one.")
+        codes = column.combine_chunks().dictionary_encode()
+        numbers = np.asarray((codes.combine_chunks() if hasattr(codes, "chunks") else codes).indices)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1, [len(numbers)]]).astype(np.int64)
+        values = [column[int(start)].as_py() for start in starts[:-1]]
+        seen = numbers[starts[:-1]]
+        if len(np.unique(seen)) != len(seen):
+            twice = values[int(np.flatnonzero(np.bincount(seen)[seen] > 1)[0])]
+            raise FormatError(
+                f"{self.source}: rows of {self._column} {twice!r} do not follow each other. Sort them first: "
+                f"dataset.sort({self._column!r}); or each row an episode of one step: episode=''."
+            )
+        return starts, values
+
+
+def _files(source: str, split: str | None) -> list[str]:
+    """Return the files of a source, those of one split.
+
+    Raises:
+        FormatError: there are none, or several splits to choose from.
+    """
+    place = Path(source)
+    if place.is_file():
+        return [source]
+    if (place / SPLITS).is_file():
+        names = [child.name for child in sorted(place.iterdir()) if (child / STATE).is_file()]
+        place = place / _chosen(names, split, source)
+    elif not (place / STATE).is_file():
+        return _of_split(_parquet_files(place), split, source)
+    return [str(place / name) for name in _data_files(place / STATE)]
+
+
+def _data_files(path: Path) -> list[str]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        names = [str(entry["filename"]) for entry in told["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FormatError(f"{path}: {error!r}. It should list _data_files, as save_to_disk writes it.") from error
+    if not names or any("/" in name or name.startswith(".") for name in names):
+        raise FormatError(f"{path} lists the files {names}. Allowed: names in its directory, at least one.")
+    return names
+
+
+def _of_split(paths: Sequence[Path], split: str | None, source: str) -> list[str]:
+    named: dict[str, list[str]] = {}
+    for path in paths:
+        found = SPLIT_NAME.fullmatch(path.name)
+        named.setdefault(found[1] if found else path.parent.name, []).append(str(path))
+    if len(named) == 1 and split is None:
+        return next(iter(named.values()))
+    return named[_chosen(list(named), split, source)]
+
+
+def _chosen(names: Sequence[str], split: str | None, source: str) -> str:
+    wanted = split if split is not None else names[0] if len(names) == 1 else "train"
+    if wanted not in names:
+        raise FormatError(f"{source} has the splits {', '.join(names) or 'none'}. Say which: split=..., not {split!r}.")
+    return wanted
+
+
+def _parquet_files(place: Path) -> list[Path]:
+    """Return the Parquet files of a directory and of ``data`` in it."""
+    return [path for folder in (place, place / "data") for path in sorted(folder.glob("*.parquet"))]
+
+
+def _episode_column(episode: str | None, names: Sequence[str], source: str) -> str | None:
+    if episode:
+        if episode not in names:
+            raise FormatError(f"episode={episode!r}: {source} has the columns {', '.join(names)}.")
+        return episode
+    return None if episode == "" else next((name for name in EPISODES if name in names), None)
+
+
+def _labels(schema: Any) -> dict[str, list[str]]:
+    """Return the names of each column of classes."""
+    try:
+        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return {name: list(map(str, each["names"])) for name, each in told.items() if each.get("_type") == "ClassLabel"}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _column_values(column: Any, feature: Feature, where: str) -> Any:
+    array = column.combine_chunks()
+    array = array.chunk(0) if hasattr(array, "chunks") and array.num_chunks else array
+    return values_of(picture_bytes(array, where) if feature.kind == "image" else array, feature, where)

@@ -67,8 +67,7 @@ def column_feature(column: Any, where: str) -> Feature:
     array = _whole(column)
     if _is_picture(array.type):
         return _picture_feature(picture_bytes(array, where), where)
-    feature = feature_of_type(_plain_type(array), where)
-    return feature
+    return feature_of_type(_plain_type(array), where)
 
 
 def picture_bytes(array: Any, where: str) -> Any:
@@ -96,8 +95,8 @@ def _picture_feature(files: Any, where: str) -> Feature:
         raise FormatError(f"{where}: the first picture is neither PNG nor JPEG. Leave the column out: ignore=.")
     reader = make_codec(Image((None, None, 3), codec=codec))
     sizes = {reader.image_size(blob) for blob in blobs}
-    height, width = sizes.pop() if len(sizes) == 1 else (None, None)
-    return Image((height, width, 3), codec=codec)  # type: ignore[arg-type]
+    height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 else (None, None)
+    return Image((height, width, 3), codec=codec)
 
 
 def _plain_type(array: Any) -> Any:

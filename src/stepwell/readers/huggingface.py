@@ -2,9 +2,9 @@
 
 ::
 
-    saved/state.json            _data_files: data-00000-of-00003.arrow, ...      Dataset.save_to_disk
-    dict/dataset_dict.json      splits: train, test; a saved data set each       DatasetDict.save_to_disk
-    pq/data/train-00000-of-00001.parquet                                         a repository of the hub, Dataset.to_parquet
+    saved/state.json            _data_files: data-00000-of-00003.arrow, ...     Dataset.save_to_disk
+    dict/dataset_dict.json      splits: train, test; a saved data set each      DatasetDict.save_to_disk
+    pq/data/train-00000-of-00001.parquet                                        Dataset.to_parquet; the hub
 
     rows        episode_index  state       image {bytes, path}
                 0              [..]        PNG

@@ -22,6 +22,7 @@ import stepwell  # noqa: E402
 from stepwell.errors import DatasetNotFoundError, StepwellError, WindowError  # noqa: E402
 from stepwell.lerobot import LeRobotDataset  # noqa: E402
 from stepwell.lerobot.items import ItemFormat  # noqa: E402
+from stepwell.loader import BatchSampler  # noqa: E402
 from stepwell.store import Store  # noqa: E402
 from stepwell.testing import tiny_store  # noqa: E402
 
@@ -218,6 +219,15 @@ def test_a_sampler_of_episodes_drops_their_last_items(store: Store) -> None:
     found = torch.cat([batch["index"] for batch in batches])
     assert sorted(found.tolist()) == sampler.numbers
     assert not any(batch["action_is_pad"].any() for batch in batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_sampler_shares_items_out_as_a_loader_does(store: Store, workers: int) -> None:
+    dataset = make(store, {"action": (0, 1)}, episodes=[0, 2])
+    settings: Any = {"batch_size": 3, "order": "random", "rank": 1, "world_size": 2, "drop_last": True, "epochs": 2}
+    sampler = BatchSampler(dataset, **settings)
+    found = [batch["index"].tolist() for batch in DataLoader(dataset, batch_sampler=sampler, num_workers=workers)]
+    assert found == [batch["index"].tolist() for batch in dataset.loader(**settings)]
 
 
 def test_the_loader_gives_the_same_batches(store: Store) -> None:

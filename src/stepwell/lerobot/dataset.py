@@ -24,7 +24,8 @@ from stepwell.windows import View
 if TYPE_CHECKING:
     from stepwell.lerobot.recording import LeRobotRecorder
     from stepwell.loader.transforms import WholeTransform
-    from stepwell.order import Order
+    from stepwell.order import Order, Pad
+    from stepwell.windows import WindowReader
 
 __all__ = ["LeRobotDataset", "LoaderOptions", "Source", "item_loader"]
 
@@ -64,7 +65,7 @@ class LoaderOptions(TypedDict, total=False):
     seed: int
     epochs: int | None
     drop_last: bool
-    pad: bool
+    pad: Pad
     rank: int
     world_size: int
     threads: int | None
@@ -236,6 +237,16 @@ class LeRobotDataset:
             for key in self.meta.camera_keys:
                 columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
         return Items(columns, len(numbers))
+
+    @property
+    def reader(self) -> WindowReader:
+        """What reads the windows; a `stepwell.loader.BatchSampler` asks for it."""
+        return self._windows.reader
+
+    @property
+    def seed(self) -> int:
+        """The seed of orders that a `stepwell.loader.BatchSampler` is given by name."""
+        return self._windows.seed
 
     @property
     def num_frames(self) -> int:

@@ -95,7 +95,9 @@ class Exchange:
 
     @property
     def _device(self) -> str:
-        return "cuda" if "nccl" in str(self._distributed.get_backend(self._group)) else "cpu"
+        backend = str(self._distributed.get_backend(self._group))
+        # a group of both ("cpu:gloo,cuda:nccl") needs no copies to a GPU
+        return "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
 
 
 def _in_use() -> Any:

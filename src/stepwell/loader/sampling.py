@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from copy import copy
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepwell.loader.course import Course, Visit
 from stepwell.loader.indices import BatchIndices
@@ -22,7 +22,6 @@ from stepwell.order.order import check_count
 from stepwell.store.counting import counted
 
 if TYPE_CHECKING:
-    from stepwell.loader.dataset import WindowDataset
     from stepwell.order import BoundOrder
     from stepwell.windows import WindowReader
 
@@ -32,6 +31,18 @@ __all__ = ["BatchSampler"]
 POSITIONS_AHEAD = 4096
 
 
+class SampledDataset(Protocol):
+    """What a sampler asks of a dataset (`WindowDataset`, `stepwell.lerobot.LeRobotDataset`)."""
+
+    @property
+    def reader(self) -> WindowReader:
+        """What reads the windows; another one when the dataset was refreshed."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the random numbers that transforms get."""
+
+
 class BatchSampler:
     """Say which windows the batches of a `WindowDataset` hold: for ``DataLoader(batch_sampler=...)``.
 
@@ -39,7 +50,7 @@ class BatchSampler:
     the same values, ``valid``, ``anchors`` and random numbers, for any number of workers, persistent or not.
 
     Args:
-        dataset: that the batches are of.
+        dataset: that the batches are of: a `WindowDataset`, or a `stepwell.lerobot.LeRobotDataset`.
         batch_size: windows a batch (a rank).
         order: "sequential" (default), "random", "pooled", or an `Order` with a seed of its own. In worker processes a
             pooled order is an order like any other: each batch is decoded by itself.
@@ -69,7 +80,7 @@ class BatchSampler:
 
     def __init__(
         self,
-        dataset: WindowDataset,
+        dataset: SampledDataset,
         batch_size: int = 64,
         *,
         order: Literal["sequential", "random", "pooled"] | Order = "sequential",

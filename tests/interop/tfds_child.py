@@ -46,13 +46,34 @@ def load(name: str, data_dir: str) -> dict[str, Any]:
     return {split: int(sum(1 for _ in dataset)) for split, dataset in datasets.items()}
 
 
+def split_ids(path: str, splits: list[str], parts: int) -> dict[str, Any]:
+    """Return the ids of the examples of splits, and those of each one's even parts."""
+    builder = tfds.builder_from_directory(path)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+
+    def ids(split: Any) -> list[int]:
+        try:
+            dataset = builder.as_dataset(split=split, read_config=config)
+        except ValueError as error:
+            if "corresponds to no data" in str(error):
+                return []
+            raise
+        return [int(example["id"]) for example in dataset]
+
+    def even(split: str, drop: bool) -> list[list[int]]:
+        return [ids(part) for part in tfds.even_splits(split, parts, drop_remainder=drop)]
+
+    return {"ids": [ids(split) for split in splits], "even": [even(s, d) for s in splits for d in (False, True)]}
+
+
 def make(root: str, seed: int, is_rlds: bool, file_format: str, out: str) -> dict[str, Any]:
     """Write a dataset of a random tree of features, and save what TensorFlow reads of it."""
     rng = np.random.default_rng(seed)
     tree, draw = _episode(rng) if is_rlds else _sample(rng)
     examples = [draw() for _ in range(int(rng.integers(1, 6)))]
 
-    class Random(tfds.core.GeneratorBasedBuilder):
+    # one process makes many of that name
+    class Random(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         name = "random_set"
         VERSION = tfds.core.Version("1.0.0")
 
@@ -221,7 +242,7 @@ def main() -> None:
     answers = sys.stdout
     # what libraries print is no answer
     sys.stdout = sys.stderr
-    known = {function.__name__: function for function in (read, read_source, load, make)}
+    known = {function.__name__: function for function in (read, read_source, load, split_ids, make)}
     for line in sys.stdin:
         asked = json.loads(line)
         try:

@@ -17,13 +17,12 @@ from stepwell.errors import DecodeError, FormatError
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys
+from stepwell.tfds.features import Leaf
 from stepwell.tfds.record_files import Records
 
 __all__ = ["with_image_features"]
 
 CODECS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
-PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
-PNG_COLOR_BYTE = 25
 # of an image whose number of channels is not said
 DEFAULT_CHANNELS = 3
 
@@ -76,9 +75,12 @@ def _feature(column: Column, seen: _Looks) -> Feature:
     sides: tuple[int | None, ...] = leaf.shape[:2]
     if None in sides or not sides:
         sides = next(iter(seen.sizes)) if len(seen.sizes) == 1 else (None, None)
+    return _image(leaf, sides, seen.codec)
+
+
+def _image(leaf: Leaf, sides: tuple[int | None, ...], codec: str) -> Feature:
     channels = (leaf.shape[2] if leaf.shape else None) or DEFAULT_CHANNELS
-    dtype = np.lib.format.dtype_to_descr(np.dtype(leaf.dtype))
-    return Feature("image", str(dtype), (*sides, channels), seen.codec)
+    return Feature("image", np.dtype(leaf.dtype).str, (*sides, channels), codec)
 
 
 def _look(column: Column, read: Read) -> _Looks:
@@ -98,9 +100,8 @@ def _look(column: Column, read: Read) -> _Looks:
 
 
 def _size(blob: Blob, column: Column, codec: str, where: str) -> tuple[int, int]:
-    shape = (None, None, column.placed.leaf.shape[2] or DEFAULT_CHANNELS)
     try:
-        size = make_codec(Feature("image", "|u1", shape, codec)).image_size(blob)
+        size = make_codec(_image(column.placed.leaf, (None, None), codec)).image_size(blob)
     except DecodeError as error:
         raise FormatError(f"{where}: {error}") from error
     assert size is not None

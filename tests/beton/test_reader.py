@@ -18,6 +18,7 @@ from stepwell.errors import DatasetNotFoundError, DecodeError, FormatError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.formats.in_place import open_in_place
 from stepwell.schema import Array, Image
+from stepwell.testing.web import WebServer
 
 JPEG = Image((16, 20, 3), codec="jpeg", dct="fast")
 
@@ -58,7 +59,8 @@ def test_a_beton_file_is_told_by_its_name_and_header(tmp_path):
     (tmp_path / "folder.beton").mkdir()
     for name in ("other.beton", "b.txt", "cut.beton", "folder.beton", "none.beton", "none*.beton", "\0.beton"):
         assert not BetonReader.accepts(str(tmp_path / name))
-    assert not BetonReader.accepts(f"beton://{path}")
+    assert not BetonReader.accepts(str(tmp_path))
+    assert BetonReader.accepts("https://somewhere/a.beton")
     assert BetonReader.accepts(str(tmp_path / "a*.beton"))
 
 
@@ -158,6 +160,26 @@ def test_several_files_are_one_data_set(tmp_path, cache):
         store = open_in_place(source, cache=cache)
         assert np.array_equal([episode["array"][0] for episode in store], np.concatenate(parts))
         assert [episode["number"][0] for episode in store] == [0, 1, 2, 0, 0, 1, 2, 3]
+
+
+def test_files_of_a_directory_are_read_when_it_is_asked_for(tmp_path, cache):
+    write_arrays(tmp_path / "part-0.beton", np.zeros((2, 2)))
+    write_arrays(tmp_path / "part-1.beton", np.ones((3, 2)))
+    assert len(open_in_place(tmp_path, reader="beton", cache=cache)) == 5
+    assert len(open_in_place(tmp_path / "part-{0..1}.beton", cache=cache)) == 5
+
+
+def test_a_file_of_another_machine_is_fetched(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("STEPWELL_CACHE", str(cache))
+    arrays = np.arange(8.0).reshape(4, 2)
+    folder = tmp_path / "served"
+    folder.mkdir()
+    write_arrays(folder / "a.beton", arrays)
+    with WebServer(folder) as server:
+        store = open_in_place(f"{server.url}/a.beton")
+        assert np.array_equal([episode["array"][0] for episode in store], arrays)
+        with pytest.raises(DatasetNotFoundError, match=r"none\.beton"):
+            open_in_place(f"{server.url}/none.beton")
 
 
 def test_images_of_several_files_have_the_feature_of_all(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +17,11 @@ from stepwell.beton.reading import BetonFile
 from stepwell.codecs import make_codec
 from stepwell.codecs.beton_images import BetonImages, beton_image_feature, make_image_references
 from stepwell.codecs.file_spans import FileSpans, make_spans, span_feature
-from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
+from stepwell.codecs.remote_files import is_remote
+from stepwell.errors import FormatError, SchemaError, StepwellError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.formats.source_files import source_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
@@ -28,6 +29,7 @@ from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 __all__ = ["BetonReader"]
 
 SUFFIX = ".beton"
+ENDINGS = (SUFFIX,)
 # samples whose places are worked out at once
 BLOCK_SAMPLES = 65536
 
@@ -39,8 +41,8 @@ class BetonReader(Reader):
     Numbers are copied; images, arrays, texts and bytes stay where they are when the files are read in place.
 
     Args:
-        source: path of a file; or a pattern such as ``"train-*.beton"``, or paths, one a line: one data set of files
-            with the same fields.
+        source: path or address of a file; or several, which are one data set of files with the same fields: a pattern
+            such as ``"train-*.beton"`` or ``"train-{0..7}.beton"``, a directory, paths one a line.
         rename: names of features for fields whose names they cannot have, or that should be called otherwise; as text
             ``"old=new,other=another"``.
         custom_fields: what reads custom fields, by name: subclasses of `stepwell.beton.SpanField` or `ValueField`.
@@ -74,26 +76,17 @@ class BetonReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether a source is a ``.beton`` file, or a pattern or lines of such; see `Reader.accepts`."""
-        lines = source.split("\n")
-        if "://" in source or not all(line.endswith(SUFFIX) for line in lines):
-            return False
         try:
-            return all(map(_is_beton, cls.files(source)))
-        except (DatasetNotFoundError, ValueError):
+            # those of a directory may be for training and for testing
+            paths = [] if any(Path(line).is_dir() for line in source.split("\n")) else source_files(source, ENDINGS)
+        except (StepwellError, OSError, ValueError):
             return False
+        return bool(paths) and all(path.endswith(SUFFIX) and (is_remote(path) or _is_beton(path)) for path in paths)
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the files, see `Reader.files`."""
-        found: list[str] = []
-        for line in source.split("\n"):
-            matches = [line] if Path(line).is_file() else sorted(glob.glob(line))  # noqa: PTH207  also of absolute patterns
-            if not matches:
-                raise DatasetNotFoundError(
-                    f"no .beton file at {line}. Allowed: paths of files, or patterns with * ? []."
-                )
-            found += matches
-        return found
+        return source_files(source, ENDINGS)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -205,7 +198,7 @@ def _is_beton(path: str) -> bool:
         with Path(path).open("rb") as file:
             header = Header.parse(file.read(HEADER_BYTES), path)
         return header.table_ptr <= Path(path).stat().st_size
-    except (OSError, FormatError):
+    except (OSError, ValueError):
         return False
 
 

@@ -14,6 +14,7 @@ from stepwell.beton.fields import ArrayField, BetonField, SpanField, ValueField,
 from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYTES, BetonLayout, Header, row_dtype
 from stepwell.beton.regions import RegionTable
 from stepwell.codecs.open_files import OpenFile
+from stepwell.codecs.remote_files import local_path
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
 
 __all__ = ["BetonFile"]
@@ -25,7 +26,7 @@ class BetonFile:
     """A ``.beton`` file of version 2.
 
     Args:
-        path: of the file.
+        path: of the file, or its address: one on another machine is fetched whole.
         custom_fields: what reads fields that are not built in, by name; see `stepwell.beton.SpanField`.
 
     Raises:
@@ -47,7 +48,7 @@ class BetonFile:
     ) -> None:
         self.path = os.fspath(path)
         try:
-            self._file = OpenFile(self.path)
+            self._file = OpenFile(local_path(self.path))
         except OSError as error:
             raise DatasetNotFoundError(f"no file at {self.path}: {error}.") from error
         header = Header.parse(self._file.read(0, HEADER_BYTES), self.path)

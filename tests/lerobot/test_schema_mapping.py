@@ -82,6 +82,7 @@ def test_names_of_elements_are_those_that_a_dataset_had():
     [
         (Bytes(), r"'odd' is bytes: .*Leave it out: features="),
         (Array((None, 3)), r"'odd' is an array of varying size"),
+        (Image((None, None, 3), codec="jpeg"), r"'odd' has images of any size, .*Leave it out: features="),
         (Array(2, "complex64"), r"'odd' has dtype complex64"),
         (Array(3, "U5"), r"'odd' has dtype"),
         (Array((1, 1, 1, 1, 1, 2)), r"'odd' has shape \(1, 1, 1, 1, 1, 2\)"),

@@ -120,6 +120,13 @@ def test_stores_of_one_size_of_another_and_of_any_are_read_together(tmp_path: Pa
                 np.testing.assert_array_equal(batch["image"][i], out)
 
 
+def test_stores_of_several_sizes_are_not_read_together_without_a_decoder(tmp_path: Path) -> None:
+    one = make(tmp_path / "one.well", Image((None, None, 3), codec="png"), [pictures(2)])
+    two = make(tmp_path / "two.well", Image((12, 14, 3)), [[np.zeros((12, 14, 3), np.uint8)]])
+    with pytest.raises(WindowError, match=r"do not agree on 'image': .*become alike by Field\('image', decoder=Resize"):
+        WindowReader(View([one, two]), {"image": "image"})
+
+
 def test_an_image_that_is_too_small_is_named(store: Store) -> None:
     with pytest.raises(
         LoaderError, match=r"episode 0, step \d, field 'image' .*CenterCrop to 29x29 of images of \d+x\d+"

@@ -190,6 +190,8 @@ def _numbers(name: str, feature: Feature) -> tuple[str, tuple[int, ...]]:
 
 
 def _camera(name: str, feature: Feature, choice: Cameras) -> tuple[str, tuple[int, ...]]:
+    if feature.is_ragged:
+        raise _refused(name, f"has images of any size, {feature.shape}: a camera of LeRobot has one size")
     height, width, *channels = feature.fixed_shape
     if feature.np_dtype != np.uint8 or channels not in ([], [1], [3]):
         raise _refused(

@@ -211,6 +211,7 @@ def resolve_all(field: Field, key: str, stores: Sequence[tuple[Schema, float | N
             if (a.dtype, a.shape, a.is_final, a.feature is None) != (b.dtype, b.shape, b.is_final, b.feature is None):
                 raise WindowError(
                     f"field {key!r}: the stores do not agree on {a.name!r}: {_describe(a)} here, {_describe(b)} there."
+                    f"{_advice(a)}"
                 )
     sources = tuple(_merged([one.sources[i] for one in each]) for i in range(len(first.sources)))
     return ResolvedField(key, field, sources, first.offsets, first.step_shape, first.dtype)
@@ -322,6 +323,12 @@ def _step_shape(field: Field, sources: tuple[Source, ...]) -> tuple[int | None, 
             "scalars have none (stack them), and the other axes must agree."
         )
     return (sum(int(source.shape[0] or 0) for source in sources), *first.shape[1:])
+
+
+def _advice(source: Source) -> str:
+    """Return how images of several sizes are read together."""
+    is_plain = source.feature is not None and source.feature.kind == "image" and source.decoder is None
+    return f" Images of several sizes become alike by Field({source.name!r}, decoder=Resize(...))." if is_plain else ""
 
 
 def _describe(source: Source) -> str:

@@ -1,6 +1,8 @@
 """Files of records: what is written stands in them byte by byte, and both formats read back."""
 
+import errno
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,3 +65,14 @@ def test_records_that_cannot_be_made_raise_their_own_error(tmp_path, file_format
 
     with pytest.raises(KeyError, match="no more"):
         write_records(tmp_path / "a", records(), file_format)
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_a_disk_that_takes_no_more_is_told_by_its_number(tmp_path, file_format):
+    if file_format == "array_record":
+        pytest.importorskip("array_record.python.array_record_module")
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(OSError, match="No space left") as told:
+        write_records("/dev/full", [bytes(1 << 16)] * 40, file_format)
+    assert told.value.errno == errno.ENOSPC

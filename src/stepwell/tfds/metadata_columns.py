@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,15 @@ class MetadataColumn:
         shape = () if self.size is None else (self.size,)
         # as a list of floats it would be rounded to float32
         return Leaf("tensor", DTYPES[self.kind], shape, "bytes" if self.kind == NUMBER else "none")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether every episode has an integer, which may be that of a class."""
+        return self.kind == INTEGER and self.size is None
+
+    def with_labels(self, labels: Sequence[str]) -> MetadataColumn:
+        """Return the column with names of classes."""
+        return replace(self, labels=class_names(f"metadata {self.path!r}", labels))
 
     def lists(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the list of an Example for one episode's metadata."""
@@ -150,9 +159,9 @@ def _join_nested(seen: dict[str, _Seen]) -> None:
 def _labelled(column: MetadataColumn, labels: Sequence[str] | None) -> MetadataColumn:
     if labels is None:
         return column
-    if column.kind != INTEGER or column.size is not None:
+    if not column.is_number:
         raise SchemaError(f"metadata {column.path!r}: labels are names of classes, whose numbers every episode has.")
-    return MetadataColumn(column.path, column.kind, labels=class_names(f"metadata {column.path!r}", labels))
+    return column.with_labels(labels)
 
 
 def _leaves(entries: Mapping[str, Any], names: Collection[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ __all__ = ["FULL", "FileFormat", "write_records"]
 FileFormat = Literal["tfrecord", "array_record"]
 SIZE = struct.Struct("<Q")
 BUFFER_BYTES = 1 << 20
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes], file_format: FileFormat = "tfrecord") -> int:

@@ -11,7 +11,7 @@ from stepwell.schema import Schema
 from stepwell.tfds.naming import STEPS
 from stepwell.tfds.step_forms import Form, form_of
 
-__all__ = ["StepColumn", "step_columns"]
+__all__ = ["StepColumn", "own_name", "step_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def step_columns(
     return tuple(
         StepColumn(
             name,
-            _path(name, (rename or {}).get(name, _own_name(name))),
+            _path(name, (rename or {}).get(name, own_name(name))),
             form_of(
                 name, schema[name], _choice(encodings, name), _choice(images, name, "png"), (labels or {}).get(name)
             ),
@@ -82,8 +82,13 @@ def _choice(given: Any, name: str, default: Any = None) -> Any:
     return given.get(name, default) if isinstance(given, Mapping) else given
 
 
-def _own_name(name: str) -> str:
-    """Return the name that a feature had where it came from: ``steps.is_first`` is an import's name of ``is_first``."""
+def own_name(name: str) -> str:
+    """Return the name that a feature had where it came from: an import calls ``is_first`` of steps ``steps.is_first``.
+
+    Example:
+        >>> own_name("steps.is_first"), own_name("action")
+        ('is_first', 'action')
+    """
     return name.removeprefix(f"{STEPS}.") if name != STEPS else name
 
 

@@ -13,30 +13,24 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
-from stepwell.formats.source_episodes import as_view, schema_of
-from stepwell.schema import Schema
+from stepwell.errors import EpisodeNotFoundError, StepwellError
 from stepwell.sizes import parse_bytes
-from stepwell.store import Store
 from stepwell.store.building import built_directory
 from stepwell.tfds.array_records import import_array_record
-from stepwell.tfds.dataset_files import DatasetName, WrittenSplit, check_name, shard_name, write_info
+from stepwell.tfds.dataset_files import DatasetName, WrittenSplit, shard_name, write_info
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
 from stepwell.tfds.features import Encoding
-from stepwell.tfds.metadata_columns import metadata_columns
 from stepwell.tfds.record_writing import FileFormat
 from stepwell.tfds.shard_writing import Shard, ShardJob, cut_shards, mean_row_bytes, write_shards
-from stepwell.tfds.step_columns import StepColumn, step_columns
+from stepwell.tfds.sources import Source, entries_of, steps_of, views_of
 from stepwell.tfds.step_forms import ImageFormat
 from stepwell.windows import View
 
 __all__ = ["write_rlds", "write_tfds"]
 
-Source = Store | View | str | os.PathLike[str]
 SHARD_BYTES = "256 MiB"
-METADATA = "episode_metadata."
 
 
 def write_rlds(
@@ -76,11 +70,12 @@ def write_rlds(
         split: what a single source is.
         features: names in the store to write; default all.
         rename: names in the store to names in the dataset, e.g. ``{"camera": "observation.image"}``.
-        metadata: which entries of the episodes' metadata become ``episode_metadata``; default all.
+        metadata: which entries of the episodes' metadata become ``episode_metadata``; default all but ``tfds_split``.
         encodings: of numbers, for all or by name in the store: "bytes" and "zlib" are exact; "none" is what TFDS does
             by default, and makes float32 of float64. Default: "bytes" for float64, "none" for others.
         images: "png" (default) or "jpeg", for all or by name: how images that are no files yet are encoded.
         labels: names of the classes of int64 features by name in the store; of metadata by ``episode_metadata.NAME``.
+            What was imported from TFDS has its own.
         description: for people, in dataset_info.json.
         file_format: "tfrecord", or "array_record", which needs ``stepwell[tfds]``.
         shard_bytes: about how large a file becomes.
@@ -119,18 +114,9 @@ def write_rlds(
     Source:
         RLDS (Ramos et al. 2021), and the files of TensorFlow Datasets.
     """
-    views = _views(source, split)
-    columns, entry_labels = _columns(
-        views, labels, features=features, rename=rename, encodings=encodings, images=images
-    )
-    told = (
-        part.table.metadata(index)
-        for view in views.values()
-        for part in view.parts
-        for index in part.indices.tolist()
-        if part.table.length[index]
-    )
-    examples = EpisodeExamples(columns, metadata_columns(told, metadata, entry_labels))
+    views = views_of(source, split)
+    columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
+    examples = EpisodeExamples(columns, entries_of(views, metadata, labels))
     writing = _Writing(DatasetName(name, version, config), file_format, shard_bytes, num_shards, description)
     return writing.write(directory, views, examples, workers, progress)
 
@@ -170,10 +156,8 @@ def write_tfds(
         >>> len(list(path.glob("steps-train.tfrecord-*")))
         2
     """
-    views = _views(source, split)
-    columns, rest = _columns(views, labels, features=features, rename=rename, encodings=encodings, images=images)
-    if rest:
-        raise SchemaError(f"labels of {', '.join(rest)}: no metadata are written. Name features.")
+    views = views_of(source, split)
+    columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
     writing = _Writing(DatasetName(name, version, config), file_format, shard_bytes, num_shards, description)
     return writing.write(directory, views, StepExamples(columns), workers, progress)
 
@@ -244,28 +228,3 @@ class _Writing:
             Shard(f"{folder}/{shard_name(self.name.name, split, self.file_format, shard, number)}", split, start, stop)
             for shard, (start, stop) in enumerate(cut_shards(rows, number))
         ]
-
-
-def _views(source: Source | Mapping[str, Source], split: str) -> dict[str, View]:
-    views = {name: as_view(one) for name, one in (source if isinstance(source, Mapping) else {split: source}).items()}
-    for name in views:
-        check_name("split", name)
-    if not views:
-        raise EpisodeNotFoundError("no splits. Give a mapping of at least one name to a store or view.")
-    return views
-
-
-def _columns(
-    views: Mapping[str, View], labels: Mapping[str, Sequence[str]] | None, **choices: Any
-) -> tuple[tuple[StepColumn, ...], dict[str, Sequence[str]]]:
-    """Return the columns of steps, which all splits have, and the labels of entries of the metadata."""
-    schema: Schema | None = None
-    for split, view in views.items():
-        found = schema_of(view)
-        if schema is not None and found != schema:
-            raise SchemaError(f"split {split!r} has other features than those before it. Choose some by features=.")
-        schema = found
-    assert schema is not None
-    entries = {key.removeprefix(METADATA): names for key, names in (labels or {}).items() if key.startswith(METADATA)}
-    own = {key: names for key, names in (labels or {}).items() if not key.startswith(METADATA)}
-    return step_columns(schema, labels=own, **choices), entries

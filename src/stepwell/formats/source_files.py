@@ -68,7 +68,10 @@ def names_files(source: str, endings: Sequence[str]) -> bool:
     try:
         if _plain(part).rstrip("}").endswith(tuple(endings)):
             return True
-        return not is_remote(part) and any(entry.name.endswith(tuple(endings)) for entry in os.scandir(part))
+        if is_remote(part):
+            return False
+        with os.scandir(part) as entries:
+            return any(entry.name.endswith(tuple(endings)) for entry in entries)
     except (OSError, ValueError):
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.file_spans import make_spans, span_feature
+from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -23,7 +25,7 @@ from stepwell.webdataset.discovery import find_columns, schema_of
 from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values
 from stepwell.webdataset.samples import Members, Shard, group_samples
-from stepwell.webdataset.settings import Decoders, Settings, flag_of, list_of, names_of
+from stepwell.webdataset.settings import INFO, Decoders, Settings, flag_of, list_of, names_of, told_names
 from stepwell.webdataset.tar_index import read_tar_index
 
 __all__ = ["ENDINGS", "KEY", "WebDatasetReader"]
@@ -46,7 +48,8 @@ class WebDatasetReader(Reader):
             `stepwell.formats.source_files.source_files`. Those of other machines are fetched into the cache.
         endings: that are read, ``["jpg", "cls"]`` or ``"jpg,cls"``; default all.
         ignore: endings that are not.
-        rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``.
+        rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``;
+            default: the ending, or what ``_info.json`` of `write_webdataset` beside the shards tells.
         json: "text" (default): JSON files are `Text`; "columns": a feature for each number and text in them.
         decoders: ending to (feature, function): makes a value of that feature of a member's bytes.
         allow_missing: leave samples out that lack a member of an ending; default: they are an error, but for texts
@@ -83,8 +86,9 @@ class WebDatasetReader(Reader):
         allow_repeats: bool | str = False,
     ) -> None:
         super().__init__(source)
-        self.paths = self.files(source)
-        self._settings = Settings(list_of(endings), list_of(ignore), names_of(rename), json, dict(decoders or {}))
+        self.paths = source_files(source, ENDINGS)
+        names = {**told_names(self.paths[0]), **names_of(rename)}
+        self._settings = Settings(list_of(endings), list_of(ignore), names, json, dict(decoders or {}))
         self._allow_missing = flag_of("allow_missing", allow_missing)
         self._allow_cut, self._allow_repeats = flag_of("allow_cut", allow_cut), flag_of("allow_repeats", allow_repeats)
         with ThreadPoolExecutor(min(NUM_THREADS, len(self.paths))) as pool:
@@ -104,8 +108,10 @@ class WebDatasetReader(Reader):
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
-        """Return the shards, see `Reader.files`."""
-        return source_files(source, ENDINGS)
+        """Return the shards, and ``_info.json`` beside them; see `Reader.files`."""
+        paths = source_files(source, ENDINGS)
+        info = Path(paths[0]).with_name(INFO)
+        return [*paths, str(info)] if not is_remote(paths[0]) and info.is_file() else paths
 
     def __len__(self) -> int:
         """Return the number of samples."""

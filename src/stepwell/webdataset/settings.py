@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 
-__all__ = ["Decoders", "Settings", "flag_of", "list_of", "names_of"]
+__all__ = ["INFO", "Decoders", "Settings", "flag_of", "list_of", "names_of", "told_names"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
 
-WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+INFO = "_info.json"
+"""A file beside shards: timm's lengths of shards; of those that stepwell wrote the features by their endings, too."""
 
-Int64s = npt.NDArray[np.int64]
+WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,21 @@ def names_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     if wrong is not None:
         raise FormatError(f'rename={rename!r}: {wrong!r} has no new name. Allowed: "jpg=image,cls=label".')
     return {old.strip(): new.strip() for old, _, new in pairs}
+
+
+def told_names(shard: str) -> dict[str, str]:
+    """Return the names of features by ending that ``_info.json`` beside a shard tells; what is no such file tells none.
+
+    Args:
+        shard: its path; beside one on another machine nothing is looked for.
+    """
+    if is_remote(shard):
+        return {}
+    try:
+        told = json.loads(Path(shard).with_name(INFO).read_bytes())["features"]
+        return {str(ending): str(name) for ending, name in told.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def flag_of(name: str, value: bool | str) -> bool:

@@ -1,0 +1,110 @@
+"""The files that a text names: as shells, glob and webdataset have it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.formats.source_files import expand_braces, names_files, source_files
+
+# the package has a function of this name
+source_files_module = sys.modules[source_files.__module__]
+TAR = (".tar",)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a", ["a"]),
+        ("{a,b}", ["a", "b"]),
+        ("x{1..3}y", ["x1y", "x2y", "x3y"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{1..9..4}", ["1", "5", "9"]),
+        ("{a..c}", ["a", "b", "c"]),
+        ("{a,b}{1,2}", ["a1", "a2", "b1", "b2"]),
+        ("{a,{b,c}d}", ["a", "bd", "cd"]),
+        ("{a}", ["{a}"]),
+        ("{", ["{"]),
+        ("}a{", ["}a{"]),
+        ("{a{1..2}", ["{a1", "{a2"]),
+        ("{,x}", ["", "x"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+    ],
+)
+def test_braces_stand_for_choices_and_ranges(text: str, found: list[str]) -> None:
+    assert list(expand_braces(text)) == found
+
+
+@settings(max_examples=60)
+@given(st.text(st.sampled_from("ab{},12."), max_size=12))
+def test_any_text_is_expanded_as_braceexpand_does(text: str) -> None:
+    braceexpand = pytest.importorskip("braceexpand")
+    try:
+        wanted = list(braceexpand.braceexpand(text))
+    except braceexpand.UnbalancedBracesError:
+        assert list(expand_braces(text))  # a brace that is not closed is a character here
+        return
+    assert list(expand_braces(text)) == wanted
+
+
+def test_ranges_are_those_of_bash() -> None:
+    text = "{000098..000102}.tar"
+    shell = subprocess.run(["bash", "-c", f"echo {text}"], capture_output=True, text=True, check=True)
+    assert list(expand_braces(text)) == shell.stdout.split()
+
+
+def test_a_step_of_nothing_is_refused() -> None:
+    with pytest.raises(FormatError, match="a step of 0"):
+        list(expand_braces("{1..3..0}"))
+
+
+def test_patterns_and_directories_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.tar", "a.tar", "sub/c.tar", "x.txt", ".hidden.tar", "lit{1,2}.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert source_files("?.tar", TAR) == ["a.tar", "b.tar"]
+    assert source_files("{b,a}.tar", TAR) == ["b.tar", "a.tar"]
+    below = ["a.tar", "b.tar", "lit{1,2}.tar", "sub/c.tar"]
+    assert source_files(str(tmp_path), TAR) == [str(tmp_path / name) for name in below]
+    assert source_files("lit{1,2}.tar", TAR) == ["lit{1,2}.tar"]
+    assert source_files("sub::a.tar\nnone.tar", TAR) == ["sub/c.tar", "a.tar", "none.tar"]
+    assert source_files(["b.tar", "a.tar"], TAR) == ["b.tar", "a.tar"]
+
+
+def test_what_names_nothing_or_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files_module, "MAX_FILES", 1000)
+    with pytest.raises(DatasetNotFoundError, match=r"no files fit .*\*\.tar"):
+        source_files(f"{tmp_path}/*.tar", TAR)
+    with pytest.raises(DatasetNotFoundError, match=r"no files of \.tar in"):
+        source_files(str(tmp_path), TAR)
+    with pytest.raises(FormatError, match="no commands are run"):
+        source_files("pipe:curl http://host/a.tar", TAR)
+    with pytest.raises(FormatError, match="HTTP lists no files"):
+        source_files("http://host/*.tar", TAR)
+    with pytest.raises(FormatError, match="more than 1,000 files"):
+        source_files("{0..9999999999}.tar", TAR)
+    with pytest.raises(FormatError, match="names no files"):
+        source_files("::", TAR)
+
+
+def test_a_question_in_an_address_is_no_pattern() -> None:
+    assert source_files("https://host/{0..1}.tar?sign=[a]*", TAR) == [f"https://host/{n}.tar?sign=[a]*" for n in (0, 1)]
+
+
+def test_patterns_of_object_stores_are_listed() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    for name in "ba":
+        fsspec.filesystem("memory").pipe(f"/source_files/{name}.tar", b"x")
+    assert source_files("memory://source_files/*.tar", TAR) == [f"memory:///source_files/{name}.tar" for name in "ab"]
+
+
+def test_what_may_name_files_is_told_cheaply(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").touch()
+    assert names_files(str(tmp_path), TAR) and names_files("s3://b/{0..9}.tar::x", TAR) and names_files("a/*.tar", TAR)
+    assert not any(names_files(text, TAR) for text in ("", "a.txt", str(tmp_path / "none"), "s3://b/", "a\0b"))

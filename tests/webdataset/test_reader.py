@@ -1,0 +1,288 @@
+"""The reader of shards: the real ones to their values; members of every kind; in place, imported, over HTTP."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import npy, picture, sample, write_tar  # type: ignore[import-not-found]
+
+import stepwell
+from stepwell import Array, Bytes, Image, Loader, Text
+from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.formats import find_reader, import_dataset
+from stepwell.testing import WebServer, check_damage
+from stepwell.webdataset import WebDatasetReader
+
+LENGTHS = [11, 9, 13, 7]
+
+
+def shard(path: Path, members: list[tuple[str, bytes]]) -> str:
+    return str(write_tar(path, members))
+
+
+def jpeg(number: int, height: int = 24, width: int = 32, shape: tuple[int, ...] = (3,)) -> bytes:
+    pixels = picture(number, height, width)
+    feature = Image((height, width, *shape), codec="jpeg")
+    return stepwell.codecs.make_codec(feature).encode(pixels if shape == (3,) else pixels[..., :1])
+
+
+def assert_is_real(store: Any, expected: Any) -> None:
+    assert np.array_equal(np.concatenate([episode["jpg"] for episode in store]), expected["image"])
+    assert np.array_equal(np.concatenate([episode["vec.npy"] for episode in store]), expected["vec"])
+    assert np.array_equal(np.concatenate([episode["cls"] for episode in store]), expected["label"])
+    told = [json.loads(episode["json"][0]) for episode in store]
+    assert [record["id"] for record in told] == expected["id"].tolist()
+    assert [record["label"] for record in told] == expected["label"].tolist()
+
+
+def test_real_shards_are_imported_to_their_values_a_shard_a_segment(real_shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    report = import_dataset(real_shards / "train-{000000..000003}.tar", tmp_path / "a.well", workers=2)
+    store = stepwell.open(report.path)
+    assert_is_real(store, np.load(real_shards / "expected.npz"))
+    assert [segment.num_rows for segment in store.segments] == LENGTHS
+    assert store.metadata["shards"] == [f"train-00000{n}.tar" for n in range(4)]
+
+
+def test_real_shards_are_read_in_place_to_their_values(real_shards: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    store = stepwell.open(f"webdataset://{real_shards}")
+    assert_is_real(store, np.load(real_shards / "expected.npz"))
+    assert store.schema is not None and store.schema["jpg"].codec == store.schema["vec.npy"].codec == "file-span"
+    assert store[12]["__key__"] == ["dir/00012"]
+
+
+# webdataset leaves its files to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_samples_are_those_of_webdataset(real_shards: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    reader = WebDatasetReader(str(real_shards / "train-{000000..000003}.tar"))
+    found = list(webdataset.WebDataset(str(real_shards / "train-{000000..000003}.tar"), shardshuffle=False))
+    for sample_of, episode in zip(found, reader.episodes(), strict=True):
+        assert [sample_of["__key__"]] == episode.columns["__key__"]
+        assert [sample_of["jpg"]] == list(episode.columns["jpg"])
+        assert int(sample_of["cls"]) == episode.columns["cls"][0]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> str:
+    """Two shards of three and two samples of all kinds but images."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    shard(folder / "a.tar", [member for n in range(3) for member in sample(n)])
+    shard(folder / "b.tar", [member for n in (3, 4) for member in sample(n)])
+    return str(folder)
+
+
+def test_members_become_features_by_their_endings(mixed: str) -> None:
+    reader = WebDatasetReader(mixed)
+    assert dict(reader.schema) == {
+        "__key__": Text(),
+        "cls": Array((), "int64"),
+        "txt": Text(),
+        "json": Text(),
+        "vec.npy": Array((2, 3)),
+        "more.npz.a": Array((None,), "int64"),
+        "more.npz.b": Array((), "float64"),
+        "bin": Bytes(),
+    }
+    assert (
+        reader.edges.tolist() == [0, 3] and len(reader) == 5 and reader.label(4) == f"sample set/00004 of {mixed}/b.tar"
+    )
+
+
+@pytest.mark.parametrize("way", ["import", "in place", "one by one"])
+def test_values_are_those_of_the_members_whichever_way_they_are_read(mixed: str, tmp_path: Path, way: str) -> None:
+    if way == "in place":
+        store = stepwell.open(f"webdataset://{mixed}")
+    else:
+        # chosen episodes with a gap are read one by one
+        import_dataset(mixed, tmp_path / "a.well", workers=1, episodes=None if way == "import" else [0, 1, 2, 4])
+        store = stepwell.open(tmp_path / "a.well")
+    for episode in store:
+        number = int(episode["__key__"][0][-5:])
+        assert episode["cls"].tolist() == [number % 7] and episode["txt"] == [f"sämple {number}"]
+        assert json.loads(episode["json"][0])["at"] == {"row": number}
+        assert episode["vec.npy"].tolist() == [[[number] * 3] * 2]
+        assert episode["more.npz.a"][0].tolist() == list(range(number % 3 + 1)) and episode["more.npz.b"] == [number]
+        assert episode["bin"] == [bytes([number]) * number]
+    assert len(store) == (4 if way == "one by one" else 5)
+
+
+def test_options_come_in_python_and_as_text(mixed: str) -> None:
+    store = stepwell.open(f"webdataset://{mixed}?json=columns&ignore=npz,more.npz,bin&rename=cls=label,at.row=row")
+    assert list(store.schema or ()) == ["__key__", "label", "txt", "score", "row", "vec.npy"]
+    assert [episode["row"][0] for episode in store] == [0, 1, 2, 3, 4]
+    reader = WebDatasetReader(mixed, endings=["cls", "size.bin"], rename={"__key__": "name"})
+    assert list(reader.schema) == ["name", "cls"]
+    doubled = WebDatasetReader(mixed, endings="bin", decoders={"bin": (Array((), "int32"), lambda data: 2 * len(data))})
+    assert [episode.columns["bin"][0] for episode in doubled.episodes()] == [0, 2, 4, 6, 8]
+    for options, words in (
+        ({"json": "x"}, "json='x'"),
+        ({"allow_cut": "maybe"}, "allow_cut"),
+        ({"rename": "a"}, "new name"),
+    ):
+        with pytest.raises(FormatError, match=words):
+            WebDatasetReader(mixed, **options)  # type: ignore[arg-type]
+
+
+def test_images_of_one_size_are_fixed_and_others_are_of_any_size(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    same = [(f"{n}.jpg", jpeg(n)) for n in range(3)]
+    assert WebDatasetReader(shard(tmp_path / "a.tar", same)).schema["jpg"] == Image((24, 32, 3), codec="jpeg")
+    grey = [("3.jpg", jpeg(3, shape=(1,)))]
+    assert WebDatasetReader(shard(tmp_path / "b.tar", same + grey)).schema["jpg"] == Image((24, 32, 3), codec="jpeg")
+    other = WebDatasetReader(shard(tmp_path / "c.tar", [*same, ("3.jpg", jpeg(3, 40, 20))]))
+    assert other.schema["jpg"] == Image((None, None, 3), codec="jpeg")
+    store = stepwell.open(f"webdataset://{tmp_path}/c.tar")
+    assert [episode["jpg"][0].shape for episode in store] == [(24, 32, 3)] * 3 + [(40, 20, 3)]
+
+
+def _pillow(mode: str, kind: str, number: int = 1, **options: Any) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    stream = io.BytesIO()
+    image.fromarray(picture(number)).convert(mode).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("P", "PNG"), ("LA", "PNG"), ("CMYK", "JPEG"), ("RGB", "WEBP")])
+def test_images_that_no_codec_keeps_are_decoded(tmp_path: Path, mode: str, kind: str) -> None:
+    pytest.importorskip("imagecodecs")
+    import io
+
+    image = pytest.importorskip("PIL.Image")
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = _pillow(mode, kind, **options)
+    path = shard(tmp_path / "a.tar", [("0.png" if kind == "PNG" else "0.webp", data)])
+    store = stepwell.open(f"webdataset://{path}")
+    (found,) = (episode["png" if kind == "PNG" else "webp"][0] for episode in store)
+    wanted = np.asarray(image.open(io.BytesIO(data)).convert("RGBA" if mode == "LA" else "RGB"))
+    assert np.abs(found.astype(int) - wanted).max() <= 1 and found.shape == wanted.shape
+
+
+def test_a_few_odd_images_are_converted_by_an_import_and_refused_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    pytest.importorskip("simplejpeg")
+    odd = [("2.jpg", _pillow("CMYK", "JPEG")), ("3.jpg", _pillow("RGB", "PNG", 2))]
+    path = shard(tmp_path / "a.tar", [("0.jpg", jpeg(0)), ("1.jpg", jpeg(1)), *odd])
+    with pytest.raises(FormatError, match="2 of 4 images"):
+        stepwell.open(f"webdataset://{path}")
+    import_dataset(path, tmp_path / "a.well", workers=1)
+    store = stepwell.open(tmp_path / "a.well")
+    assert np.abs(store[3]["jpg"][0].astype(int) - picture(2)).mean() < 5
+    assert store[2]["jpg"][0].shape == (24, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("0.cls", b"seven", r"a.tar: 0\.cls, byte 512: invalid literal"),
+        ("0.jpg", b"nothing", r"0\.jpg, byte 512: not a JPEG, PNG or WebP file"),
+        ("0.npy", b"nothing", r"0\.npy, byte 512: not a \.npy file"),
+        ("0.npy", npy(np.zeros(9))[:-4], r"0\.npy, byte 512: 196 bytes, where"),
+        ("0.npy", npy(np.array([{}], object)), "0.npy|object"),
+        ("0.npz", b"nothing", r"0\.npz, byte 512: not a \.npz file"),
+        ("0.x.pth", b"", r"0\.x\.pth, byte 512: pth files are pickles, .* ignore=\"x\.pth\""),
+        ("0.a b", b"", "rename="),
+        ("README", b"", "no samples in"),
+    ],
+)
+def test_members_that_cannot_be_read_are_named(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    path = shard(tmp_path / "a.tar", [(name, data)])
+    with pytest.raises(FormatError, match=words):
+        list(WebDatasetReader(path).episodes())
+
+
+def test_json_that_differs_later_is_named(tmp_path: Path) -> None:
+    members = [(f"{n:02d}.json", b'{"a": 1}') for n in range(20)]
+    for data, words in ((b"{}", "no 'a'"), (b'{"a": "x"}', "'a' is 'x'"), (b"[]", "an object"), (b"{", "Expecting")):
+        path = shard(tmp_path / "a.tar", [*members, ("20.json", data)])
+        with pytest.raises(FormatError, match=rf"20\.json, byte \d+: .*{words}"):
+            list(WebDatasetReader(path, json="columns").episodes())
+
+
+def test_members_that_samples_lack_are_empty_left_out_or_an_error(tmp_path: Path) -> None:
+    members = [("0.cls", b"1"), ("0.txt", b"a"), ("1.cls", b"2"), ("2.txt", b"c"), ("3.cls", b"4"), ("3.txt", b"d")]
+    path = shard(tmp_path / "a.tar", members)
+    with pytest.raises(FormatError, match=r"a\.tar: sample 2 has no \.cls, which others have"):
+        WebDatasetReader(path)
+    reader = WebDatasetReader(path, allow_missing=True)
+    assert [(episode.columns["cls"][0], list(episode.columns["txt"])) for episode in reader.episodes()] == [
+        (1, [b"a"]),
+        (2, [b""]),
+        (4, [b"d"]),
+    ]
+    store = stepwell.open(f"webdataset://{path}?allow_missing=true")
+    assert [episode["txt"] for episode in store] == [["a"], [""], ["d"]]
+
+
+def test_arrays_of_varying_length_or_in_fortran_order_are_copied(tmp_path: Path) -> None:
+    turned = np.asfortranarray(np.arange(6).reshape(2, 3))
+    members = [
+        ("0.a.npy", npy(np.zeros((1, 2)))),
+        ("0.b.npy", npy(turned)),
+        ("1.a.npy", npy(np.ones((3, 2)))),
+        ("1.b.npy", npy(turned)),
+    ]
+    store = stepwell.open(f"webdataset://{shard(tmp_path / 'a.tar', members)}")
+    assert [episode["a.npy"][0].shape for episode in store] == [(1, 2), (3, 2)]
+    assert all(np.array_equal(episode["b.npy"][0], turned) for episode in store)
+    other = shard(tmp_path / "b.tar", [("0.npy", npy(np.zeros((1, 2)))), ("1.npy", npy(np.zeros((1, 3))))])
+    with pytest.raises(FormatError, match=r"npy: arrays of float64 and shapes \(1, 2\), \(1, 3\)"):
+        WebDatasetReader(other)
+
+
+def test_it_is_sent_to_workers_without_the_members(mixed: str) -> None:
+    reader = WebDatasetReader(mixed)
+    there = pickle.loads(pickle.dumps(reader))
+    assert there._shards == {} and there[4].columns["__key__"] == reader[4].columns["__key__"]
+    assert there.identity == reader.identity
+    with pytest.raises(IndexError):
+        reader[5]
+
+
+def test_it_is_found_by_looking(mixed: str) -> None:
+    assert find_reader(mixed) is find_reader(f"{mixed}/{{a,b}}.tar") is WebDatasetReader
+    with pytest.raises(DatasetNotFoundError, match="no files fit"):
+        WebDatasetReader(f"{mixed}/*.none.tar")
+
+
+def test_a_shard_that_was_cut_off_is_refused_unless_it_is_allowed(mixed: str) -> None:
+    path = Path(mixed, "a.tar")
+    path.write_bytes(path.read_bytes()[:10_000])
+    with pytest.raises(FormatError, match=r"a\.tar is cut off"):
+        WebDatasetReader(mixed)
+    reader = WebDatasetReader(mixed, allow_cut="true", allow_missing=True)
+    assert 2 <= len(reader) < 5
+
+
+def test_shards_of_a_web_server_are_read_in_place_and_imported(mixed: str, tmp_path: Path) -> None:
+    with WebServer(mixed) as web:
+        source = f"{web.url}/{{a,b}}.tar"
+        store = stepwell.open(f"webdataset://{source}")
+        assert [episode["cls"][0] for episode in store] == [0, 1, 2, 3, 4]
+        import_dataset(source, tmp_path / "a.well", workers=1)
+        assert [episode["txt"][0] for episode in stepwell.open(tmp_path / "a.well")] == [
+            f"sämple {n}" for n in range(5)
+        ]
+        assert web.fetched == ["a.tar", "b.tar"] or sorted(web.fetched) == ["a.tar", "b.tar"]
+
+
+def test_damaged_shards_are_refused_or_read(mixed: str) -> None:
+    def read(path: Path) -> list[Any]:
+        return [dict(episode.columns) for episode in WebDatasetReader(str(path)).episodes()]
+
+    report = check_damage(Path(mixed, "a.tar"), read, count=150)
+    assert set(report.errors) == {"FormatError"} and report.num_read > 0
+
+
+def test_a_loader_over_shards_serves_each_sample_once(mixed: str) -> None:
+    store = stepwell.open(f"webdataset://{mixed}")
+    loader = Loader(store, {"label": "cls", "text": "txt"}, batch_size=2, order="random", seed=1)
+    for _ in range(2):
+        assert sorted(text for batch in loader for text in batch["text"]) == [f"sämple {n}" for n in range(5)]

@@ -33,7 +33,8 @@ def test_floats_are_taken_as_they_are_and_texts_refused():
 def test_bytes_are_bytes_or_arrays_of_them():
     assert bytes(BytesEncoder().encode(np.arange(6, dtype=np.uint8)[::2], 0)[1]) == b"\0\2\4"
     assert BytesEncoder().encode(bytearray(b"ab"), 0)[1] == b"ab"
-    for wrong in (np.zeros(3, np.int8), np.zeros((2, 2), np.uint8), "text"):
+    assert BytesEncoder().encode("ä", 0)[1] == b"\xc3\xa4"
+    for wrong in (np.zeros(3, np.int8), np.zeros((2, 2), np.uint8), None):
         with pytest.raises(StepError, match="uint8 array of one axis"):
             BytesEncoder().encode(wrong, 0)
 

@@ -75,7 +75,7 @@ def test_a_jpeg_file_goes_over_as_it_is_or_is_decoded_where_that_is_asked_for():
 def test_pil_images_are_taken():
     pil = pytest.importorskip("PIL.Image")
     assert bytes(ImageEncoder().encode(pil.fromarray(smooth()), 0)[1]) == smooth().tobytes()
-    with pytest.raises(StepError, match='image.convert\\("RGB"\\)'):
+    with pytest.raises(StepError, match=r'image\.convert\("RGB"\)'):
         ImageEncoder().encode(pil.fromarray(smooth()[..., 0]), 0)
 
 

@@ -50,8 +50,8 @@ def target(path, *, workers=1, align=1, page_size=PAGE, **options):
 
 
 def assert_same(found, sample):
-    for got, given in zip(found.values(), sample, strict=True):
-        assert np.array_equal(got, given) if isinstance(given, np.ndarray) else got == given
+    for got, value in zip(found.values(), sample, strict=True):
+        assert np.array_equal(got, value) if isinstance(value, np.ndarray) else got == value
 
 
 @pytest.mark.parametrize("align", [1, 8, 64])

@@ -135,7 +135,7 @@ class FloatEncoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class BytesEncoder(Encoder):
-    """Bytes of any length: a uint8 array [n], or a bytes object."""
+    """Bytes of any length: a uint8 array [n], a bytes object, or a text, which becomes UTF-8."""
 
     def descriptor(self, name: str) -> FieldDescriptor:
         """Return what a file says of it."""
@@ -145,9 +145,11 @@ class BytesEncoder(Encoder):
         """Return the bytes; see `Encoder.encode`."""
         if isinstance(value, bytes | bytearray | memoryview):
             return None, bytes(value)
+        if isinstance(value, str):
+            return None, value.encode()
         found = np.asarray(value)
         if found.dtype != np.uint8 or found.ndim != 1:
-            raise StepError(f"got {_brief(value)}. Allowed: bytes, or a uint8 array of one axis.")
+            raise StepError(f"got {_brief(value)}. Allowed: bytes, a text, or a uint8 array of one axis.")
         return None, np.ascontiguousarray(found).data
 
     def fill(self, rows: npt.NDArray[Any], cells: Sequence[Any], ptrs: Any, sizes: Any) -> None:

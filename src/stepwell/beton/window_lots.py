@@ -152,7 +152,7 @@ class WindowLots:
         ):
             try:
                 # by the row, so that the same row is written the same way in every sample
-                cell, region = told.encoder.encode(value.encode() if isinstance(value, str) else value, row)
+                cell, region = told.encoder.encode(value, row)
             except StepError as error:
                 raise StepError(f"{self.index.where(span.segment, row)}, feature {told.source!r}: {error}") from error
             regions.append(region)

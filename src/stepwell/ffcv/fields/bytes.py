@@ -9,7 +9,7 @@ __all__ = ["BytesField"]
 
 
 class BytesField(Field):
-    """Bytes of any length: a uint8 array of one axis, or a bytes object. Empty ones do no harm."""
+    """Bytes of any length: a uint8 array of one axis, a bytes object, or a text (UTF-8). Empty ones do no harm."""
 
     @property
     def encoder(self) -> Encoder:

@@ -269,9 +269,9 @@ class FileSpans:
             DecodeError: a file that is gone, or ends before a row does.
         """
         is_left = feature.codec == NAME
-        own = replace(feature, codec=feature.option("format", ""), options=()) if is_left else feature
-        if (own.codec, own.shape, own.dtype) != (self.feature.codec, self.feature.shape, self.feature.dtype):
-            raise SchemaError(f"the rows are {self.feature!r}, not {own!r}. Make the feature like them.")
+        codec = feature.option("format", "") if is_left else feature.codec
+        if (codec, feature.shape, feature.dtype) != (self.feature.codec, self.feature.shape, self.feature.dtype):
+            raise SchemaError(f"the rows are {self.feature!r}, not {feature!r}. Make the feature like them.")
         if is_left:
             return map(bytes, self._referred(feature))
         files, spans = SpanFiles(self.paths), zip(*self._numbers(), strict=True)
@@ -309,10 +309,13 @@ class FileSpans:
 
     def _referred(self, feature: Feature) -> Blob:
         """Return references to the files of a span feature, which may be numbered otherwise."""
-        root, files = feature.option("root", ""), feature.option("files", "")
-        used, places = np.unique(np.asarray(self.file), return_inverse=True)
-        theirs = np.array([number_of(self.paths[number], root, files) for number in used.tolist()], np.int64)
-        return make_spans(theirs[places] if len(used) else 0, self.offsets, self.sizes)
+        root, files, file = feature.option("root", ""), feature.option("files", ""), np.asarray(self.file)
+        if not len(file) or (file == file[0]).all():
+            theirs: Any = number_of(self.paths[file[0]], root, files) if len(file) else 0
+        else:
+            used, places = np.unique(file, return_inverse=True)
+            theirs = np.array([number_of(self.paths[number], root, files) for number in used.tolist()])[places]
+        return make_spans(theirs, self.offsets, self.sizes)
 
     def __repr__(self) -> str:
         return f"<FileSpans {self.num_rows:,} rows of {self.feature}, {self.nbytes:,} bytes>"

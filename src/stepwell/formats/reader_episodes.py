@@ -22,7 +22,7 @@ from stepwell.formats.reader import Reader
 from stepwell.formats.recoded import Recoded
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, flatten
-from stepwell.store.encoded_rows import HasRows
+from stepwell.store.encoded_rows import HasRows, has_rows
 
 __all__ = ["ReaderEpisodes"]
 
@@ -86,7 +86,7 @@ class ReaderEpisodes:
         return self._reader.one_step_episodes(first, last + 1)
 
     def _column(self, name: str, values: Any, label: str) -> Any:
-        if not isinstance(values, HasRows):
+        if not has_rows(values):
             return values
         before, after, where = self._before.get(name), self._after.get(name), f"{label}, feature {name!r}"
         stays = after is not None and after.codec == FileSpanCodec.name

@@ -66,13 +66,12 @@ class Job:
             segment_maker(self.store.path),
             self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer,
         ):
-            index = chunk.start
+            index, has_many = chunk.start, chunk.carried is None and isinstance(self.source, HasOneStepEpisodes)
             while index < chunk.stop:
                 counters[ITEM] = index
                 try:
-                    num_items, num_steps, num_bytes = self._write_many(writer, chunk, index) or self._write_one(
-                        writer, chunk, index
-                    )
+                    many = self._write_many(writer, chunk, index) if has_many else None
+                    num_items, num_steps, num_bytes = many or self._write_one(writer, chunk, index)
                 except Exception as error:
                     return Failure.of(index, error)
                 index += num_items
@@ -93,8 +92,6 @@ class Job:
 
         Which one it is shows when they are written one by one.
         """
-        if chunk.carried is not None or not isinstance(self.source, HasOneStepEpisodes):
-            return None
         try:
             columns = self.source.one_step_episodes(index, chunk.stop)
             if columns is None:

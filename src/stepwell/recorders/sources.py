@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
-from stepwell.store.encoded_rows import HasRows
+from stepwell.store.encoded_rows import has_rows
 
 __all__ = [
     "Chunk",
@@ -162,7 +162,7 @@ class Items:
         shortest = min(lengths.values(), default=0)
         if shortest == 0:
             raise StepError("the first episode has no steps, and no schema can be inferred from it. Give schema=.")
-        encoded = [name for name, values in columns.items() if isinstance(values, HasRows)]
+        encoded = [name for name, values in columns.items() if has_rows(values)]
         if encoded:
             raise StepError(f"feature {encoded[0]!r}: no schema can be inferred from encoded rows. Give schema=.")
         longer = [name for name, length in lengths.items() if length == shortest + 1]
@@ -240,7 +240,7 @@ def _mapping(item: Any) -> Mapping[str, Any]:
 
 
 def _length(name: str, values: Any) -> int:
-    if isinstance(values, HasRows):
+    if has_rows(values):
         return values.num_rows
     try:
         return len(values)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, Protocol, TypeGuard, overload, runtime_checkable
 
 import numpy as np
 
-from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs import SequentialCodec, codec_class, make_codec
 from stepwell.codecs.files import FileCodec, parse_references
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows
 
-__all__ = ["EncodedRows", "HasRows", "accept_encoded", "row_of"]
+__all__ = ["EncodedRows", "HasRows", "accept_encoded", "has_rows", "row_of"]
 
 
 @runtime_checkable
@@ -27,6 +27,11 @@ class HasRows(Protocol):
 
     def rows(self, feature: Feature) -> Iterable[bytes]:
         """Return the rows as the feature's codec has them, first to last."""
+
+
+def has_rows(values: Any) -> TypeGuard[HasRows]:
+    """Return whether values are `HasRows`; asked of every column, where ``isinstance`` of a protocol takes 10 us."""
+    return not isinstance(values, np.ndarray | list) and hasattr(values, "num_rows") and hasattr(values, "rows")
 
 
 class EncodedRows(Sequence[bytes]):
@@ -121,11 +126,12 @@ def row_of(column: Any, number: int) -> Any:
 
 
 def _check_first(name: str, feature: Feature, blob: bytes) -> None:
-    codec, row = make_codec(feature), np.frombuffer(blob, np.uint8)
+    row = np.frombuffer(blob, np.uint8)
     try:
-        if isinstance(codec, FileCodec):
+        if issubclass(codec_class(feature), FileCodec):
             parse_references([row])  # the file is looked at when somebody reads it
             return
+        codec = make_codec(feature)
         if isinstance(codec, SequentialCodec) and not codec.is_sync(row):
             raise DecodeError("it needs rows before it; the first of an episode begins a run.")
         _decode(codec, feature, row)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.errors import StepError
 from stepwell.schema import Feature, Image, Schema
-from stepwell.store.encoded_rows import HasRows, accept_encoded
+from stepwell.store.encoded_rows import accept_encoded, has_rows
 
 __all__ = [
     "accept_column",
@@ -52,7 +52,7 @@ def acceptor(name: str, feature: Feature) -> Callable[[Any], Any]:
 
 def accept_column(name: str, feature: Feature, values: Any) -> Any:
     """Return a whole column: an array [n, *shape], a list of values of a ragged feature, or `EncodedRows`."""
-    if isinstance(values, HasRows):
+    if has_rows(values):
         return accept_encoded(name, feature, values)
     if isinstance(values, str | os.PathLike) and feature.kind in ("array", "image"):
         advice = f"stepwell.VideoFile({os.fspath(values)!r})" if feature.codec == "video" else "an array"
@@ -250,7 +250,7 @@ def check_mapping(given: Any) -> None:
 def is_column(values: Any) -> bool:
     """Whether something may be a column: it has a length, and values by number."""
     # an array of no dimensions has a __len__ that raises
-    if isinstance(values, HasRows):
+    if has_rows(values):
         return True
     return hasattr(values, "__len__") and hasattr(values, "__getitem__") and getattr(values, "ndim", 1) > 0
 

@@ -15,7 +15,7 @@ from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
-from stepwell.store.encoded_rows import HasRows, row_of
+from stepwell.store.encoded_rows import has_rows, row_of
 from stepwell.store.eviction import Evictor
 from stepwell.store.ids import step_id
 from stepwell.store.records import Sync
@@ -393,7 +393,7 @@ class Writer:
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
         bad = [name for name, values in columns.items() if not is_column(values)]
-        encoded = [name for name, values in columns.items() if isinstance(values, HasRows)]
+        encoded = [name for name, values in columns.items() if has_rows(values)]
         if bad:
             raise StepError(
                 f"feature {', '.join(map(repr, bad))} is not a column. Give an array [n, ...] or a list of n values."

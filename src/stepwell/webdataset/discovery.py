@@ -158,7 +158,7 @@ def _arrays(name: str, members: _Members) -> MemberColumn:
         stream = io.BytesIO(data)
         try:
             shape, is_fortran, dtype = npy_head(stream)
-        except (ValueError, SyntaxError, TypeError) as error:
+        except ValueError as error:
             raise FormatError(f"{members.where(shard, sample)}: not a .npy file: {error}.") from error
         known = data[: stream.tell()]
         known_bytes = len(known) + math.prod(shape) * dtype.itemsize

@@ -187,7 +187,12 @@ def npy_head(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"version {version} of the .npy format")
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    try:
+        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    except ValueError:
+        raise
+    except Exception as error:  # numpy parses it as Python, whose parser raises whatever it likes
+        raise ValueError(f"a header that is none: {error}") from error
     return found
 
 

@@ -41,10 +41,9 @@ class Exchange:
         no more use: end the process.
     """
 
-    __slots__ = ("_distributed", "_group", "_timeout", "_torch", "rank", "world_size")
+    __slots__ = ("_distributed", "_group", "_timeout", "rank", "world_size")
 
     def __init__(self, group: Any = None, timeout_seconds: float | None = None) -> None:
-        self._torch = sys.modules.get("torch")
         self._distributed = _in_use()
         self._group = group
         self._timeout = None if timeout_seconds is None else timedelta(seconds=timeout_seconds)
@@ -55,7 +54,7 @@ class Exchange:
         if self.rank < 0:
             raise LoaderError("this process is not in the group. Gather with a group that it belongs to.")
 
-    def messages(self, own: bytes, to: int | None = None) -> list[bytes]:
+    def messages(self, own: bytes, to: int | None = None) -> list[memoryview]:
         """Return the messages of all ranks, in their order.
 
         Args:
@@ -66,23 +65,23 @@ class Exchange:
             LoaderError: a rank did not answer in time, or has gone.
         """
         if self._distributed is None:
-            return [own]
+            return [memoryview(own)]
         try:
-            sizes = [int.from_bytes(size, "little") for size in self._rows(len(own).to_bytes(8, "little"), 8, None)]
+            sizes = [int(size.view(np.int64)[0]) for size in self._rows(np.int64(len(own)).tobytes(), 8, None)]
             rows = self._rows(own, max(sizes), to)
         except RuntimeError as error:
             raise LoaderError(
                 f"rank {self.rank} of {self.world_size} waited for the others, and one did not answer: {error} "
                 "Look for the first error in the other ranks' output, and let all ranks gather equally often."
             ) from error
-        return [row[:size] for row, size in zip(rows, sizes, strict=False)]
+        return [row.data[:size] for row, size in zip(rows, sizes, strict=False)]
 
-    def _rows(self, own: bytes, size: int, to: int | None) -> list[bytes]:
+    def _rows(self, own: bytes, size: int, to: int | None) -> list[Bytes]:
         """Return the bytes of all ranks, each filled up to a size; none where another rank gets them."""
-        torch, distributed = self._torch, self._distributed
-        mine = torch.zeros(max(size, 1), dtype=torch.uint8)  # type: ignore[union-attr]
-        mine[: len(own)] = torch.from_numpy(np.frombuffer(bytearray(own), np.uint8))  # type: ignore[union-attr]
-        mine = mine.to(self._device)
+        distributed = self._distributed
+        filled = np.zeros(max(size, 1), np.uint8)
+        filled[: len(own)] = np.frombuffer(own, np.uint8)
+        mine = sys.modules["torch"].from_numpy(filled).to(self._device)
         is_mine = to is None or to == self.rank
         rows = [mine.new_empty(mine.shape) for _ in range(self.world_size)] if is_mine else []
         if to is None:
@@ -91,7 +90,7 @@ class Exchange:
             root = to if self._group is None else distributed.get_global_rank(self._group, to)
             work = distributed.gather(mine, rows or None, dst=root, group=self._group, async_op=True)
         work.wait() if self._timeout is None else work.wait(self._timeout)
-        return [row.cpu().numpy().tobytes() for row in rows]
+        return [row.cpu().numpy() for row in rows]
 
     @property
     def _device(self) -> str:

@@ -77,14 +77,14 @@ def gather_valid(
     if to is not None and not 0 <= to < exchange.world_size:
         raise OrderError(f"to={to}. Ranks of the group count from 0 to {exchange.world_size - 1}.")
     own, columns, message, cause = _packed(batches)
-    told = [pickle.loads(each) for each in exchange.messages(pickle.dumps(own))]
+    told = [_Told.unpacked(each) for each in exchange.messages(own.packed())]
     _check_told(told, cause)
     anchors = np.concatenate([each.anchors for each in told])
-    _check_anchors(anchors, expected)
+    order = np.argsort(anchors)
+    _check_anchors(anchors[order], expected)
     messages = exchange.messages(message, to)
     if not messages:
         return None
-    order = np.argsort(anchors)
     kinds: Mapping[str, Kind] = next((each.kinds for each in told if each.kinds), {})
     parts = [part for part in map(pickle.loads, messages) if part]
     values = {key: join(kind, [part[key] for part in parts], order, columns.get(key)) for key, kind in kinds.items()}
@@ -111,6 +111,18 @@ class _Told:
     def nothing(cls, error: str | None = None) -> _Told:
         """Return what a rank without rows tells."""
         return cls(np.zeros(0, np.int64), {}, error=error)
+
+    def packed(self) -> bytes:
+        """Return it as it travels: plain types only."""
+        return pickle.dumps(
+            (self.anchors, {key: tuple(kind) for key, kind in self.kinds.items()}, self.epoch, self.error)
+        )
+
+    @classmethod
+    def unpacked(cls, message: memoryview) -> _Told:
+        """Return what `packed` made a message of."""
+        anchors, kinds, epoch, error = pickle.loads(message)
+        return cls(anchors, {key: Kind(*kind) for key, kind in kinds.items()}, epoch, error)
 
 
 def _packed(batches: Batch | Iterable[Batch]) -> tuple[_Told, Columns, bytes, Exception | None]:
@@ -178,17 +190,23 @@ def _shown(kinds: Mapping[str, Kind]) -> str:
 
 
 def _check_anchors(anchors: Int64s, expected: int | None) -> None:
-    """Raise LoaderError where an anchor came twice or, of as many as are expected, not at all."""
-    distinct, counts = np.unique(anchors, return_counts=True)
-    if len(distinct) < len(anchors):
+    """Raise LoaderError where an anchor came twice or, of as many as are expected, not at all.
+
+    Args:
+        anchors: int64 [n], ascending.
+        expected: how many there are to be, or None.
+    """
+    repeated = np.unique(anchors[1:][anchors[1:] == anchors[:-1]])
+    if len(repeated):
         raise LoaderError(
-            f"{(counts > 1).sum()} anchors came more than once: {_named(distinct[counts > 1])}. Gather each epoch by "
-            "itself, of an order that visits every anchor once, with the rank and world_size of each process."
+            f"{len(repeated)} anchors came more than once: {_named(repeated)}. Gather each epoch by itself, of an "
+            "order that visits every anchor once, with the rank and world_size of each process."
         )
-    if expected is None or np.array_equal(distinct, np.arange(expected)):
+    # ascending, none twice and none below 0: the last one tells
+    if expected is None or (len(anchors) == expected and (expected == 0 or anchors[-1] == expected - 1)):
         return
-    missing = np.setdiff1d(np.arange(expected), distinct)
-    beyond = distinct[distinct >= expected]
+    missing = np.setdiff1d(np.arange(expected), anchors)
+    beyond = anchors[anchors >= expected]
     if len(missing):
         raise LoaderError(
             f"{len(missing)} of {expected} anchors did not come: {_named(missing)}. Run the epoch to its end on every "

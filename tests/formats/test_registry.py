@@ -72,3 +72,19 @@ def test_a_reader_is_a_sequence_of_its_episodes(folder: Path) -> None:
     assert [len(episode.columns["action"]) for episode in reader.episodes()] == [4, 7, 3, 5]
     assert reader.label(2) == f"episode 2 of {folder}"
     assert reader.identity == f"folder {folder}, 4 episodes"
+
+
+def test_an_address_names_its_reader_and_its_options(folder: Path) -> None:
+    assert find_reader(f"folder://{folder}") is FolderReader
+    reader = open_reader(f"folder://{folder}?fps=5")
+    assert (reader.source, reader.fps) == (str(folder), "5")
+    assert find_reader("lerobot://owner/name").name == "lerobot"
+
+
+def test_the_files_of_a_reader_are_those_below_its_paths(folder: Path, tmp_path: Path) -> None:
+    (folder / "more").mkdir()
+    (folder / "more" / "notes.txt").write_text("")
+    files = [*sorted(map(str, folder.glob("*.*"))), f"{folder}/more/notes.txt"]
+    assert sorted(Reader.files(str(folder))) == sorted(files)
+    assert Reader.files(f"{folder}/kind.txt\ns3://bucket/a", split="train") == [f"{folder}/kind.txt", "s3://bucket/a"]
+    assert Reader.files(str(tmp_path / "none")) == [str(tmp_path / "none")]

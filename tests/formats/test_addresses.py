@@ -1,0 +1,61 @@
+"""What somebody says of where a data set is."""
+
+from pathlib import Path
+
+import pytest
+
+from stepwell.errors import FormatError
+from stepwell.formats.addresses import Address, parse_address, scheme_of
+
+READERS = ("beton", "lerobot", "webdataset")
+
+
+def parsed(source: object) -> Address:
+    return parse_address(source, READERS, {"lerobot"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("data/a.beton", Address("data/a.beton")),
+        (Path("data/a.beton"), Address("data/a.beton")),
+        ("s3://bucket/a.tar?x=1", Address("s3://bucket/a.tar?x=1")),
+        ("beton://data/a.beton", Address("data/a.beton", "beton")),
+        ("Beton:///data/a.beton?pages=4", Address("/data/a.beton", "beton", {"pages": "4"})),
+        ("beton://a.beton?x=1&y=a%26b&z=", Address("a.beton", "beton", {"x": "1", "y": "a&b", "z": ""})),
+        ("webdataset://a-0?.tar", Address("a-0?.tar", "webdataset")),
+        ("webdataset://a-0?.tar?keys=jpg", Address("a-0?.tar", "webdataset", {"keys": "jpg"})),
+        ("webdataset://https://host/a.tar?token=1", Address("https://host/a.tar?token=1", "webdataset")),
+        ("webdataset://a-{000..009}.tar", Address("a-{000..009}.tar", "webdataset")),
+        ("lerobot://owner/name?episodes=0:2", Address("lerobot://owner/name?episodes=0:2", "lerobot")),
+        (["a.tar", Path("b.tar")], Address("a.tar\nb.tar")),
+        (["a.tar"], Address("a.tar")),
+    ],
+)
+def test_parts_of_an_address(source: object, wanted: Address) -> None:
+    assert parsed(source) == wanted
+
+
+def test_a_home_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parsed("beton://~/a.beton?x=1") == Address("/home/me/a.beton", "beton", {"x": "1"})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "no source"),
+        ([], "no source"),
+        ("beton://", "no source"),
+        (["a.tar", ""], "no source"),
+        ("a\nb", "has a line break. Give several paths as a list"),
+        ("beton://a.beton?x=1&y", r"options 'x=1&y' of beton://a\.beton\?x=1&y: .*Allowed: name=value"),
+    ],
+)
+def test_what_is_no_address_is_refused(source: object, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        parsed(source)
+
+
+def test_a_letter_before_a_colon_is_no_scheme() -> None:
+    assert (scheme_of("C:/data"), scheme_of("data:set"), scheme_of("S3://a")) == (None, None, "s3")

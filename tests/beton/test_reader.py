@@ -19,6 +19,7 @@ from stepwell.formats import find_reader, import_dataset
 from stepwell.formats.in_place import open_in_place
 from stepwell.schema import Array, Image
 from stepwell.testing.web import WebServer
+from stepwell.transforms import CenterResizedCrop, RandomResizedCrop
 
 JPEG = Image((16, 20, 3), codec="jpeg", dct="fast")
 
@@ -285,3 +286,53 @@ def test_a_feature_may_be_wide_or_narrow_in_memory_of_any_address(tmp_path, cach
     assert store.schema["array"].np_dtype == Array(6, ">i4").np_dtype
     (batch,) = Loader(store, {"array": Field("array")}, batch_size=4, order="sequential")
     assert np.array_equal(np.squeeze(batch["array"]), arrays)
+
+
+def mixed_file(path):
+    """Write what FFCV's "proportion" makes of photos: JPEG files and plain pixels, of any size."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(20, 70, (24, 2))
+    return write_images(path, [(raw if i % 2 else jpeg)(*size, i) for i, size in enumerate(sizes.tolist())])
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+@pytest.mark.parametrize("order", ["random", "pooled"])
+def test_crops_of_images_of_any_size_and_kind_are_those_of_a_store(tmp_path, cache, order, page_cache):
+    pytest.importorskip("simplejpeg")
+    path = mixed_file(tmp_path / "a.beton")
+    fields = {
+        "random": Field("image", decoder=RandomResizedCrop(16)),
+        "center": Field("image", decoder=CenterResizedCrop(16)),
+        "label": "label",
+    }
+    batches = []
+    for store in (open_in_place(path, cache=cache), _imported(path, tmp_path / "a.well")):
+        loader = Loader(store, fields, batch_size=5, order=order, seed=3, page_cache=page_cache)
+        batches.append([{key: np.array(batch[key]) for key in fields} for batch in loader])
+    for ours, theirs in zip(*batches, strict=True):
+        assert ours["random"].shape[1:] == ours["center"].shape[1:] == (16, 16, 3)
+        assert all(np.array_equal(ours[key], theirs[key]) for key in fields)
+
+
+def test_images_of_any_kind_can_be_stored_by_another_codec(tmp_path):
+    pytest.importorskip("simplejpeg")
+    path = mixed_file(tmp_path / "a.beton")
+    asked, kept = _imported(path, tmp_path / "png.well", codecs="png"), _imported(path, tmp_path / "kept.well")
+    assert asked.schema["image"].codec == "png"
+    assert all(np.array_equal(a["image"][0], b["image"][0]) for a, b in zip(asked, kept, strict=True))
+
+
+def test_threads_and_a_changed_file_are_no_trouble(tmp_path, cache):
+    arrays = np.arange(4000.0).reshape(1000, 4)
+    path = write_arrays(tmp_path / "a.beton", arrays)
+    store = open_in_place(path, cache=cache)
+    found = {}
+    loader = Loader(store, {"array": "array", "number": "number"}, batch_size=16, order="random", threads=2)
+    for batch in loader:
+        found |= dict(zip(batch["number"].tolist(), batch["array"].copy(), strict=True))
+    assert all(np.array_equal(found[i], arrays[i]) for i in range(1000))
+    write_arrays(path, arrays[:10] + 1)
+    again = open_in_place(path, cache=cache)
+    assert np.array_equal([episode["array"][0] for episode in again], arrays[:10] + 1)
+    with pytest.raises(stepwell.StepwellError, match=r"a\.beton: the file was changed"):
+        next(iter(loader))

@@ -4,7 +4,7 @@ The rival decodes the same files whole, with bare simplejpeg (libjpeg-turbo) on 
 uses again and again, and neither crops nor resizes. The loader, in random order and batches of 64, decodes what a crop
 needs, cuts it out and resizes it (by area, as FFCV does; parts of 0.08 to 1 of the area, ratios of 3/4 to 4/3). A turn
 of the loader is a few epochs with threads of its own: none works in the rival's turn. "tiled" files have the option
-tile=32 and the same pixels.
+tile=32 and the same pixels; files "of any size" are the plain ones, of a feature that leaves each row its own size.
 
 A row is the loader's ratio to the rival; the target is 1.2 times the ratio of FFCV, which was measured elsewhere and
 follows from
@@ -44,7 +44,8 @@ NUM_IMAGES = 512
 EPOCHS = 4
 # photos as they come have 62 KB at quality 90
 CONTRAST = 0.8
-TILES = {"plain": 0, "tiled": 32}
+SIZED, ANY_SIZE = (HEIGHT, WIDTH, 3), (None, None, 3)
+KINDS = {"plain": (SIZED, 0), "tiled": (SIZED, 32), "of any size": (ANY_SIZE, 0)}
 FFCV_RATIOS = {1: 0.61, 2: 0.66}
 TARGET = 1.2
 
@@ -52,8 +53,9 @@ TARGET = 1.2
 def run(settings: Settings) -> Iterator[Row]:
     """Yield a row for each kind of files and number of threads."""
     images = _images(settings.sized(NUM_IMAGES, BATCH))
-    for kind, tile in TILES.items():
-        with removed(_store(settings.data / f"crop-jpeg-{kind}.well", images, tile)) as store:
+    for kind, (shape, tile) in KINDS.items():
+        name = f"crop-jpeg-{kind.replace(' ', '-')}.well"
+        with removed(_store(settings.data / name, images, shape, tile)) as store:
             for threads in FFCV_RATIOS:
                 yield _measure(store, settings, kind, threads)
 
@@ -67,8 +69,8 @@ def _images(num_images: int) -> np.ndarray:
     return images
 
 
-def _store(path: Path, images: np.ndarray, tile: int) -> stepwell.Store:
-    image = stepwell.Image(images.shape[1:], codec="jpeg", quality=90, subsampling="420", tile=tile)
+def _store(path: Path, images: np.ndarray, shape: tuple[int | None, ...], tile: int) -> stepwell.Store:
+    image = stepwell.Image(shape, codec="jpeg", quality=90, subsampling="420", tile=tile)
     store = stepwell.create(path, stepwell.Schema({"image": image}), segment_bytes=ONE_SEGMENT)
     with store.writer() as writer:
         writer.add_episode({"image": images})
@@ -125,7 +127,7 @@ def _blobs(store: stepwell.Store) -> list[bytes]:
 
 def _check(loader: stepwell.Loader, store: stepwell.Store) -> None:
     """Compare the mean colour of the crops with that of the images they were taken of."""
-    images = store[0]["image"]
+    images = np.stack(list(store[0]["image"]))
     crops = np.concatenate([batch["image"] for batch in itertools.islice(loader, len(images) // BATCH)])
     assert crops.shape == (len(images), SIZE, SIZE, 3)
     np.testing.assert_allclose(crops.mean(axis=(0, 1, 2)), images.mean(axis=(0, 1, 2)), atol=6)

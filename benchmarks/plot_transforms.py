@@ -15,6 +15,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.transforms import (
     Brightness,
     CenterCrop,
+    CenterResizedCrop,
     ColorJitter,
     Contrast,
     Cutout,
@@ -39,6 +40,7 @@ COLUMNS = 6
 TRANSFORMS: list[tuple[str, Transform]] = [
     ("RandomCrop(96)", RandomCrop(96)),
     ("CenterCrop(96)", CenterCrop(96)),
+    ("CenterResizedCrop(128, part=0.5)", CenterResizedCrop(SIDE, part=0.5)),
     ("RandomResizedCrop(128)", RandomResizedCrop(SIDE)),
     ("Resize(32)", Resize(32)),
     ("Resize(32, antialias=False)", Resize(32, antialias=False)),

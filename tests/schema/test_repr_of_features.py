@@ -35,3 +35,9 @@ def test_a_feature_prints_as_the_call_that_makes_it(feature: Feature, text: str)
 def test_an_option_that_video_has_not_is_refused_with_those_it_has() -> None:
     with pytest.raises(SchemaError, match=r"no option 'quality'\. Allowed: encoder, gop, crf"):
         Video((96, 128, 3), quality=90)
+
+
+def test_long_options_are_cut() -> None:
+    feature = Text(codec="file-span", files="\n".join(f"{n}.txt" for n in range(1000)), root="/data")
+    assert repr(feature).startswith('Text(codec="file-span", files="0.txt\\n1.txt\\n') and len(repr(feature)) < 400
+    assert repr(feature).endswith('...", root="/data")')

@@ -31,6 +31,8 @@ IMAGE_CHANNELS = (1, 3, 4)
 DEFAULT_DTYPES = {"array": "<f4", "image": "|u1"}
 VIDEO_DEFAULTS = (("encoder", "h264"), ("gop", 2))
 VIDEO_OPTIONS = ("encoder", "gop", "crf", "preset", "pixel_format", "names", "final")
+# a list of files would fill the screen
+MAX_QUOTED = 200
 # modules that codecs of users were registered in, by the codec's name: who opens a store elsewhere is told
 _CODEC_MODULES: dict[str, str] = {}
 
@@ -161,7 +163,7 @@ class Feature:
         return replace(self, final=final)
 
     def __repr__(self) -> str:
-        """Return the feature as one writes it: ``Image((96, 96, 3), codec="jpeg", quality=90)``."""
+        """Return the feature as one writes it: ``Image((96, 96, 3), codec="jpeg", quality=90)``; long texts are cut."""
         is_video = self.kind == "image" and self.codec == "video"
         options = self.options
         parts = [] if self.kind in ("text", "bytes") else _shape_and_dtype(self)
@@ -169,7 +171,7 @@ class Feature:
             options = tuple(option for option in options if option not in VIDEO_DEFAULTS)
         elif self.codec != "raw":
             parts.append(f'codec="{self.codec}"')
-        parts += [f"{name}={_quoted(value)}" for name, value in options]
+        parts += [f"{name}={_quoted(value, MAX_QUOTED)}" for name, value in options]
         if self.names is not None:
             parts.append(f"names={self.names!r}")
         if self.final:
@@ -331,9 +333,11 @@ def _shape_and_dtype(feature: Feature) -> list[str]:
     return parts
 
 
-def _quoted(value: Any) -> str:
-    """Return a value as code, strings as the formatter has them."""
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+def _quoted(value: Any, most: int | None = None) -> str:
+    """Return a value as code, strings as the formatter has them, of longer ones the first characters."""
+    if not isinstance(value, str):
+        return repr(value)
+    return json.dumps(value if most is None or len(value) <= most else f"{value[:most]}...")
 
 
 def _descr(dtype: npt.DTypeLike) -> str:

@@ -31,6 +31,7 @@ _REGISTRY: dict[str, type[Reader]] = {}
 _BUILT_IN = {
     "beton": "stepwell.beton.reader",
     "d4rl": "stepwell.readers.d4rl",
+    "folders": "stepwell.readers.folders",
     "huggingface": "stepwell.readers.huggingface",
     "lerobot": "stepwell.lerobot.reader",
     "minari": "stepwell.readers.minari",

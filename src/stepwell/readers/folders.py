@@ -1,0 +1,305 @@
+"""Folders of images and of videos.
+
+::
+
+    classes     ROOT/cat/0.jpg, ROOT/dog/7.png         an image an episode of one step; its label is its folder
+    episodes    ROOT/run_1/0.jpg, 1.jpg, ...           a folder an episode; the images are its steps
+                ROOT/run_1/front/0.jpg, wrist/0.jpg    a camera a folder
+                ROOT/run_1/front.mp4, wrist.mp4        a camera a video
+                ROOT/run_1/actions.npy, more.npz       further features, a row a step (or one more: a final row)
+    videos      ROOT/clip_1.mp4, clip_2.mp4            a video an episode
+                ROOT/clip_1.actions.npy, clip_1.npz    further features of it
+
+Names are in natural order: 2 before 10.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs import make_codec
+from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.codecs.parquet_images import picture_format
+from stepwell.codecs.video_files import VideoFile
+from stepwell.errors import DecodeError, FormatError
+from stepwell.formats.reader import Reader
+from stepwell.formats.registry import register_reader
+from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Array, Feature, Image, Schema
+
+__all__ = ["FolderReader"]
+
+IMAGES, VIDEOS, ARRAYS = (".jpg", ".jpeg", ".png"), (".mp4", ".mkv", ".mov", ".webm"), (".npy", ".npz")
+LAYOUTS = ("classes", "episodes", "videos")
+Layout = Literal["classes", "episodes", "videos"]
+# other systems have readers of their own
+FOREIGN = ("meta/info.json", "store.json", "dataset_info.json", "features.json", "state.json")
+HEAD_BYTES = 4096
+IMAGE, LABEL, VIDEO = "image", "label", "video"
+
+
+@register_reader
+class FolderReader(Reader):
+    """Episodes of folders of images or videos.
+
+    Args:
+        source: the directory.
+        layout: "classes", "episodes" or "videos"; default: "videos" where there are some at the top, "episodes" where a
+            folder has arrays, videos or folders of its own, else "classes".
+        fps: steps a second; default that of the videos, if they agree, else none.
+
+    Raises:
+        FormatError: no images or videos, a damaged file, or episodes of different features.
+        MissingDependencyError: PyAV is not installed, and there are videos.
+
+    Notes:
+        As for `Reader`. Images stay the files that they are, JPEG or PNG, in place or imported; of different sizes they
+        are images of varying size. Packets of videos are taken as they are, and copied into the cache in place. Of
+        classes the store's metadata hold ``labels``, their names; an episode's hold its file's or folder's name.
+    """
+
+    name = "folders"
+
+    def __init__(self, source: str, *, layout: Layout | None = None, fps: float | str | None = None) -> None:
+        super().__init__(source)
+        self._root = Path(source)
+        if not self._root.is_dir():
+            raise FormatError(f"{source} is no directory.")
+        if layout is not None and layout not in LAYOUTS:
+            raise FormatError(f"layout={layout!r}. Allowed: {', '.join(LAYOUTS)}.")
+        self._layout: Layout = layout or _layout_of(self._root)
+        self._episodes = _EPISODES[self._layout](self._root)
+        if not self._episodes:
+            raise FormatError(
+                f"{source} has no {self._layout}: no files of {', '.join(IMAGES + VIDEOS)} where they go."
+            )
+        self._labels = sorted({part["label"] for part in self._episodes if "label" in part}, key=_natural)
+        self._paths = tuple(str(path) for part in self._episodes for files in part["images"].values() for path in files)
+        self._numbers = {path: number for number, path in enumerate(self._paths)}
+        self._sizes = [Path(path).stat().st_size for path in self._paths]
+        self.schema = Schema(self._features())
+        self.fps = _rate(fps, self._episodes[0])
+        self.metadata = {"folders": {"layout": self._layout, **({"labels": self._labels} if self._labels else {})}}
+
+    @classmethod
+    def accepts(cls, source: str) -> bool:
+        """Whether it is a directory with images or videos that is no data set of another system."""
+        root = Path(source)
+        if "://" in source or not root.is_dir() or any((root / name).exists() for name in FOREIGN):
+            return False
+        try:
+            return any(_EPISODES[_layout_of(root)](root, most=1))
+        except OSError:
+            return False
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: int) -> EpisodeData:
+        part = self._episodes[index]
+        columns: dict[str, Any] = {name: self._spans(name, files) for name, files in part["images"].items()}
+        columns |= {name: _video(path) for name, path in part["videos"].items()}
+        columns |= _arrays(part["arrays"])
+        if "label" in part:
+            columns[LABEL] = np.array([self._labels.index(part["label"])], np.int64)
+        if set(columns) != set(self.schema):
+            raise FormatError(
+                f"{self.label(index)} has {', '.join(sorted(columns))}; the first episode {', '.join(self.schema)}."
+            )
+        return EpisodeData(columns, metadata={"name": part["name"]})
+
+    @property
+    def in_place_schema(self) -> Schema:
+        """The features, with images left in their files; see `Reader.in_place_schema`."""
+        staying = [name for name, feature in self.schema.items() if feature.codec in ("jpeg", "png")]
+        return Schema({**self.schema, **{name: span_feature(self.schema[name], self._paths) for name in staying}})
+
+    def label(self, index: int) -> str:
+        """Return the name of an episode's file or folder; see `Reader.label`."""
+        return f"{self._episodes[index]['name']} of {self.source}"
+
+    def _features(self) -> dict[str, Feature]:
+        first = self._episodes[0]
+        features = {name: self._image_feature(name) for name in first["images"]}
+        features |= {name: _video(path).feature for name, path in first["videos"].items()}
+        lengths = [len(files) for files in first["images"].values()]
+        lengths += [_video(path).num_rows for path in first["videos"].values()]
+        for name, rows in _arrays(first["arrays"]).items():
+            is_final = bool(lengths) and len(rows) == min(lengths) + 1
+            features[name] = Array(rows.shape[1:], rows.dtype, final=is_final)
+        if self._layout == "classes":
+            features[LABEL] = Array((), "int64")
+        return features
+
+    def _image_feature(self, name: str) -> Feature:
+        """Return the feature of a camera: all its images are of one format, of one size or of any."""
+        found: tuple[str, tuple[int, int] | None] | None = None
+        for part in self._episodes:
+            for path in part["images"].get(name, ()):
+                codec, size = _look(path)
+                if found is not None and codec != found[0]:
+                    raise FormatError(
+                        f"{path} is {codec}, others of {name!r} are {found[0]}. Convert them to one format."
+                    )
+                found = codec, size if found is None or found[1] == size else None
+        if found is None:
+            raise FormatError(f"{self.source} has no images of {name!r}.")
+        height, width = found[1] or (None, None)
+        return Image((height, width, 3), codec=found[0])
+
+    def _spans(self, name: str, files: Sequence[Path]) -> FileSpans:
+        numbers = np.array([self._numbers[str(path)] for path in files], np.int64)
+        sizes = np.array([self._sizes[number] for number in numbers.tolist()], np.int64)
+        return FileSpans(self.schema[name], self._paths, numbers, np.zeros(len(files), np.int64), sizes)
+
+
+Part = dict[str, Any]
+
+
+def _part(name: str, **more: Any) -> Part:
+    return {"name": name, "images": {}, "videos": {}, "arrays": [], **more}
+
+
+def _classes(root: Path, most: int | None = None) -> list[Part]:
+    """Return the images of each folder, in the order of the folders."""
+    parts: list[Part] = []
+    for folder in _folders(root):
+        for path in _files(folder, IMAGES):
+            parts.append(_part(f"{folder.name}/{path.name}", images={IMAGE: [path]}, label=folder.name))
+            if most is not None and len(parts) >= most:
+                return parts
+    return parts
+
+
+def _folder_episodes(root: Path, most: int | None = None) -> list[Part]:
+    """Return the folders that have images or videos, right in them or a camera a folder."""
+    parts = []
+    for folder in _folders(root):
+        images = {camera.name: _files(camera, IMAGES) for camera in _folders(folder)}
+        images = {name: files for name, files in images.items() if files}
+        own = _files(folder, IMAGES)
+        videos = {path.stem: path for path in _files(folder, VIDEOS)}
+        if own or images or videos:
+            images |= {IMAGE: own} if own else {}
+            parts.append(_part(folder.name, images=images, videos=videos, arrays=_files(folder, ARRAYS)))
+        if most is not None and len(parts) >= most:
+            break
+    return parts
+
+
+def _video_episodes(root: Path, most: int | None = None) -> list[Part]:
+    """Return the videos of a folder, each with the arrays of its name."""
+    videos = _files(root, VIDEOS)[:most]
+    arrays: dict[str, list[Path]] = {}
+    for path in _files(root, ARRAYS):
+        arrays.setdefault(path.name.partition(".")[0], []).append(path)
+    return [
+        _part(path.name, videos={VIDEO: path}, arrays=arrays.get(path.name.partition(".")[0], [])) for path in videos
+    ]
+
+
+_EPISODES = {"classes": _classes, "episodes": _folder_episodes, "videos": _video_episodes}
+
+
+def _layout_of(root: Path) -> Layout:
+    if _files(root, VIDEOS):
+        return "videos"
+    for folder in _folders(root):
+        if _files(folder, (*VIDEOS, *ARRAYS)) or _folders(folder):
+            return "episodes"
+    return "classes"
+
+
+def _folders(root: Path) -> list[Path]:
+    found = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(found, key=lambda path: _natural(path.name))
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    found = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith("."))
+    return sorted(found, key=lambda path: _natural(path.name))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key by which numbers in names count as numbers.
+
+    Example:
+        >>> sorted(["10.jpg", "2.jpg", "a.jpg"], key=_natural)
+        ['2.jpg', '10.jpg', 'a.jpg']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts if part]
+
+
+def _look(path: Path) -> tuple[str, tuple[int, int] | None]:
+    """Return format and size of an image by its head.
+
+    Raises:
+        FormatError: it is neither PNG nor JPEG, or cut off.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        codec = picture_format(head[:8])
+        if codec is None:
+            raise FormatError(f"{path} is neither PNG nor JPEG: it begins with {head[:8]!r}.")
+        reader = make_codec(Image((None, None, 3), codec=codec))
+        try:
+            return codec, reader.image_size(np.frombuffer(head, np.uint8))
+        except DecodeError:
+            pass  # its size comes after colours and previews
+        try:
+            return codec, reader.image_size(np.frombuffer(head + file.read(), np.uint8))
+        except DecodeError as error:
+            raise FormatError(f"{path}: {error}") from error
+
+
+def _video(path: Path) -> VideoFile:
+    try:
+        return VideoFile(path)
+    except (DecodeError, OSError) as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def _arrays(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of .npy and .npz files by name.
+
+    Raises:
+        FormatError: a file that is no array, or two arrays of one name.
+    """
+    found: dict[str, npt.NDArray[Any]] = {}
+    for path in paths:
+        for name, rows in _loaded(path):
+            if name in found or rows.ndim == 0 or rows.dtype.kind not in "biuf":
+                raise FormatError(
+                    f"{path}: {name!r} is {rows.dtype} {rows.shape}, or comes twice. Give rows of numbers."
+                )
+            found[name] = rows
+    return found
+
+
+def _loaded(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            # of clip_1.actions.npy the name is the part in the middle
+            yield path.stem.rpartition(".")[2], loaded
+            return
+        with loaded:
+            yield from ((name, loaded[name]) for name in loaded.files)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, LookupError, NotImplementedError) as error:
+        raise FormatError(f"{path}: {error}. It should hold arrays of numbers, as numpy.save writes them.") from error
+
+
+def _rate(fps: float | str | None, first: Mapping[str, Any]) -> float | None:
+    """Return the steps a second that were given, or those of the first episode's videos."""
+    if fps is not None:
+        return float(fps)
+    durations = [float(np.median(_video(path).frames["duration"])) for path in first["videos"].values()]
+    return round(1 / durations[0], 6) if durations and durations[0] > 0 and np.ptp(durations) < 1e-6 else None

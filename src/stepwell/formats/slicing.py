@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 
-__all__ = ["EvenSplit", "Rounding", "Sizes", "Split", "even_splits", "split_indices"]
+__all__ = ["EvenSplit", "Rounding", "Sizes", "Split", "even_splits", "split_indices", "split_ranges"]
 
 Rounding = Literal["closest", "pct1_dropremainder"]
 Sizes = Mapping[str, int | Sequence[int]]
@@ -104,12 +104,19 @@ def split_indices(split: Split, sizes: Sizes, *, rounding: Rounding = "closest")
         >>> split_indices("train[:10%]+val[-2:]", {"train": 30, "val": 10})
         [('train', array([0, 1, 2])), ('val', array([8, 9]))]
     """
-    return [(name, np.arange(start, stop, dtype=np.int64)) for name, start, stop in _ranges(split, sizes, rounding)]
+    ranges = split_ranges(split, sizes, rounding=rounding)
+    return [(name, np.arange(start, stop, dtype=np.int64)) for name, start, stop in ranges]
 
 
-def _ranges(split: Split, sizes: Sizes, rounding: Rounding) -> list[Range]:
+def split_ranges(split: Split, sizes: Sizes, *, rounding: Rounding = "closest") -> list[tuple[str, int, int]]:
+    """Return name, first item and one past the last of each part; see `split_indices`.
+
+    Example:
+        >>> split_ranges("train[:10%]+val[-2:]", {"train": 30, "val": 10})
+        [('train', 0, 3), ('val', 8, 10)]
+    """
     if isinstance(split, EvenSplit):
-        return [_even_range(part, split) for part in _ranges(split.split, sizes, rounding)]
+        return [_even_range(part, split) for part in split_ranges(split.split, sizes, rounding=rounding)]
     if rounding not in get_args(Rounding):
         raise FormatError(f"rounding {rounding!r}. Allowed: {', '.join(get_args(Rounding))}.")
     ranges = []

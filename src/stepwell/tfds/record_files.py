@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.open_files import open_file, state_of
 from stepwell.errors import FormatError
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import FOOTER, HEADER, RecordIndex, index_records, is_compressed, read_records
@@ -177,28 +178,32 @@ class _Inflated:
     """The bytes of a compressed file, from its beginning on; `place` counts those that were taken."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._file = path, open(path, "rb")  # noqa: PTH123, SIM115  closed with the object
+        self._path, self._file = path, open_file(path, state_of(path))
+        self._read = 0
         self._inflater = zlib.decompressobj(ANY_WINDOW)
         self._held = bytearray()
         self.place = 0
 
     def take(self, count: int) -> bytes:
         """Return the next bytes, fewer at the end."""
-        while len(self._held) < count and self._fill(count - len(self._held)):
+        while len(self._held) < count and self._fill():
             pass
         found = bytes(self._held[:count])
         del self._held[:count]
         self.place += len(found)
         return found
 
-    def _fill(self, count: int) -> bool:
-        """Hold more bytes, not many more than that; return whether there were any."""
-        given = self._inflater.unconsumed_tail or self._inflater.unused_data or self._file.read(READ_BYTES)
+    def _fill(self) -> bool:
+        """Hold more bytes, not many at a time; return whether there were any."""
+        given = self._inflater.unconsumed_tail or self._inflater.unused_data
+        if not given:
+            given = self._file.read(self._read, READ_BYTES)
+            self._read += len(given)
         try:
             if self._inflater.eof and given:
                 self._inflater = zlib.decompressobj(ANY_WINDOW)
             before = len(self._held)
-            self._held += self._inflater.decompress(given, max(READ_BYTES, count))
+            self._held += self._inflater.decompress(given, READ_BYTES)
         except zlib.error as error:
             raise FormatError(f"{self._path}: {error}. The file is damaged: copy or write it again.") from error
         if not given and not self._inflater.eof:

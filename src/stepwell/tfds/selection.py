@@ -10,14 +10,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.formats.slicing import Split, split_indices
+from stepwell.formats.slicing import Split, split_ranges
+from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.info import DatasetInfo, SplitInfo
 from stepwell.tfds.record_files import open_records
 
@@ -76,11 +77,14 @@ def select(info: DatasetInfo, split: Split) -> Selection:
         DatasetNotFoundError: a file is missing.
     """
     sizes = {name: _lengths(found, info.file_format) for name, found in info.splits.items()}
-    parts = split_indices(split, sizes)
-    used = list(dict.fromkeys(name for name, _ in parts))
+    parts = split_ranges(split, sizes)
+    used = list(dict.fromkeys(name for name, _, _ in parts))
+    for name in used:
+        _check_lengths(info.splits[name], sizes[name], info.file_format)
     bases = dict(zip(used, np.cumsum([0, *(len(info.splits[name].paths) for name in used)]).tolist(), strict=False))
     shards, records = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for name, indices in parts:
+    for name, start, stop in parts:
+        indices = np.arange(start, stop, dtype=np.int64)
         edges = np.cumsum([0, *sizes[name]])
         # files without records begin where the next one does
         shard = np.searchsorted(edges, indices, side="right") - 1
@@ -99,32 +103,25 @@ def _lengths(split: SplitInfo, file_format: str) -> list[int]:
     """Return the records of each file of a split."""
     if split.shard_lengths is None:
         return [len(open_records(path, file_format)) for path in split.paths]
-    for path, length in zip(split.paths, split.shard_lengths, strict=True):
-        _check_length(path, length, file_format)
     return list(split.shard_lengths)
 
 
-def _check_length(path: str, length: int, file_format: str) -> None:
-    """Refuse a number of records that the file cannot hold, before anything is made of that length."""
-    try:
-        size = os.stat(path).st_size  # noqa: PTH116  asked of thousands of files
-    except OSError as error:
-        raise DatasetNotFoundError(
-            f"{path}: {error.strerror}. dataset_info.json names it: fetch all files of the dataset, or choose another "
-            "split."
-        ) from error
-    most = MOST_A_BYTE * size if _may_be_compressed(path, file_format) else size // MIN_RECORD_BYTES
-    if length > most:
-        raise FormatError(
-            f"{path}: {length} records by dataset_info.json, in a file of {size} bytes. The file was cut off, or "
-            "dataset_info.json is damaged: copy both again."
-        )
-
-
-def _may_be_compressed(path: str, file_format: str) -> bool:
-    from stepwell.tfds.framing import is_compressed
-
-    return file_format != "tfrecord" or is_compressed(path)
+def _check_lengths(split: SplitInfo, lengths: Sequence[int], file_format: str) -> None:
+    """Refuse numbers of records that the files cannot hold, before anything is made of that length."""
+    for path, length in zip(split.paths, lengths, strict=True):
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116  asked of thousands of files
+        except OSError as error:
+            raise DatasetNotFoundError(
+                f"{path}: {error.strerror}. dataset_info.json names it: fetch all files of the dataset, or choose "
+                "another split."
+            ) from error
+        is_plain = file_format == "tfrecord" and not is_compressed(path)
+        if length > (size // MIN_RECORD_BYTES if is_plain else size * MOST_A_BYTE):
+            raise FormatError(
+                f"{path}: {length} records by dataset_info.json, in a file of {size} bytes. The file was cut off, or "
+                "dataset_info.json is damaged: copy both again."
+            )
 
 
 def lengths_by_split(info: DatasetInfo) -> Mapping[str, int | None]:

@@ -1,0 +1,112 @@
+"""Where a dataset is, and what it says of itself."""
+
+import json
+
+import pytest
+from made_sets import episode, simple_tree, write_set
+
+from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.tfds.features import walk
+from stepwell.tfds.info import find_version, label_names, read_info
+
+
+def made(root, **more):
+    return write_set(root, simple_tree(), {"train": [[episode(2)], [episode(3)]], "val": [[episode(1)]]}, **more)
+
+
+def test_a_real_dataset_is_described(rlds_sets):
+    info = read_info(str(rlds_sets / "tfrecord_3shards"))
+    assert (info.name, info.version, info.file_format) == ("mini_rlds_sharded", "1.2.3", "tfrecord")
+    assert info.splits["train"].shard_lengths == (2, 1, 2)
+    assert info.splits["train"].paths[1].endswith("/mini_rlds_sharded-train.tfrecord-00001-of-00003")
+    label = next(found for found in walk(info.features) if found.leaf.kind == "label")
+    assert label_names(info.directory, label) == ["panda", "ur5"]
+
+
+def test_the_newest_version_is_taken_whatever_the_path(tmp_path):
+    for version in ("1.9.0", "1.10.0", "1.2.0"):
+        made(tmp_path, version=version)
+    newest = tmp_path / "made" / "1.10.0"
+    assert find_version(str(tmp_path)) == find_version(str(tmp_path / "made")) == find_version(str(newest)) == newest
+    assert read_info(str(tmp_path / "made" / "1.2.0")).version == "1.2.0"
+
+
+def test_several_configurations_are_named_by_the_error(tmp_path):
+    for config in ("large", "small"):
+        made(tmp_path / "set" / config, name="one")
+    with pytest.raises(FormatError, match=r"large, small\. Give the path of one"):
+        find_version(str(tmp_path / "set"))
+    assert find_version(str(tmp_path / "set" / "small")).parent.name == "one"
+
+
+def test_no_dataset_is_an_error_that_says_what_is_looked_for(tmp_path):
+    (tmp_path / "1.0.0").mkdir()
+    with pytest.raises(DatasetNotFoundError, match=r"no features\.json there"):
+        find_version(str(tmp_path))
+    with pytest.raises(DatasetNotFoundError):
+        find_version(str(tmp_path / "none"))
+
+
+def changed(path, **more):
+    file = path / "dataset_info.json"
+    record = json.loads(file.read_text())
+    record["splits"][0] |= more
+    file.write_text(json.dumps(record))
+    return str(path)
+
+
+def test_names_of_files_follow_from_the_template(tmp_path):
+    path = changed(made(tmp_path), filepathTemplate="{SPLIT}/{DATASET}.{FILEFORMAT}-{SHARD_INDEX}of{NUM_SHARDS}")
+    assert read_info(path).splits["train"].paths[1] == f"{path}/train/made.tfrecord-00001of00002"
+
+
+def test_the_number_of_records_may_be_left_out(tmp_path):
+    path = made(tmp_path)
+    record = json.loads((path / "dataset_info.json").read_text())
+    record["splits"] = [{"name": "train", "numShards": "2"}]
+    (path / "dataset_info.json").write_text(json.dumps(record))
+    assert read_info(str(path)).splits["train"].shard_lengths is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"filepathTemplate": "../{SPLIT}"},
+        {"filepathTemplate": "/etc/{SPLIT}"},
+        {"filepathTemplate": "{WHAT}"},
+        {"shardLengths": ["-1"]},
+        {"shardLengths": ["x"]},
+        {"shardLengths": 5},
+        {"name": None, "shardLengths": [[]]},
+    ],
+    ids=str,
+)
+def test_what_is_no_description_is_an_error_that_names_the_file(tmp_path, more):
+    path = changed(made(tmp_path), **more)
+    with pytest.raises(FormatError, match=r"dataset_info\.json: not a description"):
+        read_info(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '"a"'])
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+def test_what_is_no_json_is_an_error_that_names_the_file(tmp_path, name, text):
+    path = made(tmp_path)
+    (path / name).write_text(text, encoding="latin-1")
+    with pytest.raises(FormatError, match=name):
+        read_info(str(path))
+
+
+def test_a_missing_description_is_an_error_that_names_the_file(tmp_path):
+    path = made(tmp_path)
+    (path / "dataset_info.json").unlink()
+    with pytest.raises(DatasetNotFoundError, match=r"dataset_info\.json is not there"):
+        read_info(str(path))
+
+
+def test_names_of_classes_must_be_as_many_as_classes(tmp_path, rlds_sets):
+    info = read_info(str(rlds_sets / "tfrecord"))
+    label = next(found for found in walk(info.features) if found.leaf.kind == "label")
+    assert label_names(tmp_path, label) is None
+    (tmp_path / "episode_metadata-robot_id.labels.txt").write_text("a\nb\nc\n")
+    with pytest.raises(FormatError, match=r"3 names\. By features\.json there are 2 classes"):
+        label_names(tmp_path, label)

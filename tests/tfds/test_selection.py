@@ -1,0 +1,75 @@
+"""Which records of which files a split is."""
+
+import json
+
+import numpy as np
+import pytest
+from made_sets import episode, simple_tree, write_set
+
+from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.formats import even_splits
+from stepwell.tfds.info import read_info
+from stepwell.tfds.selection import lengths_by_split, select
+
+SHARDS = {"train": [[episode(2)] * 3, [], [episode(1)] * 2], "val": [[episode(1)] * 2]}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_set(tmp_path, simple_tree(), SHARDS)
+
+
+def places(path, split):
+    found = select(read_info(str(path)), split)
+    return list(zip(found.shard.tolist(), found.record.tolist(), strict=True)), found
+
+
+def test_records_follow_from_the_lengths_of_shards(path):
+    found, selection = places(path, "train[1:]+val")
+    # the second file has no records
+    assert found == [(0, 1), (0, 2), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert selection.edges.tolist() == [0, 2, 4]
+    assert selection.splits == ("train", "train", "train", "val")
+    assert [selection.run(position, 10) for position in range(6)] == [2, 1, 2, 1, 2, 1]
+    assert selection.run(0, 1) == 1
+
+
+def test_parts_in_any_order_and_twice_are_taken_as_asked(path):
+    found, selection = places(path, "val[1:]+train[2:3]+train[1:3]")
+    assert found == [(0, 1), (1, 2), (1, 1), (1, 2)]
+    assert selection.run(1, 9) == 1
+    assert selection.edges.tolist() == [0, 1]
+
+
+def test_even_parts_are_taken(path):
+    assert [len(places(path, part)[0]) for part in even_splits("train", 3)] == [2, 2, 1]
+
+
+def test_files_that_are_not_asked_for_may_be_missing(path):
+    next(path.glob("*-val*")).unlink()
+    assert len(places(path, "train")[0]) == 5
+    with pytest.raises(DatasetNotFoundError, match=r"made-val\.tfrecord-00000-of-00001: No such file.*another split"):
+        places(path, "train+val")
+
+
+def test_where_no_lengths_are_told_files_are_counted(path):
+    record = json.loads((path / "dataset_info.json").read_text())
+    record["splits"] = [{"name": "train", "numShards": 3}]
+    (path / "dataset_info.json").write_text(json.dumps(record))
+    assert places(path, "train[1:]")[0] == [(0, 1), (0, 2), (2, 0), (2, 1)]
+    assert lengths_by_split(read_info(str(path))) == {"train": None}
+
+
+def test_a_length_that_the_file_cannot_hold_is_refused_before_anything_is_made_of_it(path):
+    record = json.loads((path / "dataset_info.json").read_text())
+    record["splits"][0]["shardLengths"][0] = str(2**61)
+    (path / "dataset_info.json").write_text(json.dumps(record))
+    with pytest.raises(FormatError, match=rf"{2**61} records by dataset_info\.json, in a file of"):
+        places(path, "train")
+    assert len(places(path, "val")[0]) == 2
+
+
+def test_nothing_may_be_asked_for(path):
+    found, selection = places(path, "train[:0]")
+    assert (found, selection.edges.tolist()) == ([], [])
+    assert np.array_equal(selection.lengths, [3, 0, 2])

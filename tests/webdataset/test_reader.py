@@ -187,7 +187,7 @@ def test_a_few_odd_images_are_converted_by_an_import_and_refused_in_place(tmp_pa
         ("0.npy", npy(np.zeros(9))[:-4], r"0\.npy, byte 512: 196 bytes, where"),
         ("0.npy", npy(np.array([{}], object)), "0.npy|object"),
         ("0.npz", b"nothing", r"0\.npz, byte 512: not a \.npz file"),
-        ("0.x.pth", b"", r"0\.x\.pth, byte 512: pth files are pickles, .* ignore=\"x\.pth\""),
+        ("0.x.pth", b"", r"0\.x\.pth, byte 512: x\.pth files are pickles, .* ignore=\"x\.pth\""),
         ("0.a b", b"", "rename="),
         ("README", b"", "no samples in"),
     ],

@@ -15,17 +15,20 @@ import hashlib
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.remote_sources import RemoteState, UnreachableError, source_of
+from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import ReadOnlyError
 from stepwell.sizes import parse_bytes
 
-__all__ = ["cache_directory", "is_remote", "local_path", "remote_states"]
+__all__ = ["cache_directory", "fetched_ahead", "is_remote", "local_path", "opened", "remote_states"]
 
 DEFAULT_CACHE_BYTES = "100 GB"
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
@@ -33,13 +36,18 @@ NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_NAME = 64
 DIGITS = 16
 NUM_ASKERS = 16
+NUM_AHEAD = 3
 PARTIAL = ".partial"
 LOCKS = ".locks"
+CHANGED_NS = 0
+MAX_OPEN_FILES = 8
+MAX_TRIES = 10
 # a file that nobody wrote to for so long is what a killed process left
 ABANDONED_SECONDS = 3600.0
 
 # what each address was when it was asked about last: until it is asked about again, a process sees no other
 _STATES: dict[str, RemoteState] = {}
+_OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
 
 
 def cache_directory() -> Path:
@@ -102,6 +110,54 @@ def local_path(path: str) -> str:
     return str(target)
 
 
+def opened(path: str) -> OpenFile:
+    """Return a file, open for reading, after fetching it where it is on another machine.
+
+    Args:
+        path: see `local_path`.
+
+    Raises:
+        OSError: it cannot be opened.
+        StepwellError: see `local_path`.
+
+    Notes:
+        A few of those of other machines are kept open in a process: they are read on when the cache has no room for
+        them any more.
+    """
+    if not is_remote(path):
+        return OpenFile(local_path(path))
+    state = _STATES.get(path) or remote_states([path])[0]
+    return _OPEN.get((path, state.version), lambda: _open_fetched(path))
+
+
+def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
+    """Yield each file with its number, open, while the next ones are fetched.
+
+    Args:
+        paths: see `local_path`.
+
+    Raises:
+        OSError: one cannot be opened.
+        StepwellError: see `local_path`.
+    """
+    with ThreadPoolExecutor(NUM_AHEAD) as pool:
+        coming = deque(pool.submit(opened, path) for path in paths[:NUM_AHEAD])
+        for number in range(len(paths)):
+            file = coming.popleft().result()
+            if number + NUM_AHEAD < len(paths):
+                coming.append(pool.submit(opened, paths[number + NUM_AHEAD]))
+            yield number, file
+
+
+def _open_fetched(path: str) -> OpenFile:
+    for _ in range(MAX_TRIES):
+        place = local_path(path)
+        # it may be gone by now, where the cache is small and many fetch
+        with suppress(FileNotFoundError):
+            return OpenFile(place)
+    return OpenFile(local_path(path))
+
+
 def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
     """Return what files on other machines are now; `local_path` gives them in this state from now on.
 
@@ -130,13 +186,14 @@ def _ask(address: str) -> RemoteState:
         kept = _versions(cache_directory() / "remote", address)
         if not kept:
             raise
-        newest = max(kept, key=lambda path: path.stat().st_mtime)
+        newest = max(kept, key=lambda path: path.stat().st_atime_ns)
         return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
 
 
 def _fetch(address: str, state: RemoteState, target: Path) -> None:
     """Put a file into the cache, whole or not at all."""
-    limit = parse_bytes("STEPWELL_CACHE_BYTES", os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES)
+    told = os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+    limit = parse_bytes("STEPWELL_CACHE_BYTES", int(told) if told.isdecimal() else told)
     for stale in _versions(target.parent, address):
         stale.unlink(missing_ok=True)
     _make_room(target.parent, limit - (state.num_bytes or 0))
@@ -144,6 +201,7 @@ def _fetch(address: str, state: RemoteState, target: Path) -> None:
     try:
         with partial.open("wb") as file:
             source_of(address).fetch(address, state, file)
+        _touch(partial)
         partial.rename(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -159,7 +217,7 @@ def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
             status = path.stat()
             is_busy = path.name.startswith(".") and time.time() - status.st_mtime < ABANDONED_SECONDS
             if path.is_file() and path != keep and not is_busy:
-                found.append((status.st_mtime_ns, status.st_size, path))
+                found.append((status.st_atime_ns, status.st_size, path))
     held = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if held <= limit:
@@ -175,7 +233,8 @@ def _versions(folder: Path, address: str) -> list[Path]:
 def _touch(path: Path) -> bool:
     """Note that a file is used; returns whether it is there."""
     try:
-        os.utime(path)
+        # the time of the last change stays, by which readers tell that a file is another one
+        os.utime(path, ns=(time.time_ns(), CHANGED_NS))
     except FileNotFoundError:
         return False
     except PermissionError:

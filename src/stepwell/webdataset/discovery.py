@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from stepwell.codecs.open_files import OpenFile
-from stepwell.codecs.remote_files import local_path
 from stepwell.errors import FormatError, SchemaError
 from stepwell.schema import Array, Bytes, Feature, Schema, Text
 from stepwell.webdataset.image_columns import ImageFacts
@@ -36,7 +38,7 @@ from stepwell.webdataset.member_columns import (
 from stepwell.webdataset.samples import Shard
 from stepwell.webdataset.settings import Settings
 
-__all__ = ["find_columns", "schema_of"]
+__all__ = ["Findings", "schema_of"]
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "inx", "id", "count")
@@ -49,124 +51,217 @@ NPY_HEAD_BYTES = 512
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
-def find_columns(shards: Sequence[Shard], settings: Settings) -> dict[str, MemberColumn]:
-    """Return what members of each ending become.
+class Findings:
+    """What is found of the members of all endings, a shard after the other.
 
     Args:
-        shards: of a data set.
         settings: what is asked for.
-
-    Raises:
-        FormatError: members that are not what their ending says, or that have no feature: names archive and sample.
     """
-    endings = dict.fromkeys(ending for shard in shards for ending in shard.members)
-    if not endings:
-        names = ", ".join(shard.path for shard in shards[:3])
-        raise FormatError(f"no samples in {names}: members are called KEY.ENDING, such as 00017.jpg.")
-    return {ending: _column_of(ending, _Members(shards, ending), settings) for ending in endings}
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[str, _Finding] = {}
+        self._paths: list[str] = []
+
+    def add(self, shard: Shard, file: OpenFile) -> None:
+        """Look at the members of a shard.
+
+        Raises:
+            FormatError: members that are not what their ending says: names archive and sample.
+        """
+        self._paths.append(shard.path)
+        for ending in shard.members:
+            if ending not in self._found:
+                self._found[ending] = _finding_of(ending, self._settings)
+            self._found[ending].add(_Members(shard, ending, file))
+
+    def columns(self) -> dict[str, MemberColumn]:
+        """Return what members of each ending become.
+
+        Raises:
+            FormatError: no samples, or members that have no one feature.
+        """
+        if not self._found:
+            names = ", ".join(self._paths[:3])
+            raise FormatError(f"no samples in {names}: members are called KEY.ENDING, such as 00017.jpg.")
+        return {ending: finding.column() for ending, finding in self._found.items()}
 
 
+@dataclass(frozen=True, slots=True)
 class _Members:
-    """The members of one ending in all shards."""
+    """The members of one ending in a shard, whose archive is open."""
 
-    def __init__(self, shards: Sequence[Shard], ending: str) -> None:
-        self._shards, self._ending = shards, ending
+    shard: Shard
+    ending: str
+    file: OpenFile
 
-    def heads(self, num_bytes: int) -> Iterator[tuple[Shard, int, bytes]]:
-        """Yield shard, sample and first bytes of every member."""
-        return self._read(num_bytes, None)
+    def heads(self, num_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield sample, size and first bytes of every member."""
+        members = self.shard.members[self.ending]
+        samples = np.flatnonzero(members.is_there)
+        places = zip(samples.tolist(), members.offsets[samples].tolist(), members.sizes[samples].tolist(), strict=True)
+        return ((sample, size, self.file.read(offset, min(size, num_bytes))) for sample, offset, size in places)
 
-    def first(self) -> Iterator[tuple[Shard, int, bytes]]:
-        """Yield shard, sample and all bytes of the first members of each shard."""
-        return self._read(None, NUM_LOOKED_AT)
+    def first(self) -> Iterator[tuple[int, bytes]]:
+        """Yield sample and all bytes of the first members."""
+        return ((sample, self.whole(sample)) for sample, _, _ in islice(self.heads(0), NUM_LOOKED_AT))
 
-    def where(self, shard: Shard, sample: int) -> str:
-        """Return what messages call one of them."""
-        return shard.where(sample, self._ending)
-
-    def size(self, shard: Shard, sample: int) -> int:
-        """Return the bytes of a member."""
-        return int(shard.members[self._ending].sizes[sample])
-
-    def _read(self, num_bytes: int | None, count: int | None) -> Iterator[tuple[Shard, int, bytes]]:
-        for shard in self._shards:
-            members = shard.members.get(self._ending)
-            if members is None:
-                continue
-            file = OpenFile(local_path(shard.path))
-            samples = np.flatnonzero(members.is_there)[:count]
-            offsets, sizes = members.offsets[samples].tolist(), members.sizes[samples].tolist()
-            for sample, offset, size in zip(samples.tolist(), offsets, sizes, strict=True):
-                yield shard, sample, file.read(offset, size if num_bytes is None else min(size, num_bytes))
-
-    def whole(self, shard: Shard, sample: int) -> bytes:
+    def whole(self, sample: int) -> bytes:
         """Return all bytes of a member."""
-        members = shard.members[self._ending]
-        return OpenFile(local_path(shard.path)).read(int(members.offsets[sample]), int(members.sizes[sample]))
+        members = self.shard.members[self.ending]
+        return self.file.read(int(members.offsets[sample]), int(members.sizes[sample]))
+
+    def where(self, sample: int) -> str:
+        """Return what messages call one of them."""
+        return self.shard.where(sample, self.ending)
 
 
-def _column_of(ending: str, members: _Members, settings: Settings) -> MemberColumn:
-    name = settings.name_of(ending)
-    kind = ending.rpartition(".")[2]
-    if ending in settings.decoders or kind in settings.decoders:
-        feature, decode = settings.decoders.get(ending) or settings.decoders[kind]
-        return DecodedColumn({name: feature}, decode)
-    if kind in PICKLES:
-        shard, sample, _ = next(members.heads(0))
-        raise FormatError(
-            f"{members.where(shard, sample)}: {kind} files are pickles, which run whatever is in them when they are "
-            f'read. Leave them out, ignore="{ending}"; or say what reads those you trust: decoders={{"{ending}": ...}}.'
-        )
-    if kind in IMAGES:
-        return _images(name, members)
-    if kind == "npy":
-        return _arrays(name, members)
-    if kind == "npz" or (kind in JSONS and settings.json == "columns"):
-        return _several(ending, members, settings)
-    if kind in NUMBERS:
-        return NumberColumn({name: Array((), "int64")})
-    return PlainColumn({name: Text() if kind in (*TEXTS, *JSONS) else Bytes()})
+class _Finding(ABC):
+    """What is found of one ending."""
+
+    @abstractmethod
+    def add(self, members: _Members) -> None:
+        """Look at those of a shard."""
+
+    @abstractmethod
+    def column(self) -> MemberColumn:
+        """Return what they become."""
 
 
-def _images(name: str, members: _Members) -> MemberColumn:
-    facts = ImageFacts()
-    facts.add(_head(members, shard, sample, data) for shard, sample, data in members.heads(HEAD_BYTES))
-    return facts.column(name)
+@dataclass(frozen=True)
+class _Known(_Finding):
+    """Members whose ending says it all."""
+
+    known: MemberColumn
+
+    def add(self, members: _Members) -> None:
+        pass
+
+    def column(self) -> MemberColumn:
+        return self.known
 
 
-def _head(members: _Members, shard: Shard, sample: int, data: bytes) -> ImageHead:
-    head = read_image_head(data)
-    if head is None and len(data) == HEAD_BYTES:
-        head = read_image_head(members.whole(shard, sample))
-    if head is None or not head.height or not head.width:
-        raise FormatError(
-            f"{members.where(shard, sample)}: not a JPEG, PNG or WebP file. Leave the ending out with ignore=, or say "
-            "what reads it with decoders=."
-        )
-    return head
+class _Images(_Finding):
+    def __init__(self, name: str) -> None:
+        self._name, self._facts = name, ImageFacts()
+
+    def add(self, members: _Members) -> None:
+        self._facts.add(self._head(members, sample, data) for sample, _, data in members.heads(HEAD_BYTES))
+
+    @staticmethod
+    def _head(members: _Members, sample: int, data: bytes) -> ImageHead:
+        head = read_image_head(data)
+        if head is None and len(data) == HEAD_BYTES:
+            head = read_image_head(members.whole(sample))
+        if head is None or not head.height or not head.width:
+            raise FormatError(
+                f"{members.where(sample)}: not a JPEG, PNG or WebP file. Leave the ending out with ignore=, or say "
+                "what reads it with decoders=."
+            )
+        return head
+
+    def column(self) -> MemberColumn:
+        return self._facts.column(self._name)
 
 
-def _arrays(name: str, members: _Members) -> MemberColumn:
-    """Return the column of ``.npy`` files, by a look at all headers."""
-    shapes: dict[tuple[int, ...], None] = {}
-    dtypes: set[np.dtype[Any]] = set()
-    in_c_order, known, known_bytes = True, b"", 0
-    for shard, sample, data in members.heads(NPY_HEAD_BYTES):
-        size = members.size(shard, sample)
-        if known and size == known_bytes and data.startswith(known):
-            continue  # as the one before
+class _Arrays(_Finding):
+    """Members that are ``.npy`` files; all headers are looked at."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shapes: dict[tuple[int, ...], None] = {}
+        self._dtypes: set[np.dtype[Any]] = set()
+        self._in_c_order = True
+        # header and size of the last one
+        self._known: tuple[bytes, int] = b"", -1
+
+    def add(self, members: _Members) -> None:
+        for sample, size, data in members.heads(NPY_HEAD_BYTES):
+            if size != self._known[1] or not data.startswith(self._known[0]):
+                self._take(members, sample, size, data)
+
+    def _take(self, members: _Members, sample: int, size: int, data: bytes) -> None:
         stream = io.BytesIO(data)
         try:
             shape, is_fortran, dtype = npy_head(stream)
         except ValueError as error:
-            raise FormatError(f"{members.where(shard, sample)}: not a .npy file: {error}.") from error
-        known = data[: stream.tell()]
-        known_bytes = len(known) + math.prod(shape) * dtype.itemsize
-        if size != known_bytes and not dtype.hasobject:
-            raise FormatError(f"{members.where(shard, sample)}: {size} bytes, where {shape} {dtype} has {known_bytes}.")
-        shapes[shape], in_c_order = None, in_c_order and not (is_fortran and len(shape) > 1)
-        dtypes.add(dtype)
-    return NpyColumn({name: _array_feature(name, list(shapes), dtypes)}, in_c_order)
+            raise FormatError(f"{members.where(sample)}: not a .npy file: {error}.") from error
+        wanted = stream.tell() + math.prod(shape) * dtype.itemsize
+        if size != wanted and not dtype.hasobject:
+            raise FormatError(f"{members.where(sample)}: {size} bytes, where {shape} {dtype} has {wanted}.")
+        self._known = data[: stream.tell()], size
+        self._shapes[shape] = None
+        self._in_c_order &= not (is_fortran and len(shape) > 1)
+        self._dtypes.add(dtype)
+
+    def column(self) -> MemberColumn:
+        return NpyColumn({self._name: _array_feature(self._name, list(self._shapes), self._dtypes)}, self._in_c_order)
+
+
+class _Several(_Finding):
+    """Members with several values: ``.npz`` and JSON files, of which the first ones of each shard are looked at."""
+
+    def __init__(self, ending: str, settings: Settings) -> None:
+        self._ending, self._settings = ending, settings
+        self._is_npz = ending.rpartition(".")[2] == "npz"
+        self._values: dict[str, list[Any]] = {}
+        self._count = 0
+
+    def add(self, members: _Members) -> None:
+        for sample, data in members.first():
+            try:
+                found = npz_arrays(data) if self._is_npz else json_values(data)
+            except (ValueError, LookupError, TypeError) as error:
+                raise FormatError(f"{members.where(sample)}: {error}.") from error
+            self._count += 1
+            for name, value in found.items():
+                self._values.setdefault(name, []).append(value)
+
+    def column(self) -> MemberColumn:
+        features: dict[str, Feature] = {}
+        names: list[str] = []
+        for name, values in self._values.items():
+            told = self._settings.name_of(f"{self._ending}.{name}" if self._is_npz else name)
+            feature = _npz_feature(told, values) if self._is_npz else json_feature(values)
+            if feature is not None and len(values) == self._count and not NO_NAME.search(told):
+                features[told] = feature
+                names.append(name)
+        return (NpzColumns if self._is_npz else JsonColumns)(features, tuple(names))
+
+
+def _finding_of(ending: str, settings: Settings) -> _Finding:
+    name, kind = settings.name_of(ending), ending.rpartition(".")[2]
+    if ending in settings.decoders or kind in settings.decoders:
+        feature, decode = settings.decoders.get(ending) or settings.decoders[kind]
+        return _Known(DecodedColumn({name: feature}, decode))
+    if kind in PICKLES:
+        return _Refused(ending)
+    if kind in IMAGES:
+        return _Images(name)
+    if kind == "npy":
+        return _Arrays(name)
+    if kind == "npz" or (kind in JSONS and settings.json == "columns"):
+        return _Several(ending, settings)
+    plain = PlainColumn({name: Text() if kind in (*TEXTS, *JSONS) else Bytes()})
+    return _Known(NumberColumn({name: Array((), "int64")}) if kind in NUMBERS else plain)
+
+
+@dataclass(frozen=True)
+class _Refused(_Finding):
+    """Pickles."""
+
+    ending: str
+
+    def add(self, members: _Members) -> None:
+        sample, _, _ = next(members.heads(0))
+        raise FormatError(
+            f"{members.where(sample)}: {self.ending} files are pickles, which run whatever is in them when they are "
+            f'read. Leave them out, ignore="{self.ending}"; or say what reads those you trust: '
+            f'decoders={{"{self.ending}": ...}}.'
+        )
+
+    def column(self) -> MemberColumn:
+        raise FormatError(f"{self.ending} files are pickles.")
 
 
 def _array_feature(name: str, shapes: Sequence[tuple[int, ...]], dtypes: set[np.dtype[Any]]) -> Feature:
@@ -183,29 +278,6 @@ def _array_feature(name: str, shapes: Sequence[tuple[int, ...]], dtypes: set[np.
         return Array(shape, dtypes.copy().pop())
     except SchemaError as error:
         raise FormatError(f"{name}: {error} Leave it out with ignore=.") from error
-
-
-def _several(ending: str, members: _Members, settings: Settings) -> MemberColumn:
-    """Return the columns of ``.npz`` or JSON files, by a look at the first ones of each shard."""
-    is_npz = ending.rpartition(".")[2] == "npz"
-    values: dict[str, list[Any]] = {}
-    count = 0
-    for shard, sample, data in members.first():
-        try:
-            found = npz_arrays(data) if is_npz else json_values(data)
-        except (ValueError, LookupError, TypeError) as error:
-            raise FormatError(f"{members.where(shard, sample)}: {error}.") from error
-        count += 1
-        for name, value in found.items():
-            values.setdefault(name, []).append(value)
-    features: dict[str, Feature] = {}
-    names: list[str] = []
-    for name, column in values.items():
-        told = settings.name_of(f"{ending}.{name}" if is_npz else name)
-        feature = _npz_feature(told, column) if is_npz else json_feature(column)
-        if feature is not None and len(column) == count and not NO_NAME.search(told):
-            features[told], names = feature, [*names, name]
-    return (NpzColumns if is_npz else JsonColumns)(features, tuple(names))
 
 
 def _npz_feature(name: str, arrays: Sequence[Any]) -> Feature:

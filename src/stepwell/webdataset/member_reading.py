@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.codecs.open_files import open_file
-from stepwell.codecs.remote_files import local_path
 from stepwell.errors import FormatError, StepwellError
 from stepwell.webdataset.member_columns import MemberColumn
 from stepwell.webdataset.samples import Shard
+from stepwell.webdataset.tar_index import open_archive
 
 __all__ = ["ShardWindow", "member_values"]
 
@@ -28,6 +27,7 @@ class ShardWindow:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self._data, self._start = b"", 0
+        self._file = open_archive(shard.path)
         first, last = shard.spans()
         self._firsts, self._lasts = first.tolist(), last.tolist()
         self._places = {
@@ -64,9 +64,8 @@ class ShardWindow:
             self._data, self._start = self._read(first, max(last - first, WINDOW_BYTES), least=last - first), first
 
     def _read(self, offset: int, size: int, least: int | None = None) -> bytes:
-        place = local_path(self.shard.path)
         try:
-            data = open_file(place).read(offset, size)
+            data = self._file.read(offset, size)
         except OSError as error:
             raise FormatError(f"{self.shard.path} cannot be read: {error.strerror}.") from error
         if len(data) < (size if least is None else least):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,8 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.file_spans import make_spans, span_feature
-from stepwell.codecs.remote_files import is_remote
+from stepwell.codecs.open_files import OpenFile
+from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -21,18 +21,17 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.encoded_rows import EncodedRows
-from stepwell.webdataset.discovery import find_columns, schema_of
+from stepwell.webdataset.discovery import Findings, schema_of
 from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values
 from stepwell.webdataset.samples import Members, Shard, group_samples
 from stepwell.webdataset.settings import INFO, Decoders, Settings, flag_of, list_of, names_of, told_names
-from stepwell.webdataset.tar_index import read_tar_index
+from stepwell.webdataset.tar_index import open_archive, read_tar_index
 
 __all__ = ["ENDINGS", "KEY", "WebDatasetReader"]
 
 ENDINGS = (".tar",)
 KEY = "__key__"
-NUM_THREADS = 8
 BLOCK_SAMPLES = 16384
 # of samples that are read at once by an import
 BATCH_BYTES = 4 << 20
@@ -91,9 +90,11 @@ class WebDatasetReader(Reader):
         self._settings = Settings(list_of(endings), list_of(ignore), names, json, dict(decoders or {}))
         self._allow_missing = flag_of("allow_missing", allow_missing)
         self._allow_cut, self._allow_repeats = flag_of("allow_cut", allow_cut), flag_of("allow_repeats", allow_repeats)
-        with ThreadPoolExecutor(min(NUM_THREADS, len(self.paths))) as pool:
-            whole = list(pool.map(self._read_shard, range(len(self.paths))))
-        self._columns = find_columns(whole, self._settings)
+        whole, findings = [], Findings(self._settings)
+        for number, file in _opened_shards(self.paths):
+            whole.append(self._read_shard(number, file))
+            findings.add(whole[-1], file)
+        self._columns = findings.columns()
         self._shards = {number: self._complete(shard) for number, shard in enumerate(whole)}
         self._stops = np.cumsum([len(shard) for shard in self._shards.values()])
         self._num_bytes = sum(int(members.sizes.sum()) for shard in whole for members in shard.members.values())
@@ -186,8 +187,8 @@ class WebDatasetReader(Reader):
         number, sample = self._place_of(index)
         return f"sample {self._shard(number).keys[sample]} of {self.paths[number]}"
 
-    def _read_shard(self, number: int) -> Shard:
-        index = read_tar_index(self.paths[number], allow_cut=self._allow_cut)
+    def _read_shard(self, number: int, file: OpenFile | None = None) -> Shard:
+        index = read_tar_index(self.paths[number], file=file, allow_cut=self._allow_cut)
         return group_samples(index, keep=self._settings.wants, allow_repeats=self._allow_repeats)
 
     def _shard(self, number: int) -> Shard:
@@ -249,6 +250,14 @@ class WebDatasetReader(Reader):
 
     def __repr__(self) -> str:
         return f"<WebDatasetReader {self.source} {len(self):,} samples in {len(self.paths)} shards>"
+
+
+def _opened_shards(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
+    """Yield number and archive of each shard; those of other machines are fetched ahead."""
+    if any(map(is_remote, paths)):
+        yield from fetched_ahead(paths)
+    else:
+        yield from ((number, open_archive(path)) for number, path in enumerate(paths))
 
 
 def _spans(number: int, shard: Shard, samples: range, ending: str, column: MemberColumn) -> Blobs:

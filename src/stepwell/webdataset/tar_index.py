@@ -10,7 +10,6 @@ Plain archives only, whose members can be read at their places: POSIX (ustar, pa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.remote_files import local_path
-from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.codecs.open_files import OpenFile
+from stepwell.codecs.remote_files import opened
+from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
 
-__all__ = ["TarIndex", "read_tar_index"]
+__all__ = ["TarIndex", "open_archive", "read_tar_index"]
 
 MIN_WINDOW_BYTES = 4 << 10
 FIRST_WINDOW_BYTES = 64 << 10
@@ -68,11 +68,32 @@ class _Part(NamedTuple):
     names: bytes
 
 
-def read_tar_index(path: str, *, allow_cut: bool = False) -> TarIndex:
+def open_archive(path: str) -> OpenFile:
+    """Return an archive, open for reading.
+
+    Args:
+        path: of it, or its address.
+
+    Raises:
+        DatasetNotFoundError: it is not there.
+        FormatError: it cannot be read.
+    """
+    try:
+        return opened(path)
+    except StepwellError:
+        raise
+    except FileNotFoundError as error:
+        raise DatasetNotFoundError(f"no file at {path}. Give the path or address of a shard.") from error
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool = False) -> TarIndex:
     """Return which files an archive has.
 
     Args:
         path: of the archive, or its address.
+        file: the archive, where it is open already.
         allow_cut: of one that was cut off take the files that are whole, instead of refusing it.
 
     Raises:
@@ -90,18 +111,9 @@ def read_tar_index(path: str, *, allow_cut: bool = False) -> TarIndex:
         >>> index.names, index.offsets.tolist(), index.sizes.tolist()
         (['00000.txt'], [512], [4])
     """
-    place = local_path(path)
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise DatasetNotFoundError(f"no file at {path}. Give the path or address of a shard.") from error
-    except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
-    try:
-        num_bytes = os.fstat(descriptor).st_size
-        parts = list(_parts(descriptor, path, num_bytes, allow_cut))
-    finally:
-        os.close(descriptor)
+    file = open_archive(path) if file is None else file
+    num_bytes = file.num_bytes
+    parts = list(_parts(file, path, num_bytes, allow_cut))
     joined = [np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3)]
     names = [name for part in parts for name in _names_of(path, part)]
     is_whole = joined[1] + joined[2] <= num_bytes
@@ -113,7 +125,7 @@ def read_tar_index(path: str, *, allow_cut: bool = False) -> TarIndex:
     return TarIndex(path, names, joined[0], joined[1], joined[2], num_bytes)
 
 
-def _parts(descriptor: int, path: str, num_bytes: int, allow_cut: bool) -> Iterator[_Part]:
+def _parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool) -> Iterator[_Part]:
     """Yield the files of the archive, a window of it at a time."""
     from stepwell.kernels.tar_headers import COMPLETE, MORE, walk_headers
 
@@ -122,7 +134,7 @@ def _parts(descriptor: int, path: str, num_bytes: int, allow_cut: bool) -> Itera
     while True:
         if size > len(memory):
             memory, table, names = _memory(size)
-        count = os.preadv(descriptor, [memory.data[:size]], place) if place < num_bytes else 0
+        count = file.read_into(place, memory[:size]) if place < num_bytes else 0
         status, num_files, next_place = walk_headers(memory[:count], table, names)
         if num_files:
             yield _part_of(table[:num_files], names, place)

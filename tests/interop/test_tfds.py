@@ -1,6 +1,7 @@
 """RLDS and TFDS datasets, both ways: what is written here TensorFlow Datasets reads, what it wrote is read here."""
 
 import json
+import os
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ from formats_process import PYTHON, REASON, FormatsProcess
 
 import stepwell
 from stepwell import Array, Bytes, Image, Text, Video, View
+from stepwell.formats import import_dataset
 from stepwell.tfds import write_rlds, write_tfds
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=REASON)
@@ -38,6 +40,7 @@ SCHEMA = {
 }
 # TensorFlow's own decoders: PNG is exact, JPEG may be off by as much as this
 JPEG_ATOL = 24
+NUM_TREES = int(os.environ.get("STEPWELL_TREES", "6"))
 
 
 def columns(rng, length, has_final):
@@ -128,9 +131,8 @@ def assert_same_step(found, step, where, is_numpys=False):
     assert sorted(found) == sorted(step), where
     for name, value in step.items():
         feature = SCHEMA.get(name)
-        value = value.encode() if isinstance(value, str) else value
-        if isinstance(value, bytes):
-            assert found[name] == value, f"{where} {name}"
+        if isinstance(value, str | bytes):
+            assert found[name] == (value.encode() if isinstance(value, str) else value), f"{where} {name}"
             continue
         got, want = np.asarray(found[name]), np.asarray(value)
         if feature is not None and feature.kind == "image" and len(feature.shape) == 2:
@@ -220,3 +222,114 @@ def test_steps_are_read_as_samples(store, theirs, tmp_path):
     assert told["total"] == len(found) == len(steps)
     for index, (got, want) in enumerate(zip(found, steps, strict=True)):
         assert_same_step(got, want, f"step {index}")
+
+
+# --- what TFDS wrote ---
+
+
+def imported(path, target, **options):
+    import_dataset(path, target, workers=1, progress=False, **options)
+    return stepwell.open(target, mode="r")
+
+
+def assert_equal(got, want, where, is_jpeg=False):
+    """Compare a value of a store with TensorFlow's."""
+    if isinstance(want, bytes):
+        assert (got.encode() if isinstance(got, str) else got) == want, where
+        return
+    if isinstance(want, bool | int | float):  # TFDS's reading by numpy makes Python's numbers of scalars
+        assert np.asarray(got).item() == want, where
+        return
+    got, want = np.asarray(got), np.asarray(want)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), where
+    if is_jpeg:
+        assert np.abs(got.astype(int) - want.astype(int)).max() <= JPEG_ATOL, where
+    else:
+        np.testing.assert_array_equal(got, want, err_msg=where)
+
+
+def stored_name(name):
+    return f"steps.{name}" if name in ("is_first", "is_last") else name
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+@pytest.mark.parametrize("seed", range(NUM_TREES))
+def test_random_trees_of_steps_are_read_as_tensorflow_reads_them(theirs, tmp_path, file_format, seed):
+    made = theirs.ask(
+        "make", root=str(tmp_path), seed=seed, is_rlds=True, file_format=file_format, out=str(tmp_path / "values")
+    )
+    expected = pickle.loads((tmp_path / "values").read_bytes())
+    found = imported(made["path"], tmp_path / "found.well", as_bytes=made["strings"])
+    assert len(found) == len(expected), made["tree"]
+    for episode, example in zip(found, expected, strict=True):
+        assert episode.length == len(example["steps"])
+        assert episode.terminated == bool(example["steps"][-1]["is_terminal"])
+        for name in example["steps"][0]:
+            stored = stored_name(name)
+            is_jpeg = found.schema[stored].codec == "jpeg"
+            for step, (got, want) in enumerate(
+                zip(episode[stored], (step[name] for step in example["steps"]), strict=True)
+            ):
+                if file_format == "array_record" and np.size(want) == 0:
+                    assert np.size(got) == 0
+                    continue
+                assert_equal(got, want, f"episode {episode.index} step {step} {name} of {made['tree']}", is_jpeg)
+        entries = {name: value for name, value in example.items() if name != "steps"}
+        assert_entries(episode.metadata, entries)
+
+
+def assert_entries(metadata, expected):
+    for name, want in expected.items():
+        value = metadata
+        for part in name.removeprefix("episode_metadata.").split("."):
+            value = value[part]
+        if isinstance(want, bytes):
+            assert value == want.decode(), name
+        else:
+            assert value == np.asarray(want).tolist(), name
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+@pytest.mark.parametrize("seed", range(NUM_TREES))
+def test_random_trees_of_samples_are_read_as_tensorflow_reads_them(theirs, tmp_path, file_format, seed):
+    made = theirs.ask(
+        "make",
+        root=str(tmp_path),
+        seed=100 + seed,
+        is_rlds=False,
+        file_format=file_format,
+        out=str(tmp_path / "values"),
+    )
+    expected = pickle.loads((tmp_path / "values").read_bytes())
+    found = imported(made["path"], tmp_path / "found.well", as_bytes=made["strings"])
+    assert len(found) == len(expected), made["tree"]
+    for episode, example in zip(found, expected, strict=True):
+        for name, want in example.items():
+            is_jpeg = found.schema[name].codec == "jpeg"
+            if file_format == "array_record" and np.size(want) == 0:
+                assert np.size(episode[name][0]) == 0
+                continue
+            assert_equal(episode[name][0], want, f"sample {episode.index} {name} of {made['tree']}", is_jpeg)
+
+
+@pytest.mark.parametrize("seed", range(NUM_TREES))
+def test_random_trees_are_the_same_to_tensorflow_after_a_round_through_a_store(theirs, tmp_path, seed):
+    made = theirs.ask(
+        "make", root=str(tmp_path), seed=seed, is_rlds=True, file_format="tfrecord", out=str(tmp_path / "values")
+    )
+    expected = pickle.loads((tmp_path / "values").read_bytes())
+    store = imported(made["path"], tmp_path / "found.well", as_bytes=made["strings"])
+    path = write_rlds(store, tmp_path / "again", name="again", num_shards=1, workers=1)
+    found, told = read(theirs, path, tmp_path / "again-values")
+    labels = theirs.ask("read", path=made["path"], out=str(tmp_path / "values"))["names"]
+    assert told["names"] == labels
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert sorted(got) == sorted(want)
+        for index, (here, there) in enumerate(zip(got["steps"], want["steps"], strict=True)):
+            assert sorted(here) == sorted(there)
+            for name, value in there.items():
+                assert_equal(here[name], value, f"step {index} {name} of {made['tree']}")
+        for name in want.keys() - {"steps"}:
+            # of metadata the dtype is JSON's
+            assert np.asarray(got[name]).tolist() == np.asarray(want[name]).tolist(), name

@@ -90,7 +90,7 @@ def make(root: str, seed: int, is_rlds: bool, file_format: str, out: str) -> dic
     builder.download_and_prepare()
     reading = read_source if file_format == "array_record" else read
     reading(str(builder.data_path), out)
-    return {"path": str(builder.data_path), "tree": str(tree)}
+    return {"path": str(builder.data_path), "tree": str(tree), "strings": _strings(tree)}
 
 
 def _flat(value: Any) -> Any:
@@ -128,6 +128,23 @@ def _labels(builder: Any) -> dict[str, list[str]]:
             visit(feature.feature, path)
 
     visit(builder.info.features, "")
+    return found
+
+
+def _strings(tree: Any) -> list[str]:
+    """Return the names of strings that are no text."""
+    found = []
+
+    def visit(feature: Any, path: str) -> None:
+        if isinstance(feature, F.FeaturesDict):
+            for name, part in feature.items():
+                visit(part, f"{path}.{name}" if path else name)
+        elif isinstance(feature, F.Dataset):
+            visit(feature.feature, "")
+        elif isinstance(feature, F.Tensor) and feature.np_dtype == np.object_ and not isinstance(feature, F.Text):
+            found.append(path)
+
+    visit(tree, "")
     return found
 
 

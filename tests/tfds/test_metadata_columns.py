@@ -1,7 +1,6 @@
 """Metadata of episodes: one type for all of them, JSON where there is none; nothing is lost."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -15,35 +14,40 @@ from stepwell.tfds.metadata_columns import metadata_columns
 
 
 def kinds(*metadata, **options):
-    return {column.path: (column.kind, column.size) for column in metadata_columns(metadata, **options)}
+    return {column.path: (column.kind, column.shape) for column in metadata_columns(metadata, **options)}
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "size"),
+    ("values", "kind", "shape"),
     [
-        (["push", ""], "text", None),
-        ([True, False], "bool", None),
-        ([1, -(2**63)], "integer", None),
-        ([1, 2.5], "number", None),
-        ([2**63, 1], "other", None),
-        ([1, True], "other", None),
-        ([None, None], "other", None),
-        ([[1, 2], [3, 4]], "integer", 2),
-        ([[1.5], [3]], "number", 1),
-        ([[1], [3, 4]], "other", None),
-        ([["a"], ["b", "c"]], "text", -1),
-        ([[], ["b", "c"]], "text", -1),
-        ([[], []], "other", None),
-        ([["a"], "b"], "other", None),
-        ([{}, {}], "other", None),
+        (["push", ""], "text", ()),
+        ([True, False], "bool", ()),
+        ([1, -(2**63)], "integer", ()),
+        ([1, 2.5], "number", ()),
+        ([2**63, 1], "unsigned", ()),
+        ([2**63, -1], "other", ()),
+        ([2**64, 1], "other", ()),
+        ([2**53 + 1, 2.5], "other", ()),
+        ([1, True], "other", ()),
+        ([None, None], "other", ()),
+        ([[1, 2], [3, 4]], "integer", (2,)),
+        ([[[1.5], [2]], [[3], [4]]], "number", (2, 1)),
+        ([[1], [3, 4]], "other", ()),
+        ([[[1], [2, 3]], [[1], [2, 3]]], "other", ()),
+        ([["a"], ["b", "c"]], "text", (None,)),
+        ([[], ["b", "c"]], "text", (None,)),
+        ([[["a"]], [["b"]]], "other", ()),
+        ([[], []], "other", ()),
+        ([["a"], "b"], "other", ()),
+        ([{}, {}], "other", ()),
     ],
 )
-def test_the_type_is_that_of_all_values(values, kind, size):
-    assert kinds(*({"entry": value} for value in values)) == {"entry": (kind, size)}
+def test_the_type_is_that_of_all_values(values, kind, shape):
+    assert kinds(*({"entry": value} for value in values)) == {"entry": (kind, shape)}
 
 
 def test_what_some_episodes_lack_is_json_but_texts_are_empty():
-    assert kinds({"task": "push", "seed": 3}, {}) == {"seed": ("other", None), "task": ("text", None)}
+    assert kinds({"task": "push", "seed": 3}, {}) == {"seed": ("other", ()), "task": ("text", ())}
     columns = {column.path: column for column in metadata_columns([{"task": "push", "seed": 3}, {}])}
     assert columns["seed"].lists("k", {"seed": 3}) == {"k": [b"3"]}
     assert columns["seed"].lists("k", {}) == {"k": [b""]}
@@ -52,8 +56,8 @@ def test_what_some_episodes_lack_is_json_but_texts_are_empty():
 
 def test_mappings_nest_and_are_json_where_others_are_none():
     nested = {"robot": {"arm": {"dof": 6}}}
-    assert kinds(nested) == {"robot/arm/dof": ("integer", None)}
-    assert kinds(nested, {"robot": "ur5"}) == {"robot": ("other", None)}
+    assert kinds(nested) == {"robot/arm/dof": ("integer", ())}
+    assert kinds(nested, {"robot": "ur5"}) == {"robot": ("other", ())}
     (column,) = metadata_columns([nested, {"robot": "ur5"}])
     assert json.loads(column.lists("k", nested)["k"][0]) == nested["robot"]
 
@@ -68,7 +72,7 @@ def test_features_keep_float64_exact_and_name_classes():
 
 
 def test_only_named_entries_are_written():
-    assert kinds({"a": 1, "b": {"c": 2}, "d/e": 3}, names=["b"]) == {"b/c": ("integer", None)}
+    assert kinds({"a": 1, "b": {"c": 2}, "d/e": 3}, names=["b"]) == {"b/c": ("integer", ())}
     with pytest.raises(SchemaError, match=r"metadata 'z': no episode has it. There are: a"):
         kinds({"a": 1}, names=["a", "z"])
 
@@ -120,10 +124,6 @@ def told(column, found):
         return json.loads(found[0]) if found[0] else None
     if column.kind == "text":
         texts = [text.decode() for text in found]
-        return texts[0] if column.size is None else texts
-    if column.kind == "number":
-        numbers = np.frombuffer(found[0], "<f8").tolist()
-        assert not any(map(math.isnan, numbers))
-        return numbers[0] if column.size is None else numbers
-    values = [bool(value) if column.kind == "bool" else int(value) for value in found]
-    return values[0] if column.size is None else values
+        return texts if column.shape else texts[0]
+    numbers = np.frombuffer(found[0], "<f8") if column.kind == "number" else found
+    return numbers.reshape(column.shape).astype(column.node.dtype).tolist()

@@ -22,10 +22,11 @@ from stepwell.tfds.features import Leaf, Node, Repeated
 
 __all__ = ["MetadataColumn", "metadata_columns"]
 
-INT64 = np.iinfo(np.int64)
-# what every value must be, for a feature of that type
-TEXT, BOOL, INTEGER, NUMBER, OTHER = "text", "bool", "integer", "number", "other"
-DTYPES = {BOOL: "bool", INTEGER: "int64", NUMBER: "float64"}
+TEXT, BOOL, INTEGER, UNSIGNED, NUMBER, OTHER = "text", "bool", "integer", "unsigned", "number", "other"
+DTYPES = {BOOL: "bool", INTEGER: "int64", UNSIGNED: "uint64", NUMBER: "float64"}
+# up to here a float64 is every integer
+MAX_EXACT = 1 << 53
+Shape = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,15 @@ class MetadataColumn:
 
     Args:
         path: of the feature; "/" nests.
-        kind: what all values are: "text", "bool", "integer", "number", else "other", which is written as JSON.
-        size: of lists of such values; None where they are no lists, -1 where lists differ in length.
+        kind: what all values are: "text", "bool", "integer", "unsigned" (64 bits), "number", else "other", which is
+            written as JSON.
+        shape: of lists of such values; (None,) of lists of texts.
         labels: names of classes, where the integers are such.
     """
 
     path: str
     kind: str
-    size: int | None = None
+    shape: Shape = ()
     labels: tuple[str, ...] | None = None
 
     @property
@@ -51,15 +53,14 @@ class MetadataColumn:
             return Leaf("label", "int64", num_classes=len(self.labels))
         if self.kind in (TEXT, OTHER):
             text = Leaf("text", "string")
-            return text if self.size is None else Repeated(text)
-        shape = () if self.size is None else (self.size,)
+            return Repeated(text) if self.shape else text
         # as a list of floats it would be rounded to float32
-        return Leaf("tensor", DTYPES[self.kind], shape, "bytes" if self.kind == NUMBER else "none")
+        return Leaf("tensor", DTYPES[self.kind], self.shape, "bytes" if self.kind == NUMBER else "none")
 
     @property
-    def is_number(self) -> bool:
+    def may_have_labels(self) -> bool:
         """Whether every episode has an integer, which may be that of a class."""
-        return self.kind == INTEGER and self.size is None
+        return self.kind == INTEGER and not self.shape
 
     def with_labels(self, labels: Sequence[str]) -> MetadataColumn:
         """Return the column with names of classes."""
@@ -71,11 +72,11 @@ class MetadataColumn:
         if self.kind == OTHER:
             return {key: [b"" if value is _MISSING else json.dumps(value, ensure_ascii=False).encode()]}
         if self.kind == TEXT:
-            texts = [""] if value is _MISSING else [value] if self.size is None else value
+            texts = [""] if value is _MISSING else value if self.shape else [value]
             return {key: [text.encode() for text in texts]}
         if self.kind == NUMBER:
             return {key: [np.asarray(value, "<f8").tobytes()]}
-        return {key: np.asarray(value, np.int64).reshape(-1)}
+        return {key: np.asarray(value, DTYPES[self.kind]).reshape(-1)}
 
 
 @dataclass(slots=True)
@@ -83,26 +84,39 @@ class _Seen:
     """What the values of one path are, of all episodes so far."""
 
     kinds: set[str] = field(default_factory=set)
-    sizes: set[int | None] = field(default_factory=set)
+    shapes: set[Shape | None] = field(default_factory=set)
+    least: int = 0
+    most: int = 0
     count: int = 0
 
     def add(self, value: Any) -> None:
-        kinds, size = _kinds_of(value)
-        self.kinds |= kinds
-        self.sizes.add(size)
         self.count += 1
+        self.shapes.add(_shape_of(value))
+        for item in _items_of(value):
+            self.kinds.add(_kind_of(item))
+            if type(item) is int:
+                self.least, self.most = min(self.least, item), max(self.most, item)
 
     def column(self, path: str, num_episodes: int) -> MetadataColumn:
-        size = next(iter(self.sizes)) if len(self.sizes) == 1 else -1
-        kind = next(iter(self.kinds)) if len(self.kinds) == 1 else OTHER
-        if self.kinds == {INTEGER, NUMBER}:
-            kind = NUMBER
-        is_whole = self.count == num_episodes
-        if kind == TEXT and (self.sizes == {None} or (is_whole and None not in self.sizes)):
-            return MetadataColumn(path, kind, size)
-        if kind in (BOOL, INTEGER, NUMBER) and is_whole and size not in (-1, 0):
-            return MetadataColumn(path, kind, size)
+        kind, is_whole = self._kind(), self.count == num_episodes
+        shape = next(iter(self.shapes)) if len(self.shapes) == 1 else None
+        if kind == TEXT and shape == ():
+            return MetadataColumn(path, kind)
+        if kind == TEXT and is_whole and all(shape is not None and len(shape) == 1 for shape in self.shapes):
+            return MetadataColumn(path, kind, (None,))
+        if kind in DTYPES and is_whole and shape is not None and 0 not in shape:
+            return MetadataColumn(path, kind, shape)
         return MetadataColumn(path, OTHER)
+
+    def _kind(self) -> str:
+        if self.kinds == {INTEGER}:
+            if self.least >= -(1 << 63) and self.most < 1 << 63:
+                return INTEGER
+            return UNSIGNED if self.least >= 0 and self.most < 1 << 64 else OTHER
+        is_exact = self.least >= -MAX_EXACT and self.most <= MAX_EXACT
+        if self.kinds == {INTEGER, NUMBER} and is_exact:
+            return NUMBER
+        return next(iter(self.kinds)) if len(self.kinds) == 1 else OTHER
 
 
 class _Missing:
@@ -159,7 +173,7 @@ def _join_nested(seen: dict[str, _Seen]) -> None:
 def _labelled(column: MetadataColumn, labels: Sequence[str] | None) -> MetadataColumn:
     if labels is None:
         return column
-    if not column.is_number:
+    if not column.may_have_labels:
         raise SchemaError(f"metadata {column.path!r}: labels are names of classes, whose numbers every episode has.")
     return column.with_labels(labels)
 
@@ -185,11 +199,22 @@ def _find(metadata: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _kinds_of(value: Any) -> tuple[set[str], int | None]:
-    """Return the kinds of a value or of a list's values, and the list's size."""
+def _items_of(value: Any) -> Iterator[Any]:
+    """Yield a value, or those of a list of any depth."""
     if isinstance(value, list | tuple):
-        return {_kind_of(item) for item in value}, len(value)
-    return {_kind_of(value)}, None
+        for item in value:
+            yield from _items_of(item)
+    else:
+        yield value
+
+
+def _shape_of(value: Any) -> Shape | None:
+    """Return the shape of a list as an array has it; None where its parts differ in length."""
+    if not isinstance(value, list | tuple):
+        return ()
+    shapes = {_shape_of(item) for item in value}
+    inner = shapes.pop() if shapes else ()
+    return None if shapes or inner is None else (len(value), *inner)
 
 
 def _kind_of(value: Any) -> str:
@@ -197,6 +222,4 @@ def _kind_of(value: Any) -> str:
         return TEXT
     if isinstance(value, bool):
         return BOOL
-    if isinstance(value, int):
-        return INTEGER if INT64.min <= value <= INT64.max else OTHER
-    return NUMBER if isinstance(value, float) else OTHER
+    return INTEGER if isinstance(value, int) else NUMBER if isinstance(value, float) else OTHER

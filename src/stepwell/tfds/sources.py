@@ -77,7 +77,7 @@ def entries_of(
     found = metadata_columns(_metadata(views), names, own)
     return tuple(
         column.with_labels(told[column.path])
-        if column.path in told and column.labels is None and column.is_number
+        if column.path in told and column.labels is None and column.may_have_labels
         else column
         for column in found
         if names is not None or column.path != SPLIT_ENTRY

@@ -1,5 +1,6 @@
 """The reader: files as episodes of one step, found by looking, in place and imported, one file or several."""
 
+import importlib
 import pickle
 import struct
 import sys
@@ -230,6 +231,20 @@ def test_a_custom_field_is_copied_or_stays_as_it_says(tmp_path, cache):
 def _imported(path, target, **options):
     import_dataset(path, target, workers=1, **options)
     return stepwell.open(target)
+
+
+def test_a_custom_field_that_was_changed_is_read_anew(tmp_path, cache, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write_arrays(tmp_path / "a.beton", np.arange(8.0).reshape(2, 4))
+    code = "from stepwell.beton import SpanField\nfrom stepwell.schema import Array\nclass Part(SpanField):\n"
+    code += "    metadata_type, feature = '<u8', Array({0}, 'float64')\n    def spans(self, rows, file):\n"
+    code += "        return rows, 8 * {0}\n"
+    for length in (2, 3):
+        (tmp_path / "part_of_arrays.py").write_text(code.format(length) + "#" * length)
+        monkeypatch.delitem(sys.modules, "part_of_arrays", raising=False)
+        module = importlib.import_module("part_of_arrays")
+        store = open_in_place(path, cache=cache, custom_fields={"array": module.Part})
+        assert store[1]["array"].tolist() == [[4.0, 5.0, 6.0][:length]]
 
 
 def test_a_reader_goes_to_workers(tmp_path):

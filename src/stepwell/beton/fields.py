@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +28,7 @@ __all__ = [
     "SampleSource",
     "SpanField",
     "ValueField",
+    "field_modules",
     "field_of",
     "register_beton_field",
 ]
@@ -143,6 +146,13 @@ def register_beton_field(key: int | str, field: type[BetonField]) -> type[BetonF
         )
     _REGISTRY[key] = field
     return field
+
+
+def field_modules(custom_fields: Mapping[str, type[BetonField]]) -> list[str]:
+    """Return the files in which custom fields are defined, given ones and registered ones: what they say may change."""
+    kinds = [*custom_fields.values(), *_REGISTRY.values()]
+    found = {getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
+    return sorted(path for path in found if path is not None and Path(path).is_file())
 
 
 def field_of(descriptor: FieldDescriptor, custom_fields: Mapping[str, type[BetonField]]) -> BetonField:

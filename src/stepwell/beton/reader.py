@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.fields import BetonField, ImageField, ValueField
+from stepwell.beton.fields import BetonField, ImageField, ValueField, field_modules
 from stepwell.beton.images import ImageKind, stays_as_image
 from stepwell.beton.layout import HEADER_BYTES, Header
 from stepwell.beton.reading import BetonFile
@@ -66,7 +66,7 @@ class BetonReader(Reader):
         custom_fields: Mapping[str, type[BetonField]] | None = None,
     ) -> None:
         super().__init__(source)
-        self.paths = self.files(source)
+        self.paths = source_files(source, ENDINGS)
         self._custom_fields = dict(custom_fields or {})
         self._names = _names(self._opened, _renamed(rename))
         self._stops = np.cumsum([len(file) for file in self._opened])
@@ -85,8 +85,8 @@ class BetonReader(Reader):
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
-        """Return the files, see `Reader.files`."""
-        return source_files(source, ENDINGS)
+        """Return the files, and those in which custom fields are defined; see `Reader.files`."""
+        return [*source_files(source, ENDINGS), *field_modules(options.get("custom_fields") or {})]
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.codecs import make_codec, register_codec, span_files
+from stepwell.codecs import file_spans, make_codec, register_codec, span_files
 from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature
 from stepwell.codecs.open_files import MAX_OPEN_FILES
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
@@ -241,6 +241,21 @@ def test_of_many_files_few_stay_open_and_mapped(tmp_path: Path, monkeypatch: pyt
         assert out[:, 0, 0].tolist() == chosen.tolist()
         assert (codec.decode(make_spans(number, 0, 12)[0]) == number).all()
     assert num_descriptors() <= before + MAX_OPEN_FILES
+
+
+def test_rows_of_files_that_memory_does_not_hold_are_announced(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = []
+    monkeypatch.setattr(span_files, "available_memory", lambda: 1)
+    monkeypatch.setattr(file_spans, "_announce_kernel", lambda: lambda places, sizes: announced.append((places, sizes)))
+    codec, out = make_codec(span_feature(FEATURE, rows[0])), np.empty((3, 3, 2), np.int16)
+    codec.decode_rows(make_spans([1, 0, 1], [12, 24, 36], 12), out)
+    np.testing.assert_array_equal(out, rows[1][[1, 0, 1], [1, 2, 3]])
+    places, sizes = announced[0]
+    assert (places[2] - places[0], sizes.tolist()) == (24, [12, 12, 12])
+    monkeypatch.undo()
+    monkeypatch.setattr(span_files, "available_memory", lambda: 1)
+    codec.decode_rows(make_spans([0, 0, 0], [0, 12, 24], 12), out)
+    np.testing.assert_array_equal(out, rows[1][0, :3])
 
 
 def test_addresses_are_fetched_and_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import stepwell
 from stepwell import Array, Schema, View
+from stepwell.codecs.mapping import available_memory
 from stepwell.windows import WindowReader
-from stepwell.windows.maps import available_memory
 
 FIELDS = {"observation": [-1, 0, 1], "image": [0, 3], "words": None, "points": [0]}
 NAMES = ("observation", "image", "words", "points")

@@ -164,6 +164,9 @@ class FileSpanCodec(FileCodec):
         maps = self._files.addresses_of(spans["file"])
         memory = out.reshape(len(rows), -1).view(np.uint8)
         offsets = spans["offset"].view(np.int64)
+        if maps.is_large:
+            # pages that are not in memory are fetched all at once, instead of one at a time
+            _announce_kernel()(maps.bases.take(spans["file"], mode="clip") + offsets, spans["size"].astype(np.int64))
         wrong = _copy_kernel()(spans["file"], spans["size"], offsets, maps.bases, maps.sizes, memory)
         if wrong >= 0:
             self.decode_into(rows[wrong], out[wrong, ...])
@@ -327,6 +330,14 @@ def _copy_kernel() -> Any:
     from stepwell.kernels.spans import copy_spans
 
     return copy_spans
+
+
+@functools.cache
+def _announce_kernel() -> Any:
+    """Return the kernel; see `_copy_kernel`."""
+    from stepwell.kernels.spans import announce
+
+    return announce
 
 
 def _inner(feature: Feature) -> Codec:

@@ -9,12 +9,14 @@ import ctypes
 import functools
 import mmap
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["map_descriptor", "map_file"]
+__all__ = ["available_memory", "map_descriptor", "map_file"]
 
 
 @functools.cache
@@ -80,3 +82,12 @@ def map_file(path: str, num_bytes: int | None = None, *, writable: bool = False)
         return map_descriptor(descriptor, size, writable=writable)
     finally:
         os.close(descriptor)
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can be had without swapping, file cache included."""
+    if sys.platform == "linux":
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mapping import map_descriptor
+from stepwell.codecs.mapping import available_memory, map_descriptor
 from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
 from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DecodeError, SchemaError
@@ -63,11 +63,13 @@ class FileMaps(NamedTuple):
         bases: int64 [files], 0 where one is not mapped.
         sizes: int64 [files], bytes.
         files: the maps, by number.
+        is_large: whether they exceed half of the memory: what will be read of them is worth announcing.
     """
 
     bases: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     files: dict[int, _Map]
+    is_large: bool = False
 
     def with_files(self, added: dict[int, _Map], used: Sequence[int], num_files: int) -> FileMaps:
         """Return the same with more files; of too many only those that are used now."""
@@ -76,7 +78,7 @@ class FileMaps(NamedTuple):
         bases, sizes = np.zeros(num_files, np.int64), np.zeros(num_files, np.int64)
         for number, file in kept.items():
             bases[number], sizes[number] = file.data.__array_interface__["data"][0], file.data.size
-        return FileMaps(bases, sizes, kept)
+        return FileMaps(bases, sizes, kept, int(sizes.sum()) > available_memory() // 2)
 
 
 _SCRATCH = _Scratch()

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -132,7 +134,7 @@ class _Opening:
 
     def _write_episodes(self, path: Path, reader: Reader, uuid: str) -> None:
         episodes = ReaderEpisodes(reader, reader.in_place_schema, np.arange(len(reader)))
-        with built_store(path) as hidden:
+        with built_store(path) as hidden, _scratch_of(reader, path):
             store = write_episodes(
                 hidden,
                 episodes,
@@ -153,6 +155,17 @@ class _Opening:
         told = [(path.removeprefix(root), num_bytes) for path, num_bytes, _ in files]
         whole = repr((reader.name, sorted(self.address.options.items()), len(reader), sorted(told)))
         return hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+@contextmanager
+def _scratch_of(reader: Reader, path: Path) -> Iterator[None]:
+    """Give a reader a directory for what it fetches, which goes afterwards."""
+    reader.scratch = scratch = path.with_name(f".{path.name}.fetched")
+    try:
+        yield
+    finally:
+        reader.scratch = None
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _states_of(paths: Sequence[str]) -> list[Entry]:

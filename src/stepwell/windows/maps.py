@@ -25,7 +25,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -36,11 +35,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.mapping import available_memory
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store.ids import MAX_ROWS
 
-__all__ = ["Column", "MapError", "MapTable", "SegmentMaps", "available_memory"]
+__all__ = ["Column", "MapError", "MapTable", "SegmentMaps"]
 
 MAX_MAPS = 20_000
 # after an eviction this share of the maps is left, so that the next comes late
@@ -329,15 +329,6 @@ class SegmentMaps:
                 feature = column.features[self._stores[number]]
                 total += rows * feature.row_bytes if feature.is_raw else rows * 8 + _blob_bytes(segment, column.name)
         return total
-
-
-def available_memory() -> int:
-    """Return the bytes of memory that can be had without swapping, file cache included."""
-    if sys.platform == "linux":
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _blob_bytes(segment: Any, name: str) -> int:

@@ -1,6 +1,6 @@
 """Windows over shared rows: a file read by the description of the format alone gives what a loader gives."""
 
-import os
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -219,7 +219,7 @@ def test_jpeg_files_go_over_as_they_are_and_are_shared(tmp_path):
         writer.add_episode({"top": np.random.default_rng(0).integers(0, 255, (20, 24, 32, 3), dtype=np.uint8)})
     store.refresh()
     offsets, blobs = store.segments[0].offsets_map("top").astype(int), store.segments[0].blob_map("top")
-    files = [blobs[begin:end].tobytes() for begin, end in zip(offsets[:-1], offsets[1:], strict=True)][:20]
+    files = [blobs[begin:end].tobytes() for begin, end in pairwise(offsets[:21])]
     write_beton(store, tmp_path / "a.beton", windows={"top": [-2, 0]}, workers=0, page_size=PAGE)
     file = SpecFile(tmp_path / "a.beton")
     file.check()
@@ -268,4 +268,4 @@ def test_many_segments_are_read(tmp_path):
 def test_a_window_larger_than_a_page_names_the_page_that_it_needs(store, tmp_path):
     with pytest.raises(stepwell.FormatError, match=r"sample 0 has \d+ bytes \(300 rows of pixels.*page_size=131072"):
         write_beton(store, tmp_path / "a.beton", windows={"pixels": range(300)}, workers=0, page_size=PAGE)
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -50,6 +50,7 @@ FEATURES = {
 CASES = {"2 states, 8 actions": NUMBERS, "2 states, 8 actions, 2 images": IMAGES}
 # tf.data decodes by other means than libjpeg's most exact ones
 JPEG_ATOL = 24
+ROUNDS = 9
 BATCHES_A_LOOK = 20
 
 OURS = """
@@ -118,8 +119,8 @@ def _beside(settings: Settings, ask: Any, case: Case) -> Iterator[Row]:
         batches = iter(Loader(store, case.fields, batch_size=BATCH, order="random", epochs=None))
         next(batches)
         theirs, ours = [], []
-        for _ in range(settings.sized(5, 1)):
-            theirs.append(ask("rate", seconds=settings.sized(3, 0))["rate"])
+        for _ in range(settings.sized(ROUNDS, 1)):
+            theirs.append(ask("rate", seconds=settings.sized(2, 0))["rate"])
             ours.append(_rate(batches, settings.sized(1, 0)))
     memcpy = memcpy_gb_per_s(settings)
     ratios = np.array(ours) / np.array(theirs)

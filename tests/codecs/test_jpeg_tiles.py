@@ -65,6 +65,16 @@ def test_tiled_row_and_its_crops_have_the_pixels_of_the_plain_one(
     )
 
 
+@pytest.mark.parametrize("subsampling", ["422", "420"])
+def test_a_crop_of_a_last_tile_of_few_pixels_has_the_colours_of_the_whole_image(subsampling: str) -> None:
+    codec = make_codec(Image((20, 36, 3), codec="jpeg", subsampling=subsampling, tile=1))
+    blob = row(codec.encode(picture((20, 36, 3), 1)))
+    whole = codec.decode(blob)
+    for left in range(30, 36):
+        part = codec.decode_crop(blob, (0, left, 20, 36 - left), (20, 36 - left))
+        np.testing.assert_array_equal(part, whole[:, left:])
+
+
 def test_pillow_reads_tiled_rows_as_files_of_the_same_pixels() -> None:
     pillow = pytest.importorskip("PIL.Image")
     plain = make_codec(Image(WIDE, codec="jpeg", subsampling="444")).encode(picture(WIDE, 0))

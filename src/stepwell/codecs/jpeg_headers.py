@@ -110,6 +110,9 @@ class Header:
         first_row, first = max(box[0], 0) // sides[0], max(box[1], 0) // sides[1]
         last_row = min(-(-(box[0] + box[2]) // sides[0]), num_rows)
         last = min(-(-(box[1] + box[3]) // sides[1]), num_columns)
+        if first and size[1] - first * sides[1] < self.unit[1]:
+            # libjpeg interpolates no colours in an image of less than three samples of them
+            first -= 1
         top, left = first_row * sides[0], first * sides[1]
         height, width = min(last_row * sides[0], size[0]) - top, min(last * sides[1], size[1]) - left
         chosen = tiles.reshape(num_rows, num_columns, 2)[first_row:last_row, first:last]

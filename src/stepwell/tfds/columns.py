@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -164,14 +163,15 @@ class Column:
         return [next(present) if is_there else default for is_there in has.tolist()]
 
 
-def column_of(name: str, placed: Placed, *, in_steps: bool, as_bytes: Collection[str] = ()) -> Column:
+def column_of(name: str, placed: Placed, *, in_steps: bool, is_text: bool = True, source: str | None = None) -> Column:
     """Return the column of a feature.
 
     Args:
         name: in the store.
         placed: the leaf and its place.
         in_steps: whether a list holds the steps of an episode.
-        as_bytes: names of strings that are stored as bytes, not as text.
+        is_text: whether strings are stored as text, not as bytes.
+        source: its name in the dataset, said by errors; default: as in the store.
 
     Raises:
         FormatError: no feature of a store stands for it.
@@ -182,20 +182,28 @@ def column_of(name: str, placed: Placed, *, in_steps: bool, as_bytes: Collection
         >>> column_of("goal", goals, in_steps=True).feature
         Array((None, 3))
     """
+    try:
+        return _column(name, placed, in_steps, is_text)
+    except FormatError as error:
+        known = source or name
+        raise FormatError(f"feature {known!r} is {error}. Leave it out by ignore=[{known!r}].") from error
+
+
+def _column(name: str, placed: Placed, in_steps: bool, is_text: bool) -> Column:
     leaf = placed.leaf
     inner = placed.lengths[1:] if in_steps else placed.lengths
     if leaf.kind == "unknown":
-        raise _unread(name, f"of class {leaf.class_name}, which stepwell does not know")
+        raise FormatError(f"of class {leaf.class_name}, which stepwell does not know")
     if len(inner) > 1:
-        raise _unread(name, f"sequences within sequences, {len(inner)} deep")
+        raise FormatError(f"sequences within sequences, {len(inner)} deep")
     if leaf.kind == "image":
         if inner:
-            raise _unread(name, f'a sequence of images. To make its images the steps of episodes, say steps="{name}"')
+            raise FormatError("a sequence of images. To make its images the steps of episodes, name it by steps=")
         if leaf.dtype not in IMAGE_DTYPES:
-            raise _unread(name, f"images of {leaf.dtype}, which are PNG files of other numbers")
+            raise FormatError(f"images of {leaf.dtype}, which are PNG files of other numbers")
         return Column(name, placed, in_steps, None)
     if leaf.dtype == "string":
-        return _strings(name, placed, inner, in_steps, is_text=name not in as_bytes)
+        return _strings(name, placed, inner, in_steps, is_text=is_text)
     return _numbers(name, placed, inner, in_steps)
 
 
@@ -205,7 +213,7 @@ def _strings(name: str, placed: Placed, inner: Shape, in_steps: bool, *, is_text
         return Column(name, placed, in_steps, Text() if is_text else Bytes())
     is_counted = None not in shape or len(placed.lengths) > 1 or not in_steps
     if len(shape) > 1 or not is_counted or not is_text:
-        raise _unread(name, f"of shape {shape} of strings. Allowed: one a step, or a list of texts")
+        raise FormatError(f"of shape {shape} of strings. Allowed: one a step, or a list of texts")
     return Column(name, placed, in_steps, Text(), (), shape[0], is_sequence=True)
 
 
@@ -216,7 +224,7 @@ def _numbers(name: str, placed: Placed, inner: Shape, in_steps: bool) -> Column:
     has_lengths, is_packed = len(placed.lengths) > 1, leaf.encoding != "none"
     is_unknown = in_steps and not has_lengths and not is_packed and None in shape
     if None in shape[1:] or (inner and None in leaf.shape) or is_unknown:
-        raise _unread(name, f"of shape {shape}, of which more varies than the length of a sequence")
+        raise FormatError(f"of shape {shape}, of which more varies than the length of a sequence")
     feature = _array(shape, leaf.dtype)
     if has_lengths or (inner and is_packed):
         return Column(name, placed, in_steps, feature, fixed[len(fixed) - len(leaf.shape) :], inner[0], True)
@@ -231,7 +239,3 @@ def _array(shape: Shape, dtype: str) -> Feature:
     if is_picture and min(side or 0 for side in shape[:2]) >= IMAGE_SIDE:
         return Feature("image", "|u1", shape)
     return Array(shape, dtype)
-
-
-def _unread(name: str, what: str) -> FormatError:
-    return FormatError(f"feature {name!r} is {what}. Leave it out by ignore=[{name!r}].")

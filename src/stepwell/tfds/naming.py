@@ -35,11 +35,13 @@ class Chosen:
     Args:
         steps: path of the sequence of steps; None where an example is one step.
         columns: name in the store to leaf.
+        sources: name in the store to the one in the dataset, below the steps.
         metadata: names of an entry, from the outermost, and leaf.
     """
 
     steps: tuple[str, ...] | None
     columns: Mapping[str, Placed]
+    sources: Mapping[str, str]
     metadata: Sequence[tuple[tuple[str, ...], Placed]]
 
     def flag(self, name: str, tree: Node) -> str | None:
@@ -81,16 +83,17 @@ def choose(
         if (features is None or _is_named(name, features)) and not _is_named(name, ignore)
     }
     columns: dict[str, Placed] = {}
+    sources: dict[str, str] = {}
     for name, found in kept.items():
         if path is None or found.path[: len(path)] == path:
-            stored = (rename or {}).get(name) or _stored(name)
+            stored = (rename or {}).get(name) or (rename or {}).get(_stored(name)) or _stored(name)
             if stored in columns:
                 raise FormatError(f"two features would be called {stored!r}. Give one another name by rename=.")
-            columns[stored] = found
+            columns[stored], sources[stored] = found, name
     if not columns:
         raise FormatError(f"no features of steps are left. There are: {', '.join(placed) or 'none'}.")
     told = [found for found in kept.values() if path is not None and found.path[: len(path)] != path]
-    return Chosen(path, columns, [(_entry(found, told), found) for found in told])
+    return Chosen(path, columns, sources, [(_entry(found, told), found) for found in told])
 
 
 def names_of(given: str | Collection[str] | None) -> Collection[str] | None:
@@ -145,7 +148,8 @@ def _dotted(found: Placed, steps: tuple[str, ...] | None) -> str:
 
 
 def _is_named(name: str, wanted: Collection[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in wanted)
+    """Return whether it, or what it is nested in, is one of some names: of the dataset, or of the store."""
+    return any(own == one or own.startswith(f"{one}.") for one in wanted for own in (name, _stored(name)))
 
 
 def _check_known(names: Collection[str], placed: Mapping[str, Any]) -> None:

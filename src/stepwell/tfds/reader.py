@@ -107,7 +107,7 @@ class TfdsReader(Reader):
             rename=renames_of(rename),
         )
         self._selection = select(info, split)
-        self._as_bytes = names_of(as_bytes) or ()
+        self._as_bytes = set(names_of(as_bytes) or ())
         self._transform: Transform | None = transform_of(transform)
         self._is_verified = str(verify).lower() not in {"false", "0", "no"}
         self._told = repr((str(split), features, ignore, rename, steps, as_bytes, transform))
@@ -145,8 +145,9 @@ class TfdsReader(Reader):
     def _columns(self) -> list[Column]:
         in_steps = self._chosen.steps is not None
         made = [
-            column_of(name, placed, in_steps=in_steps, as_bytes=self._as_bytes)
+            column_of(name, placed, in_steps=in_steps, is_text=not {name, source} & self._as_bytes, source=source)
             for name, placed in self._chosen.columns.items()
+            for source in [self._chosen.sources[name]]
         ]
         first = self._selection.edges[:LOOKED_AT].tolist()
         return with_image_features(made, lambda: map(self._record, first), self._all_records)

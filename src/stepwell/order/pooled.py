@@ -33,13 +33,16 @@ anchors each (``x - ln(1/e + x - x/e)`` for x from 0 to 1, at least 0.87), so th
 Ranks: with W ranks the sequence of all anchors, block after block in the order of the visit, is cut into W **lanes**,
 as long as what each rank gets (`stepwell.order.Dealing`). A block at a cut is in two lanes, with a part of its permuted
 anchors in each. A rank draws its positions from its own lane, by the rules above, so that it loads no other blocks.
+
+``shards``: blocks do not reach beyond a segment, and the visit takes all blocks of a segment, in a random order, before
+those of the next; segments come in a random order, too.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +81,7 @@ class Pooled(Order):
     bytes: int
     seed: int = 0
     blocks: int | None = None
+    shards: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes("bytes", self.bytes, error=OrderError))
@@ -91,6 +95,8 @@ class Pooled(Order):
             OrderError: the pool is too small for a few blocks; says what it needs.
         """
         blocks = self._cut(index)
+        if self.shards:
+            blocks = blocks.within_segments()
         num_slots = self.bytes // blocks.max_bytes if blocks.max_bytes else len(blocks)
         if num_slots < min(_LEAST_SLOTS, len(blocks)):
             needed = _LEAST_SLOTS * blocks.max_bytes
@@ -98,7 +104,8 @@ class Pooled(Order):
                 f"a pool of {self.bytes:,} bytes holds {counted(num_slots, 'block')} of {blocks.max_bytes:,} bytes, "
                 f"which the longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
             )
-        return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors))
+        segments = blocks.segments if self.shards else None
+        return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors), segments)
 
     def _cut(self, index: AnchorIndex) -> Blocks:
         if self.blocks is not None:
@@ -111,7 +118,7 @@ class Pooled(Order):
         return index.blocks(max(1, self.bytes // _FEW_BLOCKS))
 
 
-def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = None) -> Pooled:
+def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = None, shards: bool = False) -> Pooled:
     """Return the order that draws at random from a pool of decoded steps, and visits every anchor once an epoch.
 
     What a loader decodes for one window it keeps for the others that show the same steps: each is decoded about once
@@ -125,6 +132,9 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
         blocks: how many blocks the pool has room for, at least 4: more of them mix better, but are read from the disk
             in smaller spans, and steps that lie between two of them are decoded for both. Default: 256 or 128 where
             that is so for less than 5 % of the steps, else 64 where for less than 25 %, else 32.
+        shards: read a segment (of shards that are read in place: a shard) to its end before the next is begun, segments
+            in a random order: each shard of another machine is fetched once an epoch, however few of them the cache
+            has room for. What is in the pool is then of a few shards only: give it room for several of them.
 
     Raises:
         OrderError: a number is out of range; at bind: the windows need a larger pool.
@@ -137,7 +147,7 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
         A function of (seed, epoch, position) and of how the anchors are cut into blocks, that is of the fields, too;
         with several ranks also of the batch size and their number.
     """
-    return Pooled(bytes, seed, blocks)  # type: ignore[arg-type]  # converted by the dataclass
+    return Pooled(bytes, seed, blocks, shards)  # type: ignore[arg-type]  # converted by the dataclass
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +178,7 @@ class BoundPooled(BoundOrder):
         num_slots: how many of them the pool has memory for.
         seed: of the order.
         dealing: which rank gets which positions; one rank until `for_ranks`.
+        segments: int64 [M], of each block, where those of a segment are visited together; None: one by one.
 
     Notes:
         As for `BoundOrder`. Keeps some numbers a block for the last few epochs.
@@ -177,6 +188,7 @@ class BoundPooled(BoundOrder):
     num_slots: int
     seed: int
     dealing: Dealing
+    segments: Int64s | None = None
 
     @property
     def num_positions(self) -> int:
@@ -191,7 +203,8 @@ class BoundPooled(BoundOrder):
     @property
     def digest(self) -> str:
         """How the anchors are cut, as text."""
-        return f"{len(self.blocks)} blocks {zlib.crc32(self.blocks.starts.tobytes()):08x}"
+        shards = "" if self.segments is None else " by shards"
+        return f"{len(self.blocks)} blocks {zlib.crc32(self.blocks.starts.tobytes()):08x}{shards}"
 
     @property
     def is_laned(self) -> bool:
@@ -206,7 +219,7 @@ class BoundPooled(BoundOrder):
         """
         if dealing.num_positions != self.num_positions:
             raise OrderError(f"a dealing of {dealing.num_positions} positions for an order of {self.num_positions}.")
-        return BoundPooled(self.blocks, self.num_slots, self.seed, dealing)
+        return BoundPooled(self.blocks, self.num_slots, self.seed, dealing, self.segments)
 
     def positions(self, epoch: int, start: int, count: int) -> Int64s:
         """Return the anchors at the positions ``[start, start + count)`` of an epoch; see `BoundOrder.positions`."""
@@ -279,6 +292,11 @@ class BoundPooled(BoundOrder):
 
         num_blocks = len(self.blocks)
         visit = permute(np.arange(num_blocks), num_blocks, derive_key(self.seed, epoch, "pooled blocks"))
+        if self.segments is not None:
+            _, groups = np.unique(self.segments, return_inverse=True)
+            num_groups = int(groups.max(initial=0)) + 1
+            turns = permute(groups, num_groups, derive_key(self.seed, epoch, "pooled segments"))
+            visit = visit[np.argsort(turns[visit], kind="stable")]
         sizes = np.diff(self.blocks.starts)[visit]
         ends = np.cumsum(sizes)
         held = slice(int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(ends, end)) + 1)
@@ -290,4 +308,4 @@ class BoundPooled(BoundOrder):
         return visit, lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoundPooled, (self.blocks, self.num_slots, self.seed, self.dealing)
+        return BoundPooled, (self.blocks, self.num_slots, self.seed, self.dealing, self.segments)

@@ -59,6 +59,7 @@ class EpisodeBlock:
         metadata: what is said of each episode.
         terminated: bool [episodes], those that reached a terminal state; None: none of them.
         truncated: bool [episodes], those that were cut by something outside of them; None: none of them.
+        ends_shard: whether the next block is of another file, and begins a segment of its own.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -66,6 +67,7 @@ class EpisodeBlock:
     metadata: Sequence[Mapping[str, Any]]
     terminated: npt.NDArray[np.bool_] | None = None
     truncated: npt.NDArray[np.bool_] | None = None
+    ends_shard: bool = False
 
 
 def write_store(
@@ -90,7 +92,7 @@ def write_store(
         fps: steps a second, or None.
         metadata: of the store, JSON types.
         uuid: its identity, 32 hexadecimal digits: loader states of one store fit another of the same. Default random.
-        segment_bytes: a new segment is begun after the first block beyond this size.
+        segment_bytes: a new segment is begun after the first block beyond this size, and where a block says so.
 
     Raises:
         StoreExistsError: something is at the path already.
@@ -116,7 +118,7 @@ def write_store(
                     segment = _Segment(f"{target}/{SEGMENTS}/{ordinal:08d}-{new_tag()}", schema, ordinal)
                     ordinal += 1
                 segment.add(block)
-                if segment.num_bytes > segment_bytes:
+                if block.ends_shard or segment.num_bytes > segment_bytes:
                     segment.seal()
                     segment = None
             if segment is not None:

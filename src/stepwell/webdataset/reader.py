@@ -170,7 +170,10 @@ class WebDatasetReader(Reader):
             for start in range(0, len(shard), BLOCK_SAMPLES):
                 samples = range(start, min(start + BLOCK_SAMPLES, len(shard)))
                 yield EpisodeBlock(
-                    np.ones(len(samples), np.int64), self._stored(number, shard, samples), [{}] * len(samples)
+                    np.ones(len(samples), np.int64),
+                    self._stored(number, shard, samples),
+                    [{}] * len(samples),
+                    ends_shard=samples.stop == len(shard),
                 )
 
     @property

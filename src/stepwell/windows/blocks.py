@@ -86,6 +86,19 @@ class Blocks:
         """Return the numbers of a block's pieces, int64 [q]."""
         return np.arange(self.piece_starts[block], self.piece_starts[block + 1])
 
+    @property
+    def segments(self) -> Int64s:
+        """The segment that each block begins in, int64 [M]."""
+        segments: Int64s = self.pieces[self.piece_starts[:-1], SEGMENT]
+        return segments
+
+    def within_segments(self) -> Blocks:
+        """Return the same pieces in blocks that are cut where another segment begins."""
+        changes = np.flatnonzero(np.diff(self.pieces[:, SEGMENT])) + 1
+        piece_starts = np.union1d(self.piece_starts, changes)
+        starts = np.append(self.pieces[piece_starts[:-1], FIRST_ANCHOR], self.starts[-1])
+        return Blocks(starts, self.pieces, piece_starts, self.max_bytes, self.num_bytes)
+
     @cached_property
     def _first_anchors(self) -> Int64s:
         # a search wants them side by side

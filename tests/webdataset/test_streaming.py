@@ -1,0 +1,75 @@
+"""Shards of another machine, read where they are: each fetched once an epoch, though the cache holds few of them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shards import npy, write_tar  # type: ignore[import-not-found]
+
+import stepwell
+from stepwell import Loader
+from stepwell.codecs.remote_files import cache_directory
+from stepwell.order import pooled
+from stepwell.testing import WebServer
+
+NUM_SHARDS, NUM_SAMPLES = 10, 30
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for number in range(NUM_SHARDS):
+        members = []
+        for sample in range(number * NUM_SAMPLES, (number + 1) * NUM_SAMPLES):
+            members += [
+                (f"{sample:05d}.vec.npy", npy(np.full(500, sample, "f4"))),
+                (f"{sample:05d}.cls", b"%d" % sample),
+            ]
+        write_tar(folder / f"{number}.tar", members)
+    # room for three
+    monkeypatch.setenv("STEPWELL_CACHE_BYTES", str(3 * (folder / "0.tar").stat().st_size + 1000))
+    with WebServer(folder) as server:
+        yield server
+
+
+def assert_served_once(loader: Loader) -> list[int]:
+    seen = []
+    for batch in loader:
+        assert (batch["vec"] == batch["label"][:, None]).all()
+        seen += batch["label"].tolist()
+    assert sorted(seen) == list(range(NUM_SHARDS * NUM_SAMPLES))
+    return seen
+
+
+def test_pooled_over_shards_fetches_each_once_an_epoch_and_serves_each_sample_once(web: WebServer) -> None:
+    store = stepwell.open(f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar")
+    assert [segment.num_rows for segment in store.segments] == [NUM_SAMPLES] * NUM_SHARDS
+    # a pool of about four shards, in blocks of a few samples
+    order = pooled(bytes=4 * NUM_SAMPLES * 2000, blocks=16, shards=True)
+    loader = Loader(store, {"vec": "vec.npy", "label": "cls"}, batch_size=16, order=order, threads=1)
+    web.fetched.clear()
+    epochs = [assert_served_once(loader) for _ in range(3)]
+    # the pool reads ahead into a fourth epoch
+    assert max(Counter(web.fetched).values()) <= 4 and 3 * (NUM_SHARDS - 3) <= len(web.fetched) <= 3 * NUM_SHARDS + 3
+    assert epochs[0] != epochs[1] and len(list((cache_directory() / "remote").glob("*.tar"))) == 3
+    # mixed across shards, not within one alone
+    first = np.array(epochs[0][:NUM_SAMPLES]) // NUM_SAMPLES
+    assert len(set(first.tolist())) >= 3
+
+
+def test_shards_that_all_fit_are_fetched_once_for_all_epochs(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPWELL_CACHE_BYTES")
+    store = stepwell.open(f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar")
+    for order in ("random", "sequential"):
+        assert_served_once(Loader(store, {"vec": "vec.npy", "label": "cls"}, batch_size=16, order=order, threads=1))
+    assert sorted(web.fetched) == sorted(f"{number}.tar" for number in range(NUM_SHARDS))
+
+
+def test_it_opens_again_without_fetching(web: WebServer) -> None:
+    address = f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar"
+    first = stepwell.open(address)
+    web.fetched.clear()
+    assert stepwell.open(address).path == first.path and web.fetched == []

@@ -13,8 +13,10 @@ from shard_reader import ShardReader, values_of, write_shards
 
 import stepwell
 from stepwell import Field, Loader, View
+from stepwell.cli.main import main
 from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StoreNotFoundError
 from stepwell.formats import import_dataset, open_in_place
+from stepwell.testing import tiny_lerobot
 from stepwell.windows import WindowReader
 
 pytest.importorskip("imagecodecs")
@@ -194,3 +196,21 @@ def test_a_failure_leaves_nothing_that_is_taken_for_a_store(
             open_in_place(shards)
     assert stores_in(cache) == []
     check(open_in_place(shards))
+
+
+def test_the_command_looks_at_every_row_of_the_files(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", f"shards://{shards}", "--deep"]) == 0
+    assert "all as written" in capsys.readouterr().out
+    data = bytearray((shards / "shard-0.bin").read_bytes())
+    data[4 + 30 : 4 + 60] = bytes(30)
+    (shards / "shard-0.bin").write_bytes(data)
+    assert main(["verify", f"shards://{shards}", "--deep"]) == 1
+    assert "image.bin: 1 row cannot be decoded, the first is row 0: " in capsys.readouterr().out
+
+
+def test_lerobot_has_its_own_way(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("pyarrow")
+    root = tiny_lerobot(tmp_path / "tiny", cameras={}, lengths=[5, 7])
+    for source in (root, f"lerobot://{root}"):
+        assert [episode.length for episode in open_in_place(source, ignore=["action"])] == [5, 7]
+    assert len(list(cache.glob("lerobot/*/*.well"))) == 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
+from stepwell.formats.addresses import scheme_of
+from stepwell.formats.opening import open
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.store.counting import counted
@@ -23,16 +26,24 @@ def run_verify(arguments: argparse.Namespace) -> int:
         return _run_audit(arguments)
     if arguments.episodes is not None:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
+    if scheme_of(str(arguments.path)) is not None:
+        # what the store in the cache refers to is looked at with --deep
+        with open(arguments.path) as store:
+            return _verify(store.path, arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
         raise StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
+    return _verify(arguments.path, arguments)
+
+
+def _verify(path: Path, arguments: argparse.Namespace) -> int:
     with make_bar(None, "B", "verifying") as bar:
 
         def tell(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        report = verify_store(arguments.path, deep=arguments.deep, progress=tell)
+        report = verify_store(path, deep=arguments.deep, progress=tell)
     if arguments.json:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:

@@ -4,7 +4,7 @@
 Windows of 2 states (and images) and 8 actions, edges repeated and told by masks, batches of 256. "tf.data" is what Octo
 does by dlimp, with Octo's buffer of 500,000 windows (openpi's has 250,000; with images a tenth) that is full before it
 is timed, on all processors, in an interpreter that ``STEPWELL_FORMATS_PYTHON`` names; see tfds_child.py. Ours reads
-in a random order over all windows, by one thread. The dataset is written by stepwell and imported by it; all windows of
+in a random order over all windows, by one thread, images by as many as there are processors. The dataset is written by stepwell and imported by it; all windows of
 an epoch are compared. Images stay encoded in the buffer, and are decoded behind it; here, too, when they are read.
 
 Memory is each process's own (RssAnon), above what it had after its imports.
@@ -60,7 +60,8 @@ import numba, stepwell.windows.reader, stepwell.kernels.gather
 store = stepwell.open(argument["path"], mode="r")
 before = anonymous()
 fields = {name: Field(name, each, pad="edge") for name, each in argument["offsets"].items()}
-loader = Loader(store, {**fields, "index": "index"}, batch_size=argument["batch"], order="random", epochs=None)
+loader = Loader(store, {**fields, "index": "index"}, batch_size=argument["batch"], order="random", epochs=None,
+                threads=argument["threads"])
 end, most = time.monotonic() + argument["seconds"], 0
 for batch in loader:
     most = max(most, anonymous())
@@ -94,6 +95,11 @@ class Case:
         return {"index": "index", **{name: Field(name, each, pad="edge") for name, each in self.offsets.items()}}
 
     @property
+    def threads(self) -> int:
+        """Of ours: one, or to decode images as many as tf.data takes."""
+        return 1 if self.is_numbers else len(os.sched_getaffinity(0))
+
+    @property
     def is_numbers(self) -> bool:
         """Whether there are no images, which is what a target is set for."""
         return self.offsets is NUMBERS
@@ -116,7 +122,8 @@ def _beside(settings: Settings, ask: Any, case: Case) -> Iterator[Row]:
         _check(ask, case, store)
         dataset, offsets = str(case.dataset), case.offsets
         ask("open", path=dataset, offsets=offsets, buffer=case.buffer, batch_size=BATCH, epochs=None)
-        batches = iter(Loader(store, case.fields, batch_size=BATCH, order="random", epochs=None))
+        loader = Loader(store, case.fields, batch_size=BATCH, order="random", epochs=None, threads=case.threads)
+        batches = iter(loader)
         next(batches)
         theirs, ours = [], []
         for _ in range(settings.sized(ROUNDS, 1)):
@@ -148,7 +155,13 @@ def _beside(settings: Settings, ask: Any, case: Case) -> Iterator[Row]:
 
 
 def _argument(case: Case, settings: Settings) -> dict[str, Any]:
-    return {"path": str(case.store), "offsets": case.offsets, "batch": BATCH, "seconds": settings.sized(2, 0)}
+    return {
+        "path": str(case.store),
+        "offsets": case.offsets,
+        "batch": BATCH,
+        "threads": case.threads,
+        "seconds": settings.sized(2, 0),
+    }
 
 
 def _check(ask: Any, case: Case, store: stepwell.Store) -> None:

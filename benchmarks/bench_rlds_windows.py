@@ -3,9 +3,10 @@
 200 episodes of 150 steps: states and actions of 7 floats; in the second case 20, with a JPEG image of 256 x 256 a step.
 Windows of 2 states (and images) and 8 actions, edges repeated and told by masks, batches of 256. "tf.data" is what Octo
 does by dlimp, with Octo's buffer of 500,000 windows (openpi's has 250,000; with images a tenth) that is full before it
-is timed, on all processors, in an interpreter that ``STEPWELL_FORMATS_PYTHON`` names; see tfds_child.py. Ours reads
-in a random order over all windows, by one thread, images by as many as there are processors. The dataset is written by stepwell and imported by it; all windows of
-an epoch are compared. Images stay encoded in the buffer, and are decoded behind it; here, too, when they are read.
+is timed, on all processors, in an interpreter that ``STEPWELL_FORMATS_PYTHON`` names; see tfds_child.py. Ours reads in
+a random order over all windows, numbers by the consumer's thread, images by as many as there are processors. The
+dataset is written by stepwell and imported by it; all windows of an epoch are compared. Images stay encoded in the
+buffer, and are decoded behind it; here, too, when they are read.
 
 Memory is each process's own (RssAnon), above what it had after its imports.
 """
@@ -95,9 +96,9 @@ class Case:
         return {"index": "index", **{name: Field(name, each, pad="edge") for name, each in self.offsets.items()}}
 
     @property
-    def threads(self) -> int:
-        """Of ours: one, or to decode images as many as tf.data takes."""
-        return 1 if self.is_numbers else len(os.sched_getaffinity(0))
+    def threads(self) -> int | None:
+        """Of ours: the consumer alone, or to decode images as many as tf.data takes."""
+        return None if self.is_numbers else len(os.sched_getaffinity(0))
 
     @property
     def is_numbers(self) -> bool:

@@ -1,0 +1,86 @@
+"""D4RL files are cut into episodes where they end, and read to what was written in them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.errors import FormatError
+from stepwell.formats import find_reader, import_dataset, open_reader
+
+pytest.importorskip("h5py")
+from reader_sets import write_d4rl
+
+
+def test_episodes_end_after_terminals_and_timeouts(tmp_path: Path):
+    arrays = write_d4rl(tmp_path / "a.hdf5")
+    import_dataset(tmp_path / "a.hdf5", tmp_path / "a.well", workers=0)
+    store = stepwell.open(tmp_path / "a.well")
+    assert [len(episode["actions"]) for episode in store] == [10, 10, 10]
+    assert [(episode.terminated, episode.truncated) for episode in store] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    for name in ("actions", "rewards", "terminals", "infos/qpos"):
+        rows = np.concatenate([episode[name.replace("/", ".")] for episode in store])
+        assert np.array_equal(rows, arrays[name])
+    assert store.metadata["d4rl"] == {"metadata.algorithm": "SAC", "metadata.iteration": 7}
+
+
+def test_the_last_next_observation_is_the_final_one(tmp_path: Path):
+    arrays = write_d4rl(tmp_path / "a.hdf5")
+    reader = open_reader(tmp_path / "a.hdf5")
+    assert "next_observations" not in reader.schema
+    for number, episode in enumerate(reader.episodes()):
+        start = 10 * number
+        expected = [*arrays["observations"][start : start + 10], arrays["next_observations"][start + 9]]
+        assert np.array_equal(episode.columns["observations"], expected)
+
+
+def test_next_observations_that_repeat_nothing_are_kept(tmp_path: Path):
+    arrays = write_d4rl(tmp_path / "a.hdf5", repeats=False)
+    reader = open_reader(tmp_path / "a.hdf5")
+    assert not reader.schema["observations"].final
+    assert np.array_equal(reader[1].columns["next_observations"], arrays["next_observations"][10:20])
+
+
+def test_without_timeouts_and_next_observations_episodes_end_at_terminals(tmp_path: Path):
+    import h5py
+
+    write_d4rl(tmp_path / "a.hdf5", next_observations=False, ends=(4, 29), cuts=())
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        del file["timeouts"]
+    reader = open_reader(tmp_path / "a.hdf5")
+    assert [len(episode.columns["actions"]) for episode in reader.episodes()] == [5, 25]
+    assert [episode.terminated for episode in reader.episodes()] == [True, True]
+
+
+def test_a_later_episode_whose_next_observations_differ_is_refused(tmp_path: Path):
+    import h5py
+
+    write_d4rl(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        file["next_observations"][12] += 1
+    with pytest.raises(FormatError, match="do not repeat observations one step later"):
+        open_reader(tmp_path / "a.hdf5")[1]
+
+
+def test_arrays_of_other_lengths_are_no_columns_and_flags_must_fit(tmp_path: Path):
+    import h5py
+
+    write_d4rl(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        file["extra"] = np.zeros(5)
+        del file["terminals"]
+        file["terminals"] = np.zeros(7, bool)
+    with pytest.raises(FormatError, match="terminals has"):
+        open_reader(tmp_path / "a.hdf5", "d4rl")
+
+
+def test_it_is_found_by_its_names(tmp_path: Path):
+    write_d4rl(tmp_path / "a.hdf5")
+    assert find_reader(tmp_path / "a.hdf5").name == "d4rl"
+    store = stepwell.open(f"d4rl://{tmp_path / 'a.hdf5'}?next_obs=keep", cache=tmp_path / "cache")
+    assert store[2]["next_observations"].shape == (10, 4)

@@ -1,0 +1,74 @@
+"""Replay buffers of diffusion policy are read to what was written in them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.errors import FormatError
+from stepwell.formats import find_reader, import_dataset, open_reader
+
+pytest.importorskip("zarr")
+from reader_sets import write_replay
+
+ENDS = (13, 14, 30, 50)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("chunk", [7, 50, 1])
+def test_episodes_are_the_rows_between_ends(tmp_path: Path, zarr_format: int, chunk: int):
+    arrays = write_replay(tmp_path / "p.zarr", zarr_format=zarr_format, chunk=chunk)
+    reader = open_reader(tmp_path / "p.zarr")
+    order = [0, 1, 2, 3, 1, 3, 0]  # forwards, and not
+    for index in order:
+        start, stop = (0, *ENDS)[index], ENDS[index]
+        for name, rows in arrays.items():
+            assert np.array_equal(reader[index].columns[name], rows[start:stop])
+
+
+def test_floats_become_images_where_nothing_is_lost(tmp_path: Path):
+    arrays = write_replay(tmp_path / "p.zarr")
+    import_dataset(tmp_path / "p.zarr", tmp_path / "a.well", images="uint8", workers=0)
+    store = stepwell.open(tmp_path / "a.well")
+    assert str(store.schema["img"]) == "raw 8x8x3 uint8"
+    assert np.array_equal(np.concatenate([episode["img"] for episode in store]), arrays["img"])
+
+
+def test_floats_that_are_no_bytes_are_not_rounded(tmp_path: Path):
+    import zarr
+
+    write_replay(tmp_path / "p.zarr")
+    zarr.open_group(str(tmp_path / "p.zarr"), mode="a")["data/img"][20, 0, 0, 0] = 0.5
+    reader = open_reader(tmp_path / "p.zarr", options={"images": "uint8"})
+    with pytest.raises(FormatError, match="no whole numbers"):
+        reader[2]
+
+
+def test_a_zip_is_read_in_place(tmp_path: Path):
+    arrays = write_replay(tmp_path / "p.zarr")
+    shutil.make_archive(str(tmp_path / "q.zarr"), "zip", tmp_path / "p.zarr")
+    assert find_reader(tmp_path / "q.zarr.zip").name == "zarr"
+    store = stepwell.open(f"zarr://{tmp_path / 'q.zarr.zip'}", cache=tmp_path / "cache")
+    assert np.array_equal(store[2]["state"], arrays["state"][14:30])
+
+
+@pytest.mark.parametrize("ends", [(13, 13, 50), (13, 9, 50), (13, 14, 49)])
+def test_ends_that_do_not_fit_are_told(tmp_path: Path, ends: tuple[int, ...]):
+    import zarr
+
+    write_replay(tmp_path / "p.zarr", ends=(13, 14, 50))
+    zarr.open_group(str(tmp_path / "p.zarr"), mode="a")["meta/episode_ends"][...] = np.array(ends)
+    with pytest.raises(FormatError, match="episode_ends"):
+        open_reader(tmp_path / "p.zarr")
+
+
+def test_a_damaged_chunk_is_told(tmp_path: Path):
+    write_replay(tmp_path / "p.zarr")
+    chunks = [path for path in (tmp_path / "p.zarr/data/img").iterdir() if path.name[0].isdigit()]
+    assert chunks
+    for path in chunks:
+        path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(FormatError, match="rows 0 to 13 of data/img"):
+        open_reader(tmp_path / "p.zarr")[0]

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 import stepwell
 from stepwell.errors import LoaderError
 from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset, gather_valid
+from stepwell.loader.indices import BatchIndices
 
 from .exact_model import WORLDS, found_batches
 
@@ -42,40 +43,59 @@ def prepare_serve(paths: dict[int, str]) -> None:
 def serve(rank: int, world: int, paths: dict[int, str]) -> Served:
     """Return what this rank gets of every cell that it takes part in: by (size, world, workers, settings, kind)."""
     groups = {few: distributed.new_group(list(range(few))) for few in WORLDS}
+    stores = {size: stepwell.open(path, mode="r") for size, path in paths.items()}
+    datasets = Several({size: WindowDataset(store, seed=SEED, to="torch") for size, store in stores.items()})
     served: Served = {}
-    for size, path in paths.items():
-        store = stepwell.open(path, mode="r")
-        dataset = WindowDataset(store, seed=SEED, to="torch")
-        for few, workers in itertools.product(WORLDS, range(5)):
-            if rank >= few:
-                continue
-            cell: Any = {"batch_size": BATCH, "rank": rank, "world_size": few}
-            for name, found in by_workers(dataset, workers, cell):
-                served[size, few, workers, name, "workers"] = found_batches(found)
-                if name in EVALUATIONS:
-                    served[size, few, workers, name, "gathered"] = gathered(found, size, groups[few])
-            for name, settings in settings_for(size, few).items():
-                batches = Loader(store, seed=SEED, threads=workers, **cell, **settings)
-                count = NUM_ENDLESS if name == "endless" else None
-                served[size, few, workers, name, "threads"] = found_batches(itertools.islice(batches, count))
+    for few, workers in itertools.product(WORLDS, range(5)):
+        if rank >= few:
+            continue
+        cell: Any = {"batch_size": BATCH, "rank": rank, "world_size": few}
+        for size, name, found in by_workers(datasets, workers, cell):
+            served[size, few, workers, name, "workers"] = found_batches(found)
+            if name in EVALUATIONS:
+                served[size, few, workers, name, "gathered"] = gathered(found, size, groups[few])
+        for size, name, settings in chosen_settings(stores, few):
+            batches = Loader(stores[size], seed=SEED, threads=workers, **cell, **settings)
+            count = NUM_ENDLESS if name == "endless" else None
+            served[size, few, workers, name, "threads"] = found_batches(itertools.islice(batches, count))
     return served
 
 
-def settings_for(size: int, world: int) -> dict[str, dict[str, Any]]:
-    """Return the settings of which an epoch has batches."""
-    kept = {**EVALUATIONS, **TRAININGS}
-    return kept if size >= world * BATCH else {name: each for name, each in kept.items() if name != "dropping"}
+class Several:
+    """Several datasets as one, so that workers are started once for all of them."""
+
+    def __init__(self, datasets: dict[int, WindowDataset]) -> None:
+        self.datasets = datasets
+
+    def __getitems__(self, asked: tuple[int, BatchIndices]) -> Any:
+        size, indices = asked
+        return self.datasets[size].__getitems__(indices)
 
 
-def by_workers(dataset: WindowDataset, workers: int, cell: Any) -> Iterator[tuple[str, list[Batch]]]:
-    """Yield what worker processes make of all settings, one after the other: they are started once for all."""
-    chosen = settings_for(len(dataset), cell["world_size"])
-    samplers = {name: BatchSampler(dataset, **cell, **settings) for name, settings in chosen.items()}
-    counts = {name: NUM_ENDLESS if name == "endless" else len(sampler) for name, sampler in samplers.items()}
-    chain = [each for name, sampler in samplers.items() for each in itertools.islice(sampler, counts[name])]
-    made = iter(DataLoader(dataset, batch_sampler=chain, num_workers=workers, collate_fn=dataset.collate))
-    for name, count in counts.items():
-        yield name, list(itertools.islice(made, count))
+def chosen_settings(sizes: Iterable[int], world: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield (size, name, settings) for those of which an epoch has batches."""
+    for size, (name, settings) in itertools.product(sizes, {**EVALUATIONS, **TRAININGS}.items()):
+        if name != "dropping" or size >= world * BATCH:
+            yield size, name, settings
+
+
+def by_workers(datasets: Several, workers: int, cell: Any) -> Iterator[tuple[int, str, list[Batch]]]:
+    """Yield what worker processes make of all datasets and settings, one after the other."""
+    counts = []
+    asked: list[tuple[int, BatchIndices]] = []
+    for size, name, settings in chosen_settings(datasets.datasets, cell["world_size"]):
+        sampler = BatchSampler(datasets.datasets[size], **cell, **settings)
+        counts.append((size, name, NUM_ENDLESS if name == "endless" else len(sampler)))
+        asked += [(size, indices) for indices in itertools.islice(sampler, counts[-1][2])]
+    batches: Any = DataLoader(
+        datasets,  # type: ignore[arg-type]
+        batch_sampler=asked,  # type: ignore[arg-type]
+        num_workers=workers,
+        collate_fn=WindowDataset.collate,
+    )
+    made = iter(batches)
+    for size, name, count in counts:
+        yield size, name, list(itertools.islice(made, count))
     assert next(made, None) is None
 
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_SECONDS = 200
+TIMEOUT_SECONDS = 270
 
 
 def run_ranks(world: int, work: str, root: Path, *arguments: Any, check: bool = True) -> list[Any]:

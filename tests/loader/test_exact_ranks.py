@@ -12,7 +12,7 @@ from .rank_processes import run_ranks
 
 pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.slow
-SIZES = (1, 10, 101)
+SIZES = (1, 7, 10, 30, 101)
 BATCH = 4
 SEED = 6
 NUM_ENDLESS = 5

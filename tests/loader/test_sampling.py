@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stepwell import Field, pooled, random, weighted
-from stepwell.errors import LoaderError, OrderError, StateError
+from stepwell.errors import LoaderError, OrderError, StateError, WindowError
 from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset
 from stepwell.loader.indices import BatchIndices
 from stepwell.store import Store
@@ -73,7 +73,16 @@ def test_a_sampler_and_a_dataset_make_the_batches_of_a_loader(store: Store, orde
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("workers", "options"), [(0, {}), (1, {}), (2, {"persistent_workers": True}), (3, {})])
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (0, {}),
+        (1, {}),
+        (2, {"persistent_workers": True}),
+        (3, {"prefetch_factor": 5}),
+        pytest.param(1, {"persistent_workers": True, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    ],
+)
 def test_batches_are_the_loaders_for_any_number_of_workers(store: Store, workers: int, options: Any) -> None:
     dataset = WindowDataset(store, FIELDS, seed=9, to="torch")
     settings: Any = {"batch_size": 5, "order": "random", "pad": "wrap", "rank": 1, "world_size": 2}
@@ -218,6 +227,17 @@ def test_indices_are_a_sequence_of_ints_for_other_datasets(store: Store) -> None
     found = [batch[0].tolist() for batch in data.DataLoader(plain, batch_sampler=sampler)]
     sampler.set_epoch(0)
     assert found == asked(sampler)
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset.view, list, "Subset"])
+def test_what_is_no_dataset_of_windows_is_refused(store: Store, wrap: Any) -> None:
+    dataset = WindowDataset(store)
+    if wrap == "Subset":
+        other: Any = pytest.importorskip("torch.utils.data").Subset(dataset, [1, 2])
+    else:
+        other = wrap(dataset)
+    with pytest.raises(WindowError, match=f"a {type(other).__name__} is no dataset of windows"):
+        BatchSampler(other)
 
 
 def test_an_error_in_a_worker_is_an_error_of_the_loop(store: Store) -> None:

@@ -13,6 +13,7 @@ from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from stepwell.errors import WindowError
 from stepwell.loader.course import Course, Visit
 from stepwell.loader.indices import BatchIndices
 from stepwell.loader.plans import Place, draft, schedule
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSampler"]
 
-# positions that are worked out at once
+# that are worked out at once, at most: the first batch waits for all of them
 POSITIONS_AHEAD = 4096
+BATCHES_AHEAD = 64
 
 
 class SampledDataset(Protocol):
@@ -63,6 +65,7 @@ class BatchSampler:
 
     Raises:
         OrderError: a setting out of range.
+        WindowError: a dataset of another kind.
 
     Example:
         >>> import tempfile
@@ -91,6 +94,11 @@ class BatchSampler:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        if not hasattr(dataset, "reader"):
+            raise WindowError(
+                f"a {type(dataset).__name__} is no dataset of windows. Give a WindowDataset or a LeRobotDataset; "
+                "choose episodes by a View of them, not by a subset."
+            )
         self.dataset = dataset
         self.settings = LoaderSettings(
             batch_size=batch_size,
@@ -113,7 +121,7 @@ class BatchSampler:
         cursor = self._course.next_cursor()
         tickets = schedule(order, self.settings, cursor)
         self._course.follow(cursor)
-        group = max(1, POSITIONS_AHEAD // self.settings.batch_size)
+        group = max(1, min(BATCHES_AHEAD, POSITIONS_AHEAD // self.settings.batch_size))
         while together := list(islice(tickets, group)):
             for ticket, share, anchors in draft(together):
                 cursor.taken = ticket

@@ -305,6 +305,9 @@ class FileSpans:
 
     def _runs(self) -> list[tuple[int, int]]:
         """Return ranges of rows that follow each other in one file, and are of one size."""
+        if self.num_rows == 1:
+            # a sample, of millions
+            return [(0, 1)]
         file, offsets, sizes = (np.asarray(part) for part in (self.file, self.offsets, self.sizes))
         is_next = (np.diff(file) == 0) & (np.diff(sizes) == 0) & (np.diff(offsets) == sizes[:-1])
         edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(sizes)]

@@ -112,6 +112,16 @@ def test_what_tfds_wrote_is_the_same_after_another_round(name, tmp_path):
 
 
 @needs_data
+def test_what_is_read_in_place_is_written_without_being_imported(tmp_path, monkeypatch):
+    pytest.importorskip("simplejpeg")
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    source = DATA / "rlds" / "tfrecord" / "mini_rlds"
+    with stepwell.open(f"tfds://{source}") as placed:
+        path = write_rlds(placed, tmp_path / "out", name="again", **QUIET)
+    assert_same(imported(path, tmp_path / "found.well"), imported(source, tmp_path / "first.well"))
+
+
+@needs_data
 def test_samples_are_the_same_after_another_round(tmp_path):
     pytest.importorskip("simplejpeg")
     first = imported(DATA / "tfds_images" / "tfrecord" / "mini_images", tmp_path / "first.well")

@@ -37,6 +37,7 @@ Encoding = Literal["none", "bytes", "zlib"]
 # deeper trees are no features of anybody, and would end Python's stack
 MAX_DEPTH = 32
 MAX_SIDE = 2**31
+IMAGE_CHANNELS = (None, 1, 3, 4)
 PACKAGE = "tensorflow_datasets"
 CLASSES = {
     "FeaturesDict": "features_dict",
@@ -311,18 +312,21 @@ def _label(content: Mapping[str, Any], name: str, depth: int) -> Node:
 
 
 def _image(content: Mapping[str, Any], name: str, depth: int) -> Node:
+    shape = _shape(content) or (None, None, 3)
+    if len(shape) != 3 or shape[2] not in IMAGE_CHANNELS:
+        raise TypeError(f"an image of shape {shape}")
     image_format = str(_of(content, "encodingFormat", "") or "").lower()
     return Leaf(
         "image",
         _dtype(content, "uint8"),
-        _shape(content, (None, None, 3)),
+        shape,
         image_format={"jpg": "jpeg"}.get(image_format, image_format),
         class_name=name,
     )
 
 
 def _video(content: Mapping[str, Any], name: str, depth: int) -> Node:
-    length, *shape = _shape(content, (None, None, None, 3))
+    length, *shape = _shape(content) or (None, None, None, 3)
     image = _image({**content, "shape": shape}, name, depth)
     return Repeated(image, length)
 

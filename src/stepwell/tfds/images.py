@@ -70,17 +70,14 @@ def with_image_features(columns: Iterable[Column], first: Read, everything: Read
 
 def _feature(column: Column, seen: _Looks) -> Feature:
     leaf = column.placed.leaf
-    if len(leaf.shape) != 3 and leaf.shape:
-        raise FormatError(f"feature {column.name!r} is an image of shape {leaf.shape}. Leave it out by ignore=.")
     sides: tuple[int | None, ...] = leaf.shape[:2]
-    if None in sides or not sides:
+    if None in sides:
         sides = next(iter(seen.sizes)) if len(seen.sizes) == 1 else (None, None)
     return _image(leaf, sides, seen.codec)
 
 
 def _image(leaf: Leaf, sides: tuple[int | None, ...], codec: str) -> Feature:
-    channels = (leaf.shape[2] if leaf.shape else None) or DEFAULT_CHANNELS
-    return Feature("image", np.dtype(leaf.dtype).str, (*sides, channels), codec)
+    return Feature("image", np.dtype(leaf.dtype).str, (*sides, leaf.shape[2] or DEFAULT_CHANNELS), codec)
 
 
 def _look(column: Column, read: Read) -> _Looks:

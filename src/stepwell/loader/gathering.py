@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,24 @@ Int64s = npt.NDArray[np.int64]
 MAX_NAMED = 8
 
 
+@overload
+def gather_valid(
+    batches: Batch | Iterable[Batch],
+    *,
+    expected: int | None = None,
+    to: None = None,
+    group: Any = None,
+    timeout_seconds: float | None = None,
+) -> Batch: ...
+@overload
+def gather_valid(
+    batches: Batch | Iterable[Batch],
+    *,
+    expected: int | None = None,
+    to: int,
+    group: Any = None,
+    timeout_seconds: float | None = None,
+) -> Batch | None: ...
 def gather_valid(
     batches: Batch | Iterable[Batch],
     *,

@@ -18,7 +18,7 @@ from stepwell.errors import (
     StoreExistsError,
     WorkerError,
 )
-from stepwell.formats import ImportReport, import_dataset
+from stepwell.formats import FileSpans, ImportReport, Reader, import_dataset
 from stepwell.formats.importing import imported_schema
 from stepwell.recorders import parallel
 from stepwell.recorders.jobs import NUM_BYTES
@@ -201,3 +201,31 @@ def test_the_report_is_a_table_and_json(folder, tmp_path):
     record = json.loads(json.dumps(report.to_json()))
     assert record["features"]["top"]["after"]["codec"] == "jpeg" and record["num_bytes"] == report.num_bytes
     assert pickle.loads(pickle.dumps(report)) == report
+
+
+class SpannedSamples(FolderReader):
+    """Samples of plain rows in one file, read four at a time."""
+
+    def __init__(self, path):
+        Reader.__init__(self, str(path))
+        self.schema = Schema({"state": Array(2)})
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        raise ValueError("they are read many at a time")
+
+    def episode_bytes(self, schema):
+        return 8
+
+    def one_step_episodes(self, start, stop):
+        offsets = 8 * np.arange(start, min(start + 4, stop))
+        return {"state": FileSpans(Array(2), [self.source], 0, offsets, np.full(len(offsets), 8))}
+
+
+def test_plain_spans_are_imported_many_at_a_time(tmp_path):
+    values = np.arange(20, dtype=np.float32).reshape(10, 2)
+    values.tofile(tmp_path / "rows.bin")
+    import_dataset(SpannedSamples(tmp_path / "rows.bin"), tmp_path / "x.well", workers=1)
+    assert [episode["state"][0].tolist() for episode in stepwell.open(tmp_path / "x.well")] == values.tolist()

@@ -56,11 +56,19 @@ def test_a_store_in_place_has_what_an_imported_one_has(shards: Path, tmp_path: P
     store = open_in_place(shards, bulk=bulk)
     assert (store.mode, store.fps, store.metadata) == ("r", 5.0, {"from": "shards"})
     assert {store.schema[name].codec for name in ("image", "state", "note")} == {"file-span"}
-    assert all(episode.has_final != bulk for episode in store)
+    assert all(episode.has_final != bulk for episode in store) and len(store.segments) == 1
     check(store)
     import_dataset(f"shards://{shards}", tmp_path / "own.well", workers=1)
     own = stepwell.open(tmp_path / "own.well")
     assert own.schema["image"].codec == "png" and own.schema["state"].is_raw
+    check(own)
+
+
+def test_spans_are_stored_by_another_codec_where_it_is_asked_for(shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    import_dataset(shards, tmp_path / "own.well", codecs={"image": "raw", "state": "zstd", "note": "zstd"}, workers=1)
+    own = stepwell.open(tmp_path / "own.well")
+    assert own.schema["image"].is_raw and own.schema["state"].codec == own.schema["note"].codec == "zstd"
     check(own)
 
 

@@ -1,7 +1,7 @@
 """Episodes of one step each, many in a call: the same store as one by one."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -114,3 +114,15 @@ def test_a_source_gives_as_many_at_a_time_as_it_likes(tmp_path: Path) -> None:
 def test_a_bad_one_among_many_is_named(tmp_path: Path) -> None:
     with pytest.raises(stepwell.errors.WorkerError, match="item 7 could not be written: ValueError: no digits"):
         write_episodes(tmp_path / "a", Samples(bad=7), workers=1, progress=False)
+
+
+def test_many_are_not_asked_for_again_when_one_of_them_is_bad(tmp_path: Path) -> None:
+    class Counted(Samples):
+        asked: ClassVar[list[int]] = []
+
+        def one_step_episodes(self, start: int, stop: int) -> dict[str, Any] | None:
+            self.asked.append(start)
+            raise ValueError("one of them")
+
+    store = write_episodes(tmp_path / "a", Counted(), workers=1, chunk_episodes=5, progress=False)
+    assert len(store) == 10 and Counted.asked == [0, 5]

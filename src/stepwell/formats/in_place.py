@@ -143,6 +143,8 @@ class _Opening:
                 metadata=reader.metadata,
                 # processes that are spawned would run a script again that opens a data set without a guard
                 workers=1,
+                # so that nobody shares the work, and a segment may be as large as they get
+                edges=[0],
                 progress=self.progress,
             )
             with store:

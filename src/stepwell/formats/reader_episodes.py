@@ -83,7 +83,11 @@ class ReaderEpisodes:
         first, last = int(self._chosen[start]), int(self._chosen[stop - 1])
         if self._before != self._after or last - first != stop - 1 - start:
             return None
-        return self._reader.one_step_episodes(first, last + 1)
+        columns = self._reader.one_step_episodes(first, last + 1)
+        if columns is None:
+            return None
+        label = f"{self._reader.label(first)} and those after it"
+        return {name: self._column(name, values, label) for name, values in flatten(columns)}
 
     def _column(self, name: str, values: Any, label: str) -> Any:
         if not has_rows(values):

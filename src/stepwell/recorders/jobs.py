@@ -70,7 +70,7 @@ class Job:
             while index < chunk.stop:
                 counters[ITEM] = index
                 try:
-                    many = self._write_many(writer, chunk, index) if has_many else None
+                    many, has_many = self._write_many(writer, chunk, index) if has_many else (None, False)
                     num_items, num_steps, num_bytes = many or self._write_one(writer, chunk, index)
                 except Exception as error:
                     return Failure.of(index, error)
@@ -87,19 +87,21 @@ class Job:
         item = read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
         return 1, *self.items.write(writer, item)
 
-    def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int] | None:
-        """Write items from one on, where the source gives several; None where it does not, or one of them is bad.
+    def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[tuple[int, int, int] | None, bool]:
+        """Write items from one on, where the source gives several.
 
-        Which one it is shows when they are written one by one.
+        Returns:
+            Numbers of items, steps and bytes, None where the item is to be read alone; and whether to ask again: not
+            when one of several is bad, which one shows when they are written one by one.
         """
         try:
             columns = self.source.one_step_episodes(index, chunk.stop)
             if columns is None:
-                return None
+                return None, True
             count, num_bytes = self.items.write_one_step_episodes(writer, columns)
         except (ValueError, LookupError):
-            return None
-        return count, count, num_bytes
+            return None, False
+        return (count, count, num_bytes), True
 
 
 def read_item(source: Any, index: int) -> Any:

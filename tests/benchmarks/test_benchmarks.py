@@ -11,7 +11,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [
-    *("append", "beton", "codecs", "crop_jpeg", "gather", "jpeg"),
+    *("append", "beton", "codecs", "crop_jpeg", "gather", "imports", "jpeg"),
     *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
     "pool_video",
     *("replay_checkpoint", "replay_insert", "replay_prioritized", "replay_slices", "replay_stacks", "replay_uniform"),

@@ -1,0 +1,140 @@
+"""imports: data sets of others made stores, a process each, beside those who only read them.
+
+WebDataset: 2 shards of 4,000 samples, a JPEG image of 256 x 256, a label and 60 bytes of JSON each; and as many samples
+without an image. "webdataset" and "tarfile" iterate over all samples and members, whose bytes they have in memory and
+drop; "read" reads the shards from front to back. Ours reads, groups and writes them into a store, which is sealed, with
+its checksums and statistics. Files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from datasets import photo_crops
+from report import Row, compare, skipped
+from timing import Settings, Work, time_rounds
+
+import stepwell
+from stepwell import Image
+from stepwell.codecs import make_codec
+from stepwell.formats import import_dataset
+
+__all__ = ["run"]
+
+NAME = "imports"
+SHARDS, SAMPLES, SIDE = 2, 4000, 256
+TARGET = 0.5
+READ_BYTES = 1 << 20
+
+
+def run(settings: Settings) -> Iterator[Row]:
+    """Yield the rows of each format."""
+    yield from _webdataset_rows(settings)
+
+
+def _webdataset_rows(settings: Settings) -> Iterator[Row]:
+    for case, has_images in (("WebDataset: JPEG images, labels, JSON", True), ("WebDataset: labels, JSON", False)):
+        folder = settings.data / f"shards-{has_images}"
+        shards = _write_shards(folder, settings, has_images)
+        target = settings.data / f"imported-{has_images}.well"
+        contenders: dict[str, Work] = {
+            "ours": partial(_import, folder, target, _num_bytes(shards)),
+            "tarfile": partial(_iterate, shards, _tar_members),
+            "read": partial(_iterate, shards, _pieces),
+        }
+        rival = _webdataset(folder)
+        if rival is None:
+            yield from skipped(NAME, "webdataset", case)
+        else:
+            _check(folder, target, rival)
+            contenders["webdataset"] = partial(_iterate_samples, shards, rival)
+        rates = time_rounds(contenders, settings, partial(shutil.rmtree, target, ignore_errors=True))
+        for theirs in ("webdataset", "tarfile", "read"):
+            if theirs in contenders:
+                target_ratio = None if theirs == "read" else TARGET
+                yield compare(NAME, case, rates, ours="ours", theirs=theirs, unit="MB/s", target=target_ratio)
+
+
+def _write_shards(folder: Path, settings: Settings, has_images: bool) -> list[Path]:
+    """Write shards with Python's tarfile, as webdataset does."""
+    folder.mkdir()
+    count = settings.sized(SAMPLES, 12)
+    codec = make_codec(Image((SIDE, SIDE, 3), codec="jpeg", quality=90))
+    images = [codec.encode(image) for image in photo_crops(min(count, 200), SIDE)] if has_images else []
+    for shard in range(SHARDS):
+        with tarfile.open(folder / f"train-{shard:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            for number in range(shard * count, (shard + 1) * count):
+                members = {
+                    "cls": b"%d" % (number % 1000),
+                    "json": json.dumps({"id": number, "text": "x" * 40}).encode(),
+                }
+                if images:
+                    members["jpg"] = images[number % len(images)]
+                for ending, data in members.items():
+                    entry = tarfile.TarInfo(f"{number:08d}.{ending}")
+                    entry.size = len(data)
+                    archive.addfile(entry, io.BytesIO(data))
+    return sorted(folder.glob("*.tar"))
+
+
+def _import(folder: Path, target: Path, num_bytes: float) -> float:
+    import_dataset(folder, target, reader="webdataset", workers=1, progress=False)
+    return num_bytes
+
+
+def _num_bytes(shards: list[Path]) -> float:
+    return sum(path.stat().st_size for path in shards) / 1e6
+
+
+def _iterate(shards: list[Path], parts: Callable[[Path], Iterator[bytes]]) -> float:
+    total = sum(len(part) for path in shards for part in parts(path))
+    assert total > 0
+    return _num_bytes(shards)
+
+
+def _tar_members(path: Path) -> Iterator[bytes]:
+    with tarfile.open(path, "r|") as archive:
+        for entry in archive:
+            file = archive.extractfile(entry)
+            assert file is not None
+            yield file.read()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(READ_BYTES):
+            yield piece
+
+
+def _webdataset(folder: Path) -> Callable[[], Iterator[dict[str, bytes]]] | None:
+    try:
+        import webdataset
+    except ImportError:
+        return None
+    source = f"{folder}/train-{{000000..{SHARDS - 1:06d}}}.tar"
+    return lambda: iter(webdataset.WebDataset(source, shardshuffle=False))
+
+
+def _iterate_samples(shards: list[Path], samples: Callable[[], Iterator[dict[str, bytes]]]) -> float:
+    assert sum(1 for _ in samples()) > 0
+    return _num_bytes(shards)
+
+
+def _check(folder: Path, target: Path, samples: Callable[[], Iterator[dict[str, bytes]]]) -> None:
+    """Compare what is imported with what webdataset reads."""
+    _import(folder, target, 0.0)
+    store = stepwell.open(target, mode="r")
+    assert len(store) > 0
+    for episode, sample in zip(store, samples(), strict=True):
+        assert int(sample["cls"]) == episode["cls"][0] and sample["json"].decode() == episode["json"][0]
+    if store.schema is not None and "jpg" in store.schema:
+        segment = store.segments[0]
+        first = segment.blob_map("jpg")[: int(segment.offsets_map("jpg")[1])]
+        assert np.array_equal(first, np.frombuffer(next(samples())["jpg"], np.uint8))

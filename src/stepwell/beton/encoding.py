@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Region = bytes | memoryview
-INT64 = np.iinfo(np.int64)
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class Encoder(ABC):
@@ -102,7 +102,7 @@ class IntEncoder(Encoder):
             number = operator.index(value)
         except TypeError:
             raise StepError(f"got {_brief(value)}. Allowed: a whole number.") from None
-        if not INT64.min <= number <= INT64.max:
+        if not INT64_MIN <= number <= INT64_MAX:
             raise StepError(f"got {number}, which int64 cannot hold.")
         return number, None
 

@@ -36,7 +36,7 @@ class _Encoded:
     """A lot in memory: its bytes, what stands in the rows, sizes int64 [n, regions a sample]."""
 
     data: bytearray
-    cells: list[list[Any]]
+    cells: list[tuple[Any, ...]]
     sizes: Int64s
 
 
@@ -73,18 +73,17 @@ class SampleLots(ABC):
 
     def encode(self, lot: Lot, at: Callable[[int], None]) -> tuple[_Encoded, _Units]:
         """Return a lot's bytes and measure; see `Lots.encode`."""
-        data, sizes = bytearray(), np.zeros((lot.stop - lot.start, len(self._with_region)), np.int64)
-        cells: list[list[Any]] = [[] for _ in self._encoders]
+        data, lengths, cells = bytearray(), [], []
         samples = self.read(lot)
-        for number in range(lot.stop - lot.start):
-            at(lot.start + number)
-            found = encode_named(self._encoders, self._values(next(samples)), lot.start + number)
+        for sample in range(lot.start, lot.stop):
+            at(sample)
+            found = encode_named(self._encoders, self._values(next(samples)), sample)
             regions = [region for _, region in found if region is not None]
-            sizes[number] = [len(region) for region in regions]
-            self._add(data, regions, lot.start + number)
-            for column, (cell, _) in zip(cells, found, strict=True):
-                column.append(cell)
-        return _Encoded(data, cells, sizes), _Units(aligned(sizes, self._align).sum(axis=1))
+            lengths.append([len(region) for region in regions])
+            cells.append([cell for cell, _ in found])
+            self._add(data, regions, sample)
+        sizes = np.array(lengths, np.int64)
+        return _Encoded(data, list(zip(*cells, strict=True)), sizes), _Units(aligned(sizes, self._align).sum(axis=1))
 
     def write(self, lot: Lot, encoded: _Encoded, places: Int64s, part: FilePart) -> int:
         """Write a lot; see `Lots.write`."""
@@ -126,6 +125,8 @@ class SampleLots(ABC):
 
     def _values(self, sample: Any) -> Sequence[Any]:
         """Return the values of a sample in the fields' order."""
+        if type(sample) is tuple and len(sample) == len(self._encoders):
+            return sample
         names = list(self._encoders)
         if isinstance(sample, Mapping):
             missing = [name for name in names if name not in sample]
@@ -142,7 +143,10 @@ class SampleLots(ABC):
         before = len(data)
         for region in regions:
             data += region
-            data += bytes(int(aligned(len(region), self._align)) - len(region))
+            # as `aligned` counts
+            room = -(-(len(region) or 1) // self._align) * self._align - len(region)
+            if room:
+                data += bytes(room)
         if len(data) - before > self._page_size:
             parts = zip(self._with_region, regions, strict=True)
             text = ", ".join(f"{name} {len(region)}" for name, region in parts)

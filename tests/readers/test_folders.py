@@ -1,0 +1,126 @@
+"""Folders of images and videos: classes, an episode a folder, an episode a video; files stay as they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.codecs import make_codec
+from stepwell.errors import FormatError
+from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.schema import Image
+
+pytest.importorskip("simplejpeg")
+pytest.importorskip("imagecodecs")
+
+
+def write_image(path: Path, value: int, height: int = 16, width: int = 24) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    codec = make_codec(Image((None, None, 3), codec="png" if path.suffix == ".png" else "jpeg"))
+    data = codec.encode(np.full((height, width, 3), value, np.uint8))
+    path.write_bytes(data)
+    return data
+
+
+def read_both(source: Path, tmp_path: Path, **options) -> tuple[stepwell.Store, stepwell.Store]:
+    """Return a folder as an imported store and as one in place."""
+    import_dataset(source, tmp_path / "a.well", workers=0, **options)
+    return stepwell.open(tmp_path / "a.well"), stepwell.open(f"folders://{source}", cache=tmp_path / "cache", **options)
+
+
+def test_an_image_of_a_class_is_an_episode_with_a_label(tmp_path: Path):
+    for number, name in enumerate(["dog/2.png", "cat/10.png", "cat/9.png"]):
+        write_image(tmp_path / "set" / name, number)
+    for store in read_both(tmp_path / "set", tmp_path):
+        assert [episode.metadata["name"] for episode in store] == ["cat/9.png", "cat/10.png", "dog/2.png"]
+        assert [int(episode["label"][0]) for episode in store] == [0, 0, 1]
+        assert [int(episode["image"][0, 0, 0, 0]) for episode in store] == [2, 1, 0]
+    assert stepwell.open(tmp_path / "a.well").metadata["folders"]["labels"] == ["cat", "dog"]
+
+
+def test_images_of_several_sizes_are_resized_when_they_are_read(tmp_path: Path):
+    for number in range(6):
+        write_image(tmp_path / "set" / "x" / f"{number}.jpg", 40 * number, 16 + number, 24)
+    fields = {"image": stepwell.Field("image", decoder=stepwell.transforms.Resize(8)), "label": "label"}
+    for store in read_both(tmp_path / "set", tmp_path):
+        batch = next(iter(stepwell.Loader(store, fields, batch_size=6)))
+        assert batch["image"].shape == (6, 8, 8, 3)
+        assert np.abs(batch["image"][:, 0, 0, 0].astype(int) - 40 * np.arange(6)).max() <= 2
+
+
+def test_a_folder_is_an_episode_with_cameras_and_arrays(tmp_path: Path):
+    for episode, length in (("run_2", 3), ("run_10", 2)):
+        place = tmp_path / "set" / episode
+        for step in range(length):
+            write_image(place / "front" / f"{step}.png", step)
+            write_image(place / "wrist" / f"{step}.png", 100 + step)
+        np.save(place / "actions.npy", np.full((length, 2), length, np.float32))
+        np.savez(place / "more.npz", state=np.zeros((length + 1, 3)))
+    for store in read_both(tmp_path / "set", tmp_path, fps=20):
+        assert [episode.metadata["name"] for episode in store] == ["run_2", "run_10"]
+        assert store.fps == 20
+        for episode, length in zip(store, (3, 2), strict=True):
+            assert episode["front"][:, 0, 0, 0].tolist() == list(range(length))
+            assert episode["wrist"][:, 0, 0, 0].tolist() == list(range(100, 100 + length))
+            assert (episode["actions"] == length).all()
+            assert episode["state"].shape == (length + 1, 3)
+
+
+def test_the_files_are_stored_as_they_are(tmp_path: Path):
+    data = write_image(tmp_path / "set" / "a" / "0.jpg", 7)
+    reader = open_reader(tmp_path / "set")
+    column = reader[0].columns["image"]
+    assert list(column.rows(reader.schema["image"])) == [data]
+
+
+def test_a_video_is_an_episode(tmp_path: Path):
+    av = pytest.importorskip("av")
+    (tmp_path / "set").mkdir()
+    for number in (1, 2):
+        with av.open(str(tmp_path / "set" / f"clip_{number}.mp4"), "w") as container:
+            stream = container.add_stream("mpeg4", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+            for step in range(5 + number):
+                frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 40 * number + step, np.uint8), format="rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        np.save(tmp_path / "set" / f"clip_{number}.actions.npy", np.full((5 + number, 2), number, np.float32))
+    for store in read_both(tmp_path / "set", tmp_path):
+        assert [len(episode["actions"]) for episode in store] == [6, 7]
+        assert store.fps == 10
+        assert np.abs(store[1]["video"].astype(int) - 83).max() < 16
+
+
+def test_other_systems_keep_what_is_theirs(tmp_path: Path):
+    write_image(tmp_path / "set" / "a" / "0.png", 7)
+    assert find_reader(tmp_path / "set").name == "folders"
+    (tmp_path / "set" / "meta").mkdir()
+    (tmp_path / "set" / "meta" / "info.json").write_text("{}")
+    assert find_reader(tmp_path / "set").name == "lerobot"
+
+
+def test_what_is_wrong_is_told(tmp_path: Path):
+    write_image(tmp_path / "set" / "a" / "0.png", 7)
+    with pytest.raises(FormatError, match=r"layout='rows'. Allowed: classes, episodes, videos"):
+        open_reader(tmp_path / "set", options={"layout": "rows"})
+    with pytest.raises(FormatError, match="has no videos"):
+        open_reader(tmp_path / "set", options={"layout": "videos"})
+    write_image(tmp_path / "set" / "b" / "0.jpg", 7)
+    with pytest.raises(FormatError, match=r"0.jpg is jpeg, others of 'image' are png"):
+        open_reader(tmp_path / "set")
+    (tmp_path / "set" / "b" / "0.jpg").write_bytes(b"GIF89a")
+    with pytest.raises(FormatError, match="neither PNG nor JPEG"):
+        open_reader(tmp_path / "set")
+
+
+def test_episodes_of_other_features_are_told(tmp_path: Path):
+    for name in ("a", "b"):
+        write_image(tmp_path / "set" / name / "0.png", 7)
+    np.save(tmp_path / "set" / "a" / "actions.npy", np.zeros((1, 2)))
+    reader = open_reader(tmp_path / "set", options={"layout": "episodes"})
+    with pytest.raises(FormatError, match=r"b of .* has image; the first episode image, actions"):
+        reader[1]
+    (tmp_path / "set" / "b" / "actions.npy").write_bytes(b"\x93NUMPY rest")
+    with pytest.raises(FormatError, match=r"actions.npy: .*arrays of numbers"):
+        reader.__class__(str(tmp_path / "set"), layout="episodes")[1]

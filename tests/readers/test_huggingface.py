@@ -1,0 +1,165 @@
+"""Arrow and Parquet files of Hugging Face's datasets are cut into episodes and read to what was written in them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell.codecs import make_codec
+from stepwell.errors import FormatError
+from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.schema import Image
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("imagecodecs")
+
+EPISODES = np.repeat([3, 0, 7, 5], [5, 6, 2, 10])
+COUNT = len(EPISODES)
+FEATURES = {"info": {"features": {"label": {"names": ["a", "b"], "_type": "ClassLabel"}}}}
+
+
+def pictures(shapes) -> list[bytes]:
+    codec = make_codec(Image((None, None, 3), codec="png"))
+    return [codec.encode(np.full((*shape, 3), step, np.uint8)) for step, shape in enumerate(shapes)]
+
+
+def make_table(shapes=((16, 20),) * COUNT):
+    files = pa.array([{"bytes": blob, "path": f"{step}.png"} for step, blob in enumerate(pictures(shapes))])
+    table = pa.table(
+        {
+            "episode_index": EPISODES,
+            "state": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(3 * COUNT, dtype=np.float32)), 3),
+            "pose": pa.array([[float(step)] * 4 for step in range(COUNT)]),
+            "matrix": pa.array([[[step, 1], [2, 3], [4, 5]] for step in range(COUNT)]),
+            "found": pa.array([list(range(step % 4)) for step in range(COUNT)], pa.list_(pa.int32())),
+            "text": [f"step {step}" for step in range(COUNT)],
+            "label": pa.array([step % 2 for step in range(COUNT)]),
+            "done": [step % 3 == 0 for step in range(COUNT)],
+            "camera": files,
+        }
+    )
+    return table.replace_schema_metadata({"huggingface": json.dumps(FEATURES)})
+
+
+def save_to_disk(folder: Path, table, shards=(9, 1, 13)) -> Path:
+    """Write a table as `datasets` does: streams of batches, and which they are."""
+    folder.mkdir(parents=True)
+    names, start = [], 0
+    for number, size in enumerate(shards):
+        names.append(f"data-{number:05d}-of-{len(shards):05d}.arrow")
+        with pa.ipc.new_stream(folder / names[-1], table.schema) as stream:
+            stream.write_table(table.slice(start, size), max_chunksize=4)
+        start += size
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return folder
+
+
+def write_parquet(folder: Path, table, name="train-00000-of-00001.parquet") -> Path:
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / "data" / name, row_group_size=6)
+    return folder
+
+
+def check(store: stepwell.Store) -> None:
+    assert [episode.metadata["episode"] for episode in store] == [3, 0, 7, 5]
+    assert [len(episode["state"]) for episode in store] == [5, 6, 2, 10]
+    step = 0
+    for episode in store:
+        for row in range(len(episode["state"])):
+            assert episode["state"][row].tolist() == [3 * step, 3 * step + 1, 3 * step + 2]
+            assert episode["pose"][row].tolist() == [step] * 4
+            assert episode["matrix"][row].tolist() == [[step, 1], [2, 3], [4, 5]]
+            assert episode["found"][row].tolist() == list(range(step % 4))
+            assert (episode["text"][row], episode["label"][row], episode["done"][row]) == (
+                f"step {step}",
+                step % 2,
+                step % 3 == 0,
+            )
+            assert (episode["camera"][row] == step).all()
+            step += 1
+    assert store.metadata["huggingface"] == {"labels": {"label": ["a", "b"]}}
+
+
+@pytest.mark.parametrize("write", [save_to_disk, write_parquet])
+def test_rows_become_episodes_with_all_their_values(tmp_path: Path, write):
+    source = write(tmp_path / "set", make_table())
+    assert find_reader(source).name == "huggingface"
+    import_dataset(source, tmp_path / "a.well", workers=0)
+    store = stepwell.open(tmp_path / "a.well")
+    assert str(store.schema["camera"]) == "png 16x20x3 uint8"
+    assert str(store.schema["found"]) == "raw ? int32"
+    check(store)
+
+
+def test_it_opens_in_place_and_by_several_processes(tmp_path: Path):
+    source = save_to_disk(tmp_path / "set", make_table())
+    check(stepwell.open(f"huggingface://{source}", cache=tmp_path / "cache"))
+    import_dataset(source, tmp_path / "a.well", workers=2)
+    check(stepwell.open(tmp_path / "a.well"))
+
+
+def test_splits_are_chosen_by_name(tmp_path: Path):
+    for split, size in (("train", COUNT), ("test", 5)):
+        save_to_disk(tmp_path / "dict" / split, make_table().slice(0, size), (size,))
+    (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    write_parquet(tmp_path / "pq", make_table())
+    write_parquet(tmp_path / "pq", make_table().slice(0, 5), "test-00000-of-00001.parquet")
+    for source in (tmp_path / "dict", tmp_path / "pq"):
+        assert len(open_reader(source)) == 4
+        assert len(open_reader(source, options={"split": "test"})) == 1
+        with pytest.raises(FormatError, match=r"has the splits test, train\. Say which"):
+            open_reader(source, options={"split": "val"})
+
+
+def test_the_column_of_episodes_can_be_named_or_done_without(tmp_path: Path):
+    table = make_table().rename_columns(["which", *make_table().column_names[1:]])
+    source = write_parquet(tmp_path / "set", table)
+    assert len(open_reader(source)) == COUNT
+    assert len(open_reader(source, options={"episode": "which", "ignore": "found,text"})) == 4
+    assert "text" not in open_reader(source, options={"ignore": "found,text"}).schema
+    with pytest.raises(FormatError, match="episode='nothing'"):
+        open_reader(source, options={"episode": "nothing"})
+    with pytest.raises(FormatError, match=r"ignore=\['nothing'\]"):
+        open_reader(source, options={"ignore": ["nothing"]})
+
+
+def test_episodes_whose_rows_are_apart_are_refused(tmp_path: Path):
+    table = make_table()
+    source = write_parquet(tmp_path / "set", pa.concat_tables([table, table.slice(0, 2)]))
+    with pytest.raises(FormatError, match=r"rows of episode_index 3 do not follow each other. Sort them first"):
+        open_reader(source)
+
+
+def test_pictures_of_several_sizes_are_images_of_any_size(tmp_path: Path):
+    shapes = [(16, 20), (8, 9)] * COUNT
+    store = stepwell.open(
+        f"huggingface://{write_parquet(tmp_path / 'set', make_table(shapes[:COUNT]))}", cache=tmp_path / "cache"
+    )
+    assert str(store.schema["camera"]) == "file-span ?x?x3 uint8" or store.schema["camera"].shape == (None, None, 3)
+    assert [row.shape for row in store[2]["camera"]] == [(8, 9, 3), (16, 20, 3)]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("{", "state.json"),
+        ('{"_data_files": []}', "lists the files"),
+        ('{"_data_files": [{"filename": "../a"}]}', "lists"),
+    ],
+)
+def test_a_list_of_files_that_is_wrong_is_told(tmp_path: Path, state: str, message: str):
+    source = save_to_disk(tmp_path / "set", make_table())
+    (source / "state.json").write_text(state)
+    with pytest.raises(FormatError, match=message):
+        open_reader(source)
+
+
+def test_a_missing_value_is_told(tmp_path: Path):
+    table = make_table()
+    texts = table.column("text").to_pylist()
+    table = table.set_column(5, "text", pa.array([None, *texts[1:]]))
+    with pytest.raises(FormatError, match=r"rows 0 to 5 .*text has 1 rows without a value"):
+        open_reader(write_parquet(tmp_path / "set", table))[0]

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -255,6 +256,31 @@ def test_a_file_that_becomes_shorter_is_an_error_not_a_crash(tmp_path):
         file.rows()
     with pytest.raises(FormatError, match="became shorter"):
         _ = file.regions
+
+
+def test_a_file_that_is_replaced_or_gone_is_told(tmp_path):
+    path = write_arrays(tmp_path / "a.beton", np.zeros((3, 2)))
+    file, others = BetonFile(path), [write_arrays(tmp_path / f"{n}.beton", np.zeros((1, 1))) for n in range(70)]
+    write_arrays(tmp_path / "b.beton", np.ones((3, 2))).replace(path)
+    opened = [BetonFile(other).rows() for other in others]
+    assert len(opened) == 70
+    with pytest.raises(FormatError, match="changed or replaced"):
+        file.rows()
+    path.unlink()
+    with pytest.raises(DatasetNotFoundError, match="any more"):
+        file.rows()
+
+
+def num_open():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_more_files_can_be_read_than_be_open(tmp_path):
+    paths = [write_arrays(tmp_path / f"{number:03d}.beton", np.full((2, 1), number)) for number in range(100)]
+    before = num_open()
+    files = [BetonFile(path) for path in paths]
+    assert [values_of(file, "array")[1] for file in files] == [np.int64(n).tobytes() for n in range(100)]
+    assert num_open() - before <= 64
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

@@ -13,12 +13,13 @@ import numpy.typing as npt
 from stepwell.beton.fields import ArrayField, BetonField, SpanField, ValueField, field_of
 from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYTES, BetonLayout, Header, row_dtype
 from stepwell.beton.regions import RegionTable
-from stepwell.codecs.open_files import OpenFile
+from stepwell.codecs.open_files import OpenFile, open_file, state_of
 from stepwell.codecs.remote_files import local_path
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
 
 __all__ = ["BetonFile"]
 
+SIZE = 2  # of a state
 Int64s = npt.NDArray[np.int64]
 
 
@@ -40,19 +41,20 @@ class BetonFile:
 
     Notes:
         Opening reads header and fields; the allocation table is read when sizes are asked for, and 16 bytes a region
-        are kept. Safe for any number of threads. Closed when nobody has it any more.
+        are kept. Safe for any number of threads; of all files of a process a few are kept open.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], custom_fields: Mapping[str, type[BetonField]] | None = None
     ) -> None:
         self.path = os.fspath(path)
+        self._local = local_path(self.path)
         try:
-            self._file = OpenFile(local_path(self.path))
+            self._state = state_of(self._local)
         except OSError as error:
             raise DatasetNotFoundError(f"no file at {self.path}: {error}.") from error
-        header = Header.parse(self._file.read(0, HEADER_BYTES), self.path)
-        head = self._file.read(0, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields)
+        header = Header.parse(self._opened().read(0, HEADER_BYTES), self.path)
+        head = self._opened().read(0, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields)
         described = BetonLayout.parse_fields(head, header, self.path)
         self.fields: dict[str, BetonField] = {}
         for index, each in enumerate(described):
@@ -63,13 +65,13 @@ class BetonFile:
                 raise FormatError(f"{self.path}: at byte {place}: {error}") from error
         types = {name: np.dtype(field.metadata_type) for name, field in self.fields.items()}
         self.layout = BetonLayout(header, described, row_dtype(described, types))
-        self.layout.check_size(self._file.num_bytes, self.path)
+        self.layout.check_size(self.num_bytes, self.path)
         self._check_arrays()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the file."""
-        return self._file.num_bytes
+        return self._state[SIZE]
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -140,7 +142,7 @@ class BetonFile:
         """
         if place < 0 or count < 0 or place + count > self.num_bytes:
             raise FormatError(f"{self.path}: no {count} bytes at byte {place}: it has {self.num_bytes}.")
-        data = self._file.read(place, count)
+        data = self._opened().read(place, count)
         if len(data) != count:
             raise FormatError(f"{self.path}: {len(data)} of {count} bytes at byte {place}: the file became shorter.")
         return data
@@ -149,6 +151,16 @@ class BetonFile:
         """Return what messages call a sample's field: with the byte where its row tells of it."""
         place = self.layout.rows_start + sample * self.layout.rows.itemsize + self.layout.rows.fields[name][1]  # type: ignore[index]
         return f"{self.path}: field {name!r} of sample {sample}, at byte {place},"
+
+    def _opened(self) -> OpenFile:
+        """Return the open file; a data set may have more of them than a process can keep open."""
+        try:
+            file = open_file(self._local, self._state)
+        except OSError as error:
+            raise DatasetNotFoundError(f"no file at {self.path} any more: {error}.") from error
+        if file.state != self._state:
+            raise FormatError(f"{self.path}: the file was changed or replaced. Open it again.")
+        return file
 
     def _check_arrays(self) -> None:
         """Raise FormatError for an array that no page can hold."""

@@ -271,7 +271,8 @@ def _stored(column: Any, feature: Feature) -> npt.NDArray[Any] | Blobs:
     if feature.is_raw:
         found: npt.NDArray[Any] = column
         return found
-    rows = [make_codec(feature).encode(value) for value in column]
+    codec = make_codec(feature)
+    rows = [codec.encode(value) for value in column]
     return Blobs(np.frombuffer(b"".join(rows), np.uint8), np.array([len(row) for row in rows], np.int64))
 
 

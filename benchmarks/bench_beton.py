@@ -1,7 +1,8 @@
-"""beton: epochs in random order of a .beton file in place, beside the real FFCV reading the same file.
+"""beton: epochs of a .beton file in place, beside the real FFCV reading the same file.
 
-JPEG and raw images of 256 x 256 in batches of 64, two threads each; arrays of (16, 10) float32 in batches of 256, where
-FFCV decodes in one thread and so does the loader. All decode JPEG by libjpeg-turbo's fast transform. A turn is a whole
+JPEG and raw images of 256 x 256 in random order, in batches of 64, two threads each; arrays of (16, 10) float32 in
+batches of 256 in every order (pooled beside FFCV's quasi-random one), where FFCV decodes in one thread and so does the
+loader. All decode JPEG by libjpeg-turbo's fast transform. A turn is a whole
 epoch (of arrays a few), since both sides read ahead of a batch; FFCV compiles in an epoch before. FFCV lives in an
 interpreter of its own, which the environment variable `FFCV` names: `make test-interop-ready` makes one. The bare
 rivals, simplejpeg on as many threads and `numpy.take`, have what they read in memory already, and write to the same
@@ -40,8 +41,16 @@ NUM_IMAGES, NUM_ARRAYS = 4000, 200_000
 IMAGE_BATCH, ARRAY_BATCH = 64, 256
 THREADS = 2
 ARRAY_EPOCHS = 3
-JPEGS, RAW, ARRAYS = "JPEG 256x256, 2 threads", "raw 256x256, 2 threads", "(16, 10) float32"
-TARGETS = {JPEGS: 1.0, RAW: 1.0, ARRAYS: 2.0}
+JPEGS, RAW = "JPEG 256x256, 2 threads", "raw 256x256, 2 threads"
+# by case: our order, FFCV's, the ratio to reach
+CASES = {
+    JPEGS: ("random", "RANDOM", 1.0),
+    RAW: ("random", "RANDOM", 1.0),
+    "(16, 10) float32": ("random", "RANDOM", 2.0),
+    "(16, 10) float32, sequential": ("sequential", "SEQUENTIAL", 1.0),
+    "(16, 10) float32, pooled": ("pooled", "QUASI_RANDOM", 1.0),
+}
+ARRAYS = tuple(case for case in CASES if case not in (JPEGS, RAW))
 PAGE_BYTES = 8 << 20
 
 
@@ -61,7 +70,7 @@ def _measure_images(settings: Settings, rival: Ffcv | None, case: str) -> Iterat
     _write(path, {"image": field}, images)
     with ThreadPoolExecutor(THREADS) as pool:
         bare = {"simplejpeg": _bare_decoding(path, pool)} if case == JPEGS else {}
-        rates = _rates(settings, rival, path, "image", IMAGE_BATCH, THREADS, bare)
+        rates = _rates(settings, rival, path, case, bare)
     yield from _rows(case, rates, list(bare), rival)
     path.unlink()
 
@@ -71,9 +80,10 @@ def _measure_arrays(settings: Settings, rival: Ffcv | None) -> Iterator[Row]:
     number = settings.sized(NUM_ARRAYS, 4 * ARRAY_BATCH)
     arrays = np.random.default_rng(0).normal(size=(number, *SHAPE)).astype(np.float32)
     _write(path, {"array": NDArrayField(arrays.dtype, SHAPE)}, arrays)
-    bare = {"numpy.take": _bare_taking(arrays)}
-    rates = _rates(settings, rival, path, "array", ARRAY_BATCH, 0, bare)
-    yield from _rows(ARRAYS, rates, list(bare), rival)
+    for case in ARRAYS:
+        bare = {"numpy.take": _bare_taking(arrays)} if CASES[case][0] == "random" else {}
+        rates = _rates(settings, rival, path, case, bare)
+        yield from _rows(case, rates, list(bare), rival)
     path.unlink()
 
 
@@ -82,22 +92,16 @@ def _write(path: Path, fields: Mapping[str, Any], values: np.ndarray) -> None:
     DatasetWriter(str(path), {**fields, "label": IntField()}, page_size=PAGE_BYTES).from_indexed_dataset(samples)
 
 
-def _rates(  # noqa: PLR0917
-    settings: Settings,
-    rival: Ffcv | None,
-    path: Path,
-    key: str,
-    batch_size: int,
-    threads: int,
-    bare: Mapping[str, Work],
-) -> Rates:
-    store = open_in_place(path)
-    loader = stepwell.Loader(store, {key: key}, batch_size=batch_size, order="random", threads=threads)
-    epochs = ARRAY_EPOCHS if key == "array" else 1
+def _rates(settings: Settings, rival: Ffcv | None, path: Path, case: str, bare: Mapping[str, Work]) -> Rates:
+    order, theirs, _ = CASES[case]
+    is_image = case not in ARRAYS
+    key, batch_size, threads = ("image", IMAGE_BATCH, THREADS) if is_image else ("array", ARRAY_BATCH, 0)
+    loader = stepwell.Loader(open_in_place(path), {key: key}, batch_size=batch_size, order=order, threads=threads)
+    epochs = 1 if is_image else ARRAY_EPOCHS
     contenders: dict[str, Work] = {"loader": lambda: sum(len(batch[key]) for _ in range(epochs) for batch in loader)}
     if rival is not None:
         rival.check(path, key, loader.reader.read(np.arange(batch_size))[key], settings.data / "first.npy")
-        opened = {"path": str(path), "field": key, "order": "RANDOM", "batch_size": batch_size}
+        opened = {"path": str(path), "field": key, "order": theirs, "batch_size": batch_size}
         rival.ask("open", **opened, workers=max(threads, 1))
         contenders["ffcv"] = lambda: rival.ask("epochs", count=epochs)["count"]
     return time_rounds({**contenders, **bare}, settings, before=lambda: None)
@@ -109,7 +113,7 @@ def _rows(case: str, rates: Rates, bare: list[str], rival: Ffcv | None) -> Itera
     if rival is None:
         yield from skipped(NAME, "ffcv", case)
         return
-    yield compare(NAME, case, rates, ours="loader", theirs="ffcv", unit="samples/s", target=TARGETS[case])
+    yield compare(NAME, case, rates, ours="loader", theirs="ffcv", unit="samples/s", target=CASES[case][2])
     for name in bare:
         yield compare(NAME, f"{case}: FFCV", rates, ours="ffcv", theirs=name, unit="samples/s")
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.errors import SchemaError, StepError
+from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.formats.source_episodes import as_view, episodes_of
-from stepwell.schema import Array, Text
+from stepwell.schema import Array, Image, Text
 from stepwell.tfds import episode_examples
-from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, nested
+from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, nested, runs_of
 from stepwell.tfds.examples import ExampleKeys
 from stepwell.tfds.features import Fields, Leaf, Repeated
 from stepwell.tfds.step_columns import step_columns
@@ -82,7 +82,6 @@ def test_flags_of_the_store_are_kept_where_no_final_row_makes_them_wrong(tmp_pat
 def test_steps_are_examples_of_their_own(tmp_path):
     episode = episode_of(tmp_path)
     examples = StepExamples(step_columns(episode.store.schema))
-    assert examples.count(episode) == 3
     records = [np.frombuffer(record, np.uint8) for record in examples.encode(episode)]
     found = [ExampleKeys(["action", "task"]).locate(record) for record in records]
     assert [(one.ints("action").tolist(), one.strings("task")) for one in found] == [
@@ -112,3 +111,54 @@ def test_trees_nest_and_refuse_two_things_in_one_place():
     for paths in (["a", "a"], ["a", "a/b"], ["a/b", "a"]):
         with pytest.raises(SchemaError, match="Rename one of them"):
             nested([(path, leaf) for path in paths])
+
+
+def short_store(tmp_path, lengths, finals=()):
+    schema = {"image": Image((8, 8, 3), codec="zstd"), "x": Array(final=True), "note": Text()}
+    rng = np.random.default_rng(0)
+    store = stepwell.create(tmp_path / "short.well", schema)
+    with store.writer() as writer:
+        for number, length in enumerate(lengths):
+            writer.add_episode(
+                {
+                    "image": rng.integers(0, 256, (length, 8, 8, 3), "u1"),
+                    "x": rng.normal(size=length + (number in finals)).astype("f4"),
+                    "note": [f"{number} {step}" for step in range(length)],
+                },
+                number=number,
+            )
+    store.refresh()
+    return store
+
+
+@pytest.mark.parametrize("kind", [EpisodeExamples, StepExamples])
+def test_short_episodes_are_read_together_and_make_the_same_records(tmp_path, kind):
+    store = short_store(tmp_path, [1, 2, 1, 70, 1, 1, 40, 40, 1], finals=[4])
+    examples = kind(step_columns(store.schema))
+    episodes = list(episodes_of(as_view(store)))
+    runs = list(runs_of(episodes))
+    assert [[episode.index for episode in run] for run in runs] == [[0, 1, 2], [3], [4], [5, 6], [7, 8]]
+    found = [records for run in runs for records in encode_all(examples, run)]
+    assert found == [list(examples.encode(episode)) for episode in episodes]
+
+
+def test_episodes_that_do_not_lie_back_to_back_are_read_alone(tmp_path):
+    store = short_store(tmp_path, [2] * 6)
+    episodes = list(episodes_of(stepwell.View(store).select([0, 1, 3, 5])))
+    assert [[episode.index for episode in run] for run in runs_of(episodes)] == [[0, 1], [3], [5]]
+    assert list(runs_of([])) == []
+
+
+def test_a_damaged_row_among_short_episodes_is_told_with_its_own_episode(tmp_path):
+    store = short_store(tmp_path, [1] * 6)
+    (segment,) = store.segments
+    begin = int(segment.offsets_map("image")[3])
+    path = segment.path / "image.bin"
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    opened = stepwell.open(store.path, mode="r")
+    (run,) = runs_of(episodes_of(as_view(opened)))
+    with pytest.raises(DecodeError, match=r"short\.well: episode 3, step 0"):
+        list(encode_all(EpisodeExamples(step_columns(opened.schema)), run))

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from stepwell.errors import SchemaError, StepError
+from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.tfds.examples import encode_example
 from stepwell.tfds.features import Fields, Leaf, Node, Repeated
@@ -28,11 +29,15 @@ from stepwell.tfds.metadata_columns import MetadataColumn
 from stepwell.tfds.step_columns import StepColumn
 from stepwell.tfds.step_forms import Labels
 
-__all__ = ["EpisodeExamples", "StepExamples", "nested"]
+__all__ = ["EpisodeExamples", "StepExamples", "encode_all", "nested", "runs_of"]
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 # what a message of Protocol Buffers may have; TensorFlow reads no larger ones
 MAX_EXAMPLE_BYTES = (1 << 31) - 1
+# that are read at once of several episodes
+MAX_RUN_ROWS = 64
+# of each column, those of an episode
+Rows = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +63,19 @@ class StepExamples:
         """Names of classes by the path of their feature."""
         return {column.path: column.form.names for column in self.columns if isinstance(column.form, Labels)}
 
-    def count(self, episode: SourceEpisode) -> int:
-        """Return how many Examples an episode makes."""
-        return episode.length
-
-    def encode(self, episode: SourceEpisode) -> Iterator[bytes]:
+    def encode(self, episode: SourceEpisode, rows: Rows | None = None) -> Iterator[bytes]:
         """Yield the Examples of an episode.
+
+        Args:
+            episode: it.
+            rows: of each column, where they were read already.
 
         Raises:
             DecodeError: rows that their codec refuses.
             StepError: one that would be too large for TensorFlow.
         """
-        rows = [column.form.read(episode, column.source, episode.length) for column in self.columns]
+        if rows is None:
+            rows = [column.form.read(episode, column.source, episode.length) for column in self.columns]
         for step in range(episode.length):
             lists: dict[str, Any] = {}
             for column, values in zip(self.columns, rows, strict=True):
@@ -109,12 +115,12 @@ class EpisodeExamples:
         entries = {f"episode_metadata/{column.path}": column.labels for column in self.metadata if column.labels}
         return {**steps, **entries}
 
-    def count(self, episode: SourceEpisode) -> int:
-        """Return how many Examples an episode makes."""
-        return 1
-
-    def encode(self, episode: SourceEpisode) -> Iterator[bytes]:
+    def encode(self, episode: SourceEpisode, rows: Rows | None = None) -> Iterator[bytes]:
         """Yield the Example of an episode.
+
+        Args:
+            episode: it.
+            rows: of each column, where they were read already.
 
         Raises:
             DecodeError: rows that their codec refuses.
@@ -122,10 +128,11 @@ class EpisodeExamples:
         """
         count = episode.length + episode.has_final
         lists: dict[str, Any] = dict(self._flags(episode, count))
-        for column in self.columns:
+        for place, column in enumerate(self.columns):
             if episode.has_final and column.path in FLAGS:
                 continue  # the step that was the last one is not the last of these
-            lists |= column.form.lists(f"steps/{column.path}", self._rows(episode, column, count))
+            found = self._rows(episode, column, count) if rows is None else rows[place]
+            lists |= column.form.lists(f"steps/{column.path}", found)
         for entry in self.metadata:
             lists |= entry.lists(f"episode_metadata/{entry.path}", episode.metadata)
         yield _checked(encode_example(lists), episode)
@@ -146,6 +153,41 @@ class EpisodeExamples:
             flags = np.zeros(count, np.bool_)
             flags[place] = value
             yield f"steps/{name}", flags
+
+
+def encode_all(examples: EpisodeExamples | StepExamples, run: Sequence[SourceEpisode]) -> Iterator[list[bytes]]:
+    """Yield the Examples of each episode of a run from `runs_of`, whose rows are read at once.
+
+    Raises:
+        DecodeError: rows that their codec refuses; names the episode.
+        StepError: an Example that would be too large for TensorFlow.
+    """
+    rows: list[Rows] | None = None
+    if len(run) > 1:
+        stops = np.cumsum([episode.length for episode in run]).tolist()
+        whole = replace(run[0], length=stops[-1])
+        # what cannot be read is read again, episode by episode, so that the error names the right one
+        with suppress(DecodeError):
+            read = [column.form.read(whole, column.source, whole.length) for column in examples.columns]
+            rows = [[values[start:stop] for values in read] for start, stop in pairwise([0, *stops])]
+    for place, episode in enumerate(run):
+        yield list(examples.encode(episode, None if rows is None else rows[place]))
+
+
+def runs_of(episodes: Iterable[SourceEpisode]) -> Iterator[list[SourceEpisode]]:
+    """Yield episodes in order, short ones that lie back to back in a segment together: reading costs by the call."""
+    run: list[SourceEpisode] = []
+    end = num_rows = 0
+    for episode in episodes:
+        is_next = bool(run) and episode.segment is run[-1].segment and episode.start == end
+        num_rows = num_rows + episode.length if is_next else episode.length
+        if run and not (is_next and num_rows <= MAX_RUN_ROWS and not episode.has_final and not run[-1].has_final):
+            yield run
+            run, num_rows = [], episode.length
+        run.append(episode)
+        end = episode.start + episode.length
+    if run:
+        yield run
 
 
 def nested(leaves: Iterable[tuple[str, Node]]) -> Fields:

@@ -23,7 +23,7 @@ from stepwell.formats.source_episodes import SourceEpisode, episodes_of
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS
 from stepwell.recorders.pool import WorkerPool
 from stepwell.recorders.progress import ProgressBar
-from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
+from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, runs_of
 from stepwell.tfds.record_writing import FULL, FileFormat, write_records
 from stepwell.windows import View
 
@@ -87,22 +87,23 @@ class ShardJob:
         Args:
             shard: it.
             counters: int64 [NUM_COUNTERS], kept up to date.
-            show: called after each episode.
+            show: called after some episodes.
         """
         before = counters[NUM_BYTES]
         num_records = 0
 
         def records() -> Iterator[bytes]:
             nonlocal num_records
-            episodes = self.episodes(shard.split)
-            for index in range(shard.start, shard.stop):
-                counters[ITEM] = index
-                for record in self.examples.encode(episodes[index]):
-                    yield record
-                    num_records += 1
-                    counters[NUM_BYTES] += len(record)
-                counters[NUM_ITEMS] += 1
-                counters[NUM_STEPS] += episodes[index].length
+            chosen = self.episodes(shard.split)[shard.start : shard.stop]
+            counters[ITEM] = shard.start
+            for run in runs_of(chosen):
+                for episode, encoded in zip(run, encode_all(self.examples, run), strict=True):
+                    yield from encoded
+                    num_records += len(encoded)
+                    counters[NUM_BYTES] += sum(map(len, encoded))
+                    counters[ITEM] += 1
+                    counters[NUM_ITEMS] += 1
+                    counters[NUM_STEPS] += episode.length
                 if show is not None:
                     show()
 

@@ -155,13 +155,14 @@ class RowLoader:
         if isinstance(codec, SequentialCodec):
             self._decode_runs(column, codec, (offsets, blob), segment, rows, first, out)
             return
-        is_bulk = self.page_cache and column.decoder is None and codec.stored_row_bytes is not None
-        if is_bulk and _decode_at_once(codec, blob[edges[0] : edges[-1]], np.diff(edges), np.array(rows) - first, out):
-            return
-        start = 0
-        if not self.page_cache:
-            start = int(edges[0])
+        start = int(edges[0])
+        if self.page_cache:
+            blob = blob[start : edges[-1]]
+        else:
             blob = self._read_blobs(column.name, segment, start, int(edges[-1]))
+        is_bulk = column.decoder is None and codec.stored_row_bytes is not None
+        if is_bulk and _decode_at_once(codec, blob, np.diff(edges), np.array(rows) - first, out):
+            return
         spans = (edges - start).tolist()
         for row in rows:
             i = row - first

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from spec_reader import SpecFile
 
 import stepwell
-from stepwell import Array, Bytes, Field, Image, Text
+from stepwell import Array, Bytes, Field, Image, Text, Video
 from stepwell.beton import write_beton
+from stepwell.transforms import Resize
 from stepwell.windows import View
 from stepwell.windows.reader import WindowReader
 
@@ -117,6 +118,7 @@ WINDOWS = {
     "computed": {"step_index": None, "episode_index": None, "timestamp": [0, 1], "is_last": None},
     "numbers": {"reward": range(3), "done": [0, 1], "count": [-1, 0], "half": range(2)},
     "far": {"obs": None, "goal": Field("obs", 25)},
+    "smaller": {"pixels": Field("pixels", [-1, 0], decoder=Resize((6, 5)))},
 }
 
 
@@ -245,6 +247,30 @@ def test_images_of_any_size_and_modes_are_written(tmp_path):
         assert np.array_equal(plain.sample(number)["top"], decoded[number])
         width, height, data = small.sample(number)["top"]
         assert max(width, height) == 20 and simplejpeg.decode_jpeg(data).shape == (height, width, 3)
+
+
+def test_frames_of_a_video_become_pixels(tmp_path):
+    pytest.importorskip("av")
+    store = stepwell.create(tmp_path / "video.well", {"top": Video((32, 48, 3))})
+    ramp = np.add.outer(np.arange(32), np.arange(48))[..., None] + np.zeros(3)
+    with store.writer() as writer:
+        writer.add_episode({"top": np.stack([ramp + 4 * t for t in range(12)]).astype(np.uint8)})
+    store.refresh()
+    windows = {"top": [-1, 0], "now": "top"}
+    write_beton(store, tmp_path / "a.beton", windows=windows, workers=0, page_size=PAGE)
+    assert_windows(tmp_path / "a.beton", store, windows)
+
+
+def test_steps_of_an_episode_that_is_being_recorded_are_those_whose_windows_are_there(tmp_path):
+    store = stepwell.create(tmp_path / "open.well", {"x": Array(2)})
+    with store.writer() as writer:
+        for step in range(9):
+            writer.append({"x": np.full(2, step, "f4")})
+        store.refresh()
+        windows = {"x": range(-1, 3)}
+        write_beton(store, tmp_path / "a.beton", windows=windows, workers=0, page_size=PAGE)
+        assert assert_windows(tmp_path / "a.beton", store, windows).number == 7
+        writer.end_episode()
 
 
 def test_several_stores_follow_each_other(tmp_path):

@@ -1,3 +1,6 @@
+import io
+import tarfile
+
 import numpy as np
 import pytest
 import sample_sets as sets
@@ -158,3 +161,22 @@ def test_a_beton_file_is_written_as_another(store, tmp_path):
     for index in range(16):
         first, second = one.sample(index), two.sample(index)
         assert all(np.array_equal(first[name], second[name]) for name in ("image", "action", "task"))
+
+
+def test_shards_are_written_by_their_address_with_their_jpeg_files_as_they_are(tmp_path):
+    simplejpeg = pytest.importorskip("simplejpeg")
+    images = [np.full((8 + i % 3, 10, 3), 20 * i, np.uint8) for i in range(9)]
+    files = [simplejpeg.encode_jpeg(image) for image in images]
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"set-{shard}.tar", "w") as tar:
+            for i in range(5 * shard, min(5 * shard + 5, 9)):
+                for name, data in ((f"{i:03d}.jpg", files[i]), (f"{i:03d}.cls", b"%d" % i)):
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(data)
+                    tar.addfile(entry, io.BytesIO(data))
+    address = f"webdataset://{tmp_path}/set-{{0..1}}.tar"
+    write_beton(address, tmp_path / "a.beton", features=["jpg", "cls"], workers=0, page_size=PAGE)
+    file = SpecFile(tmp_path / "a.beton")
+    file.check()
+    for i in range(9):
+        assert file.sample(i) == {"jpg": (10, 8 + i % 3, files[i]), "cls": i}

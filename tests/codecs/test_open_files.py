@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stepwell.codecs.open_files import MAX_OPEN_FILES, open_file, state_of
@@ -19,6 +20,17 @@ def test_bytes_are_those_of_the_place_and_fewer_at_the_end(tmp_path: Path) -> No
     assert file.read(95, 10) == bytes(range(95, 100))
     assert file.read(200, 10) == b""
     assert file.num_bytes == 100
+
+
+def test_bytes_are_read_into_memory_and_fewer_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(100)))
+    out = np.full(8, 200, np.uint8)
+    assert open_file(str(path)).read_into(7, out[:5]) == 5
+    assert out.tolist() == [7, 8, 9, 10, 11, 200, 200, 200]
+    assert open_file(str(path)).read_into(97, out) == 3
+    assert out.tolist() == [97, 98, 99, 10, 11, 200, 200, 200]
+    assert open_file(str(path)).read_into(100, out) == 0 == open_file(str(path)).read_into(0, out[:0])
 
 
 def test_no_more_files_stay_open_than_allowed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where encoded rows lie: offsets are checked before anyone follows them."""
+"""Where encoded rows lie: offsets are checked before anyone follows them, and so are the places of spans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
-from stepwell.kernels.spans import announce, spans
+from stepwell.kernels.spans import announce, copy_spans, spans, take_rows
 
 
 def spans_of(offsets, size, rows):
@@ -36,6 +36,53 @@ def test_spans_are_pairs_of_offsets_and_no_row_is_empty():
 def test_offsets_that_cannot_be_are_reported_by_index(offsets, size):
     wrong, *_ = spans_of(offsets, size, [0, 1])
     assert wrong in {0, 1}
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def taken(offsets, blob, rows, size=4):
+    offsets, blob = np.asarray(offsets, np.uint64), np.asarray(blob, np.uint8)
+    bases, out = np.array([0, address(offsets)], np.int64), np.full((len(rows), size), 77, np.uint8)
+    segments = np.ones(len(rows), np.int64)
+    blobs, sizes = np.array([0, address(blob)], np.int64), np.array([0, blob.size], np.int64)
+    return take_rows(bases, blobs, sizes, segments, np.array(rows, np.int64), out), out.tolist()
+
+
+def test_rows_of_one_size_are_taken_wherever_they_begin_and_no_row_is_zeros():
+    rows = [[4, 5, 6, 7], [0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7]]
+    # the row between them has no value
+    assert taken([0, 4, 4, 8], range(8), [2, -1, 0, 2]) == (-1, rows)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "wrong"),
+    [([0, 4, 4, 8], 1), ([0, 4, 9, 13], 1), ([0, 4, 8, 12], 2), ([0, 3, 7, 11], 0), ([4, 0, 4, 8], 0)],
+)
+def test_rows_of_another_size_or_place_are_reported_by_index(offsets, wrong):
+    assert taken(offsets, range(8), [0, 1, 2])[0] == wrong
+
+
+def copied(spans, size=3):
+    """Copy spans (file, size, offset) of three files: of five and seven bytes, and one that is not mapped."""
+    files = [np.arange(5, dtype=np.uint8), np.arange(10, 17, dtype=np.uint8)]
+    numbers, sizes, offsets = np.array(spans).T
+    out = np.full((len(spans), size), 77, np.uint8)
+    bases, lengths = np.array([*map(address, files), 0]), np.array([5, 7, 100])
+    spans = numbers.astype(np.uint32), sizes.astype(np.uint32), offsets.astype(np.int64)
+    return copy_spans(*spans, bases, lengths, out), out.tolist()
+
+
+def test_spans_of_files_are_copied_up_to_their_ends():
+    assert copied([(1, 3, 4), (0, 3, 0), (0, 3, 2)]) == (-1, [[14, 15, 16], [0, 1, 2], [2, 3, 4]])
+    assert copied([(n % 2, 3, 0) for n in range(200)])[1] == [[0, 1, 2], [10, 11, 12]] * 100
+
+
+@pytest.mark.parametrize("span", [(0, 3, 3), (1, 3, 5), (1, 3, -1), (1, 3, 2**62), (2, 3, 0), (3, 3, 0), (0, 2, 0)])
+def test_a_span_that_is_not_there_is_reported_and_nothing_is_copied(span):
+    wrong, out = copied([(1, 3, 4), span, (0, 3, 0)])
+    assert wrong == 1 and np.all(np.array(out) == 77)
 
 
 def test_announcing_any_part_of_a_map_does_no_harm(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.windows import count_along, mark_rows
+from stepwell.kernels.windows import clamp_windows, count_along, mark_rows
 
 # lo, steps, anchor as a share of the steps, whether marked
 EPISODES = st.lists(
@@ -68,3 +68,15 @@ def test_marks_of_padding_stay_where_others_are_added(is_counted: bool) -> None:
     else:
         mark_rows(places[3], np.zeros(1, np.bool_), *settings_, np.empty((1, 3), np.bool_), mask, True)
     assert mask.tolist() == [[True, True, False]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(EPISODES, OFFSETS)
+def test_rows_of_windows_are_the_nearest_of_their_episode(
+    episodes: list[tuple[int, int, int, bool]], offsets: list[int]
+) -> None:
+    places = _places(episodes)
+    rows, is_pad = np.full((len(episodes), len(offsets)), 77), np.ones((len(episodes), len(offsets)), np.bool_)
+    clamp_windows(np.array(offsets), places[2], places[3], places[4], rows, is_pad)
+    wanted, padding = _windows(places, offsets)
+    assert np.array_equal(rows, wanted) and np.array_equal(is_pad, padding)

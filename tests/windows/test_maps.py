@@ -11,7 +11,6 @@ import pytest
 
 import stepwell
 from stepwell import Array, Schema, View
-from stepwell.codecs.mapping import available_memory
 from stepwell.windows import WindowReader
 
 FIELDS = {"observation": [-1, 0, 1], "image": [0, 3], "words": None, "points": [0]}
@@ -161,7 +160,3 @@ def test_child_of_a_fork_reads_though_the_lock_was_held(store):
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_available_memory_is_a_plausible_number():
-    assert 1 << 24 < available_memory() < 1 << 50

@@ -4,17 +4,24 @@ WebDataset: 2 shards of 4,000 samples, a JPEG image of 256 x 256, a label and 60
 without an image. "webdataset" and "tarfile" iterate over all samples and members, whose bytes they have in memory and
 drop; "read" reads the shards from front to back. Ours reads, groups and writes them into a store, which is sealed, with
 its checksums and statistics. Files are in the page cache.
+
+TFRecord: 2 shards of 40 RLDS episodes of 150 steps, a JPEG image of 256 x 256, state and action each; and of 6,000
+examples of one image and a label. "crc" is a loop that reads record by record and compares each with its CRC, by the
+function that ours uses; "disk" copies the files and waits for the disk, as sealing does.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import photo_crops
@@ -25,6 +32,10 @@ import stepwell
 from stepwell import Image
 from stepwell.codecs import make_codec
 from stepwell.formats import import_dataset
+from stepwell.tfds.crc32c import masked_crc32c
+from stepwell.tfds.examples import encode_example
+from stepwell.tfds.features import Fields, Leaf, Repeated, feature_json
+from stepwell.tfds.framing import framed
 
 __all__ = ["run"]
 
@@ -32,11 +43,81 @@ NAME = "imports"
 SHARDS, SAMPLES, SIDE = 2, 4000, 256
 TARGET = 0.5
 READ_BYTES = 1 << 20
+IMAGE = Leaf("image", "uint8", (SIDE, SIDE, 3), image_format="jpeg")
+STEP = Fields({"image": IMAGE, "action": Leaf("tensor", "float32", (7,)), "is_last": Leaf("tensor", "bool")})
+RLDS_TREE = Fields({"steps": Repeated(STEP, is_dataset=True)})
+IMAGES_TREE = Fields({"image": IMAGE, "label": Leaf("label", "int64", num_classes=1000)})
 
 
 def run(settings: Settings) -> Iterator[Row]:
     """Yield the rows of each format."""
     yield from _webdataset_rows(settings)
+    yield from _tfrecord_rows(settings)
+
+
+def _tfrecord_rows(settings: Settings) -> Iterator[Row]:
+    codec = make_codec(Image((SIDE, SIDE, 3), codec="jpeg", quality=90))
+    blobs = [codec.encode(image) for image in photo_crops(settings.sized(200, 4), SIDE)]
+    for case, is_rlds in (("TFRecord: RLDS episodes of JPEG images", True), ("TFRecord: JPEG images, labels", False)):
+        folder = settings.data / f"tfrecord-{is_rlds}"
+        files = _write_records(folder, settings, blobs, is_rlds)
+        target, copies = settings.data / f"rlds-{is_rlds}.well", settings.data / f"copies-{is_rlds}"
+        contenders: dict[str, Work] = {
+            "ours": partial(_import, folder, target, _num_bytes(files), "tfds"),
+            "crc": partial(_check_records, files),
+            "disk": partial(_copy, files, copies),
+        }
+        rates = time_rounds(contenders, settings, partial(shutil.rmtree, target, ignore_errors=True))
+        for theirs, target_ratio in (("crc", None), ("disk", TARGET)):
+            yield compare(NAME, case, rates, ours="ours", theirs=theirs, unit="MB/s", target=target_ratio)
+
+
+def _write_records(folder: Path, settings: Settings, blobs: list[bytes], is_rlds: bool) -> list[Path]:
+    """Write a dataset of TFRecord files as TFDS does."""
+    folder.mkdir()
+    steps, count = (settings.sized(150, 3), settings.sized(40, 2)) if is_rlds else (1, settings.sized(6000, 12))
+    names, tree = ("steps/", RLDS_TREE) if is_rlds else ("", IMAGES_TREE)
+    for shard in range(SHARDS):
+        with (folder / f"made-train.tfrecord-{shard:05d}-of-{SHARDS:05d}").open("wb") as file:
+            for number in range(count):
+                lists: dict[str, Any] = {
+                    f"{names}image": [blobs[(number + step) % len(blobs)] for step in range(steps)]
+                }
+                if is_rlds:
+                    lists["steps/action"] = np.full(7 * steps, number, np.float32)
+                    lists["steps/is_last"] = np.arange(steps) == steps - 1
+                else:
+                    lists["label"] = np.array([number % 1000])
+                file.write(framed(encode_example(lists)))
+    splits = [{"name": "train", "shardLengths": [str(count)] * SHARDS}]
+    (folder / "dataset_info.json").write_text(json.dumps({"name": "made", "splits": splits}))
+    (folder / "features.json").write_text(json.dumps(feature_json(tree)))
+    return sorted(folder.glob("*.tfrecord*"))
+
+
+def _check_records(files: list[Path]) -> float:
+    total = 0
+    for path in files:
+        with path.open("rb") as file:
+            while head := file.read(12):
+                size, crc = struct.unpack("<QI", head)
+                record = file.read(size)
+                assert masked_crc32c(head[:8]) == crc and masked_crc32c(record) == int.from_bytes(
+                    file.read(4), "little"
+                )
+                total += size
+    assert total > 0
+    return _num_bytes(files)
+
+
+def _copy(files: list[Path], folder: Path) -> float:
+    folder.mkdir(exist_ok=True)
+    for path in files:
+        with path.open("rb") as source, (folder / path.name).open("wb") as target:
+            shutil.copyfileobj(source, target, READ_BYTES)
+            target.flush()
+            os.fsync(target.fileno())
+    return _num_bytes(files)
 
 
 def _webdataset_rows(settings: Settings) -> Iterator[Row]:
@@ -84,8 +165,8 @@ def _write_shards(folder: Path, settings: Settings, has_images: bool) -> list[Pa
     return sorted(folder.glob("*.tar"))
 
 
-def _import(folder: Path, target: Path, num_bytes: float) -> float:
-    import_dataset(folder, target, reader="webdataset", workers=1, progress=False)
+def _import(folder: Path, target: Path, num_bytes: float, reader: str = "webdataset") -> float:
+    import_dataset(folder, target, reader=reader, workers=1, progress=False)
     return num_bytes
 
 

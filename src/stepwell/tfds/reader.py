@@ -35,7 +35,7 @@ from stepwell.tfds.info import INFO, find_version, label_names, read_info
 from stepwell.tfds.naming import choose, names_of, renames_of
 from stepwell.tfds.record_files import RecordFile, Records, open_records
 from stepwell.tfds.selection import lengths_by_split, select
-from stepwell.tfds.steps import ImageRows, StepDecoder, Steps
+from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
 from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
 
 __all__ = ["RldsReader", "TfdsReader"]
@@ -44,7 +44,7 @@ __all__ = ["RldsReader", "TfdsReader"]
 MOST_RECORDS = 4096
 LOOKED_AT = 16
 # the bytes of a longer record are not held while its steps are stored
-MOST_HELD_BYTES = 16 << 20
+MOST_HELD_BYTES = 64 << 20
 
 
 @register_reader
@@ -167,7 +167,7 @@ class TfdsReader(Reader):
         paths = self._selection.paths
         schema = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
         if self._transform is not None:
-            left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans)}
+            left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans | HeldSpans)}
             schema = self.schema
         return Schema({name: span_feature(f, paths) if name in left else f for name, f in schema.items()})
 
@@ -290,9 +290,7 @@ class TfdsReader(Reader):
         """Return the rows of one episode."""
         if not isinstance(rows, ImageRows) or column.feature is None:
             return rows[start:stop]
-        if rows.base is None:
-            return rows.in_memory(start, stop, column.feature)
-        return FileSpans(column.feature, self._selection.paths, shard, *rows.in_file(start, stop))
+        return rows.part(start, stop, column.feature, self._selection.paths, shard)
 
     def _told_of(self, steps: Steps, place: int, shard: int) -> Mapping[str, Any]:
         """Return the metadata of an episode; with its split, where there are several."""

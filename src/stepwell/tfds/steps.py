@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.file_spans import FileSpanCodec, FileSpans
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 from stepwell.store.encoded_rows import EncodedRows
@@ -23,7 +24,7 @@ from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys, Examples
 from stepwell.tfds.record_files import Records
 
-__all__ = ["ImageRows", "StepDecoder", "Steps"]
+__all__ = ["HeldSpans", "ImageRows", "StepDecoder", "Steps"]
 
 # how the files of images begin
 MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
@@ -31,6 +32,45 @@ MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 MetadataKeys = Sequence[tuple[tuple[str, ...], Column]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldSpans:
+    """Rows of a file that were read already: for a store that copies them no file is read again.
+
+    Args:
+        spans: where they lie.
+        offsets: int64 [n], first byte of each in the data.
+        data: uint8, what was read.
+    """
+
+    spans: FileSpans
+    offsets: Int64s
+    data: npt.NDArray[np.uint8]
+
+    @property
+    def feature(self) -> Feature:
+        """What the rows are."""
+        return self.spans.feature
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+        return self.spans.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.spans.nbytes
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Return the rows as a feature has them; see `FileSpans`."""
+        if feature.codec == FileSpanCodec.name:
+            return self.spans.rows(feature)
+        starts = self.offsets.tolist()
+        ends = (self.offsets + np.asarray(self.spans.sizes)).tolist()
+        view = self.data.data
+        return (bytes(view[start:end]) for start, end in zip(starts, ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +95,20 @@ class ImageRows:
     def in_memory(self, start: int, stop: int, feature: Feature) -> EncodedRows | npt.NDArray[Any]:
         """Return some rows, copied: the files of images, or plain rows as an array."""
         ends = (self.offsets + self.sizes)[start:stop].tolist()
-        places = zip(self.offsets[start:stop].tolist(), ends, strict=True)
-        blobs = [self.data[first:end].tobytes() for first, end in places]
+        view = self.data.data
+        blobs = [bytes(view[first:end]) for first, end in zip(self.offsets[start:stop].tolist(), ends, strict=True)]
         if not feature.is_raw:
             return EncodedRows(blobs)
         return np.frombuffer(b"".join(blobs), feature.np_dtype).reshape(len(blobs), *feature.fixed_shape)
+
+    def part(self, start: int, stop: int, feature: Feature, paths: Sequence[str], file: int) -> Any:
+        """Return some rows as a store takes them, which may leave them in the file where they lie in one."""
+        if self.base is None:
+            return self.in_memory(start, stop, feature)
+        spans = FileSpans(feature, paths, file, *self.in_file(start, stop))
+        if feature.is_raw or not len(self.data):
+            return spans
+        return HeldSpans(spans, self.offsets[start:stop], self.data)
 
     def in_file(self, start: int, stop: int) -> tuple[Int64s, Int64s]:
         """Return offsets and sizes of some rows in the file."""

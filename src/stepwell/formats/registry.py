@@ -39,6 +39,7 @@ _BUILT_IN = {
     "rlds": "stepwell.tfds.reader",
     "tfds": "stepwell.tfds.reader",
     "webdataset": "stepwell.webdataset.reader",
+    "webdataset-episodes": "stepwell.webdataset.episodes_reader",
     "zarr": "stepwell.readers.zarr_replay",
 }
 

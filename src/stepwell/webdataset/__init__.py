@@ -7,13 +7,14 @@ from typing import Any
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
+    "EpisodeShardsReader": "stepwell.webdataset.episodes_reader",
     "TarIndex": "stepwell.webdataset.tar_index",
     "WebDatasetReader": "stepwell.webdataset.reader",
     "read_tar_index": "stepwell.webdataset.tar_index",
     "write_webdataset": "stepwell.webdataset.writing",
 }
 
-__all__: list[str] = ["TarIndex", "WebDatasetReader", "read_tar_index", "write_webdataset"]
+__all__: list[str] = ["EpisodeShardsReader", "TarIndex", "WebDatasetReader", "read_tar_index", "write_webdataset"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.schema import Feature, Image, Schema
 from stepwell.webdataset.discovery import IMAGES, NUMBERS, TEXTS
 
-__all__ = ["MemberForm", "make_forms"]
+__all__ = ["MemberForm", "episode_form", "make_forms"]
 
 PIECE_BYTES = 16 << 20
 PIECE_ROWS = 256
@@ -68,6 +68,21 @@ class MemberForm:
             yield from codec.embed(blobs).rows(codec.embedded())
             return
         yield from map(bytes, blobs)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all rows of an episode are one array."""
+        feature = self.feature
+        return self.ending == "npy" and not feature.is_ragged
+
+    @property
+    def written(self) -> Feature:
+        """The feature that the members are."""
+        feature = self.feature
+        codec = make_codec(feature)
+        if self._as_stored is not None:
+            return codec.embedded() if isinstance(codec, FileCodec) else feature
+        return replace(feature, codec="png" if self.ending == "png" else "raw", options=())
 
     @cached_property
     def _as_stored(self) -> Feature | None:
@@ -120,6 +135,12 @@ def make_forms(schema: Schema, rename: Mapping[str, str], leave_out: tuple[str, 
     if not forms:
         raise SchemaError("no features to write.")
     return forms
+
+
+def episode_form(name: str, feature: Feature) -> MemberForm:
+    """Return how a feature is written in shards of episodes: its ending is that of its kind alone."""
+    usual = _usual_ending(feature)
+    return MemberForm(name, feature, "npy" if usual == "cls" else usual)
 
 
 def _ending(name: str, feature: Feature, given: str | None) -> str:

@@ -25,7 +25,7 @@ from stepwell.webdataset.discovery import Findings, schema_of
 from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values
 from stepwell.webdataset.samples import Members, Shard, group_samples
-from stepwell.webdataset.settings import INFO, Decoders, Settings, flag_of, list_of, names_of, told_names
+from stepwell.webdataset.settings import INFO, Decoders, Settings, flag_of, list_of, names_of, told_names, told_samples
 from stepwell.webdataset.tar_index import open_archive, read_tar_index
 
 __all__ = ["ENDINGS", "KEY", "WebDatasetReader"]
@@ -105,7 +105,7 @@ class WebDatasetReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether a source names ``.tar`` files, or is a directory of such; see `Reader.accepts`."""
-        return names_files(source, ENDINGS)
+        return names_files(source, ENDINGS) and told_samples(source) != "episodes"
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:

@@ -12,7 +12,7 @@ from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 
-__all__ = ["INFO", "Decoders", "Settings", "flag_of", "list_of", "names_of", "told_names"]
+__all__ = ["INFO", "Decoders", "Settings", "flag_of", "list_of", "names_of", "told_names", "told_samples"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
@@ -93,6 +93,23 @@ def told_names(shard: str) -> dict[str, str]:
         return {str(ending): str(name) for ending, name in told.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
+
+
+def told_samples(source: str) -> str | None:
+    """Return what samples are, "steps" or "episodes", as ``_info.json`` in a directory or beside a shard tells.
+
+    Args:
+        source: a directory, or what names files in one.
+    """
+    if is_remote(source) or "\0" in source:
+        return None
+    place = Path(source.split("\n", maxsplit=1)[0].split("::", maxsplit=1)[0])
+    try:
+        told = json.loads((place if place.is_dir() else place.parent).joinpath(INFO).read_bytes())
+    except (OSError, ValueError):
+        return None
+    found = told.get("samples") if isinstance(told, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def flag_of(name: str, value: bool | str) -> bool:

@@ -33,7 +33,8 @@ class TarWriter:
         >>> path = Path(tempfile.mkdtemp(), "a.tar")
         >>> with TarWriter(path) as archive:
         ...     archive.add("00000.txt", b"well")
-        >>> tarfile.open(path).getnames(), path.stat().st_size
+        >>> with tarfile.open(path) as found:
+        ...     found.getnames(), path.stat().st_size
         (['00000.txt'], 2048)
 
     Notes:

@@ -1,4 +1,4 @@
-"""Shards of the steps of a store: archives that webdataset, timm and stepwell read.
+"""Shards of a store: archives that webdataset, timm and stepwell read.
 
 ::
 
@@ -12,30 +12,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.errors import FeatureNotFoundError, SchemaError, StepwellError
-from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
+from stepwell.errors import StepwellError
+from stepwell.formats.source_episodes import as_view
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
 from stepwell.recorders.pool import WorkerPool
 from stepwell.recorders.progress import ProgressBar
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
 from stepwell.store.building import built_directory
-from stepwell.webdataset.member_forms import MemberForm, make_forms
+from stepwell.webdataset.sample_sources import EpisodeSamples, StepSamples
 from stepwell.webdataset.settings import INFO
 from stepwell.webdataset.tar_writing import TarWriter, tar_bytes
 from stepwell.windows import View
 
 __all__ = ["write_webdataset"]
 
-KEY = "__key__"
 NUM_PROBED = 16
+KINDS: dict[str, type[StepSamples] | type[EpisodeSamples]] = {"steps": StepSamples, "episodes": EpisodeSamples}
 
 
 def write_webdataset(
@@ -48,12 +48,14 @@ def write_webdataset(
     features: Collection[str] | None = None,
     rename: Mapping[str, str] | None = None,
     names: str = "{:06d}",
+    samples: Literal["steps", "episodes"] = "steps",
     workers: int | None = None,
     progress: bool | None = None,
 ) -> list[Path]:
-    """Write every step of a store as a sample of WebDataset's shards.
+    """Write a store as WebDataset's shards: every step a sample, or every episode.
 
-    What ends of episodes tell is not written: neither the observation after the last action, nor metadata.
+    Of steps what ends of episodes tell is not written: neither the observation after the last action, nor metadata.
+    Shards of episodes are read back to the same store; `EpisodeSamples` says what is in them.
 
     Args:
         source: a store, a view of one, or a path.
@@ -65,7 +67,8 @@ def write_webdataset(
         rename: feature to the ending of its members, ``{"image": "jpg", "label": "cls"}``; default: the feature's name
             and an ending of its kind, see `stepwell.webdataset.member_forms`.
         names: keys of samples: a format of the sample's number, which may also use ``episode`` and ``step``. A text
-            feature ``__key__`` gives the keys instead.
+            feature ``__key__`` gives the keys of steps instead.
+        samples: "steps" (default) or "episodes".
         workers: number of processes; default one a processor, 0 or 1 writes in this process. The shards are the same
             for every number.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
@@ -92,22 +95,22 @@ def write_webdataset(
     Notes:
         In a script, more than one worker needs an ``if __name__ == "__main__":`` guard. Equal stores give equal bytes.
     """
-    view = as_view(source)
-    chosen = _chosen(schema_of(view), features)
-    forms = make_forms(chosen, rename or {}, (KEY,))
-    job = _Job(view, tuple(forms), names, KEY in chosen)
-    total = job.num_samples
+    if samples not in KINDS:
+        raise StepwellError(f'samples={samples!r}. Allowed: "steps", "episodes".')
+    found = KINDS[samples](as_view(source), names, features, rename or {})
+    total = found.num_samples
     if total == 0:
         raise StepwellError("no steps to write: the source is empty.")
-    each = _samples_a_shard(job, shard_samples, parse_bytes("shard_bytes", shard_bytes))
+    each = _samples_a_shard(found, shard_samples, parse_bytes("shard_bytes", shard_bytes))
     cuts = [(start, min(start + each, total)) for start in range(0, total, each)]
     with built_directory(target) as folder:
         shards = [
             _Shard(str(Path(folder, f"{prefix}-{number:06d}.tar")), start, stop)
             for number, (start, stop) in enumerate(cuts)
         ]
-        _write(job, shards, workers, progress)
-        Path(folder, INFO).write_text(json.dumps(_info(prefix, shards, forms), indent=1), encoding="utf-8")
+        _write(_Job(found), shards, workers, progress)
+        info = {"splits": {prefix: _split(prefix, shards)}, "samples": samples, "features": found.names}
+        Path(folder, INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
     return [Path(target, Path(shard.path).name) for shard in shards]
 
 
@@ -121,67 +124,25 @@ class _Shard:
 
 
 class _Job:
-    """What every worker needs to write any shard; opens the stores for itself."""
+    """What every worker needs to write any shard."""
 
-    def __init__(self, view: View, forms: Sequence[MemberForm], names: str, has_keys: bool) -> None:
-        self._view, self._forms, self._names, self._has_keys = view, forms, names, has_keys
-        self._episodes: list[SourceEpisode] | None = None
-        _ = self._key(0, 0, 0)
-
-    @property
-    def num_samples(self) -> int:
-        """Of all episodes."""
-        return int(self._stops()[-1]) if self._found() else 0
+    def __init__(self, source: StepSamples | EpisodeSamples) -> None:
+        self._source = source
 
     def write(self, shard: _Shard, counters: MutableSequence[int]) -> Failure | OSError | None:
         """Write a shard; returns what went wrong: a full disk as such, or the sample that cannot be read."""
         try:
             with TarWriter(Path(shard.path)) as archive:
-                for number, (key, members) in enumerate(self.samples(shard.start, shard.stop), shard.start):
+                for number, sample in enumerate(self._source.samples(shard.start, shard.stop), shard.start):
                     counters[ITEM] = number
-                    counters[NUM_BYTES] += sum(archive.add(f"{key}.{ending}", data) for ending, data in members)
+                    for ending, data in sample.members:
+                        counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
                     counters[NUM_ITEMS] += 1
-                    counters[NUM_STEPS] += 1
+                    counters[NUM_STEPS] += sample.num_steps
         except Exception as error:
             is_full = isinstance(error, OSError) and not isinstance(error, StepwellError)
             return OSError(*error.args) if is_full else Failure.of(counters[ITEM], error, "sample")
         return None
-
-    def samples(self, start: int, stop: int) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-        """Yield key and members, (ending, bytes) each, of samples."""
-        stops = self._stops()
-        place = int(np.searchsorted(stops, start, side="right"))
-        while start < stop:
-            episode, begin = self._found()[place], int(stops[place]) - self._found()[place].length
-            first, last = start - begin, min(stop, int(stops[place])) - begin
-            rows = zip(*(form.rows(episode, first, last) for form in self._forms), strict=True)
-            keys = episode.read(KEY, first, last) if self._has_keys else None
-            for step, row in enumerate(rows, first):
-                key = self._key(begin + step, place, step) if keys is None else _checked_key(keys[step - first])
-                yield key, [(form.ending, data) for form, data in zip(self._forms, row, strict=True)]
-            start, place = begin + last, place + 1
-
-    def _key(self, number: int, episode: int, step: int) -> str:
-        try:
-            return _checked_key(self._names.format(number, episode=episode, step=step))
-        except (ValueError, LookupError) as error:
-            raise StepwellError(
-                f'names={self._names!r}: {error}. Allowed: "{{:06d}}", with episode and step.'
-            ) from error
-
-    def _found(self) -> list[SourceEpisode]:
-        if self._episodes is None:
-            self._episodes = list(episodes_of(self._view))
-            self._ends = np.cumsum([episode.length for episode in self._episodes])
-        return self._episodes
-
-    def _stops(self) -> Any:
-        self._found()
-        return self._ends
-
-    def __getstate__(self) -> dict[str, Any]:
-        # episodes hold maps of files, which every process has its own of
-        return {name: value for name, value in self.__dict__.items() if name != "_ends"} | {"_episodes": None}
 
 
 def _write(job: _Job, shards: Sequence[_Shard], workers: int | None, progress: bool | None) -> None:
@@ -209,39 +170,21 @@ def _raise(answer: Failure | OSError | None) -> None:
         raise answer.to_error()
 
 
-def _samples_a_shard(job: _Job, shard_samples: int | None, shard_bytes: int) -> int:
+def _samples_a_shard(source: StepSamples | EpisodeSamples, shard_samples: int | None, shard_bytes: int) -> int:
     if shard_samples is not None:
         if shard_samples < 1:
             raise StepwellError(f"shard_samples={shard_samples}: allowed is 1 and more.")
         return shard_samples
-    places = np.unique(np.linspace(0, job.num_samples - 1, NUM_PROBED).astype(np.int64)).tolist()
-    sizes = [
-        tar_bytes(len(data)) for place in places for _, members in job.samples(place, place + 1) for _, data in members
-    ]
-    return max(1, shard_bytes * len(places) // sum(sizes))
+    places = np.unique(np.linspace(0, source.num_samples - 1, NUM_PROBED).astype(np.int64)).tolist()
+    probed = (member for place in places for sample in source.samples(place, place + 1) for member in sample.members)
+    return max(1, shard_bytes * len(places) // sum(tar_bytes(len(data)) for _, data in probed))
 
 
-def _info(prefix: str, shards: Sequence[_Shard], forms: Sequence[MemberForm]) -> dict[str, Any]:
-    """Return ``_info.json``: what timm reads of it, and the features that members were."""
-    split = {
+def _split(prefix: str, shards: Sequence[_Shard]) -> dict[str, Any]:
+    """Return what timm reads of ``_info.json``."""
+    return {
         "name": prefix,
         "num_samples": shards[-1].stop,
         "filenames": [Path(shard.path).name for shard in shards],
         "shard_lengths": [shard.stop - shard.start for shard in shards],
     }
-    return {"splits": {prefix: split}, "features": {form.ending: form.name for form in forms}}
-
-
-def _chosen(schema: Any, features: Collection[str] | None) -> Any:
-    if features is None:
-        return schema
-    unknown = [name for name in features if name not in schema]
-    if unknown:
-        raise FeatureNotFoundError(f"no feature {unknown[0]!r}. There are: {', '.join(schema)}.")
-    return type(schema)({name: feature for name, feature in schema.items() if name in features})
-
-
-def _checked_key(key: str) -> str:
-    if not key or key.endswith("/") or "." in key.rpartition("/")[2] or key.startswith(("__", "/")) or "\0" in key:
-        raise SchemaError(f"{key!r} cannot be the key of a sample: no dots in its last part, and not empty.")
-    return key

@@ -1,6 +1,7 @@
 """Rows that are spans of other files."""
 
 import atexit
+import gc
 import os
 import pickle
 import shutil
@@ -258,6 +259,20 @@ def test_rows_of_files_that_memory_does_not_hold_are_announced(rows: Any, monkey
     np.testing.assert_array_equal(out, rows[1][0, :3])
 
 
+def test_maps_are_shared_and_go_with_the_last_codec(rows: Any) -> None:
+    codecs, out = [make_codec(span_feature(FEATURE, rows[0])) for _ in range(2)], np.empty((1, 3, 2), np.int16)
+
+    def num_maps() -> int:
+        return Path("/proc/self/maps").read_text().count(rows[0][0])
+
+    for codec in codecs:
+        codec.decode_rows(make_spans(0, 12, 12), out)
+        assert num_maps() == 1
+    del codec, codecs
+    gc.collect()
+    assert num_maps() == 0
+
+
 def test_addresses_are_fetched_and_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec = pytest.importorskip("fsspec")
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
@@ -268,6 +283,10 @@ def test_addresses_are_fetched_and_fetched_again(tmp_path: Path, monkeypatch: py
     for _ in range(2):
         codec.decode_rows(make_spans(0, 12, 12), out)
         assert out.ravel().tolist() == [6, 7, 8, 9, 10, 11] == codec.decode(make_spans(0, 12, 12)[0]).ravel().tolist()
+        # as another process does that uses it
+        for path in (tmp_path / "cache" / "remote").glob("*.bin"):
+            os.utime(path)
+        assert codec.decode(make_spans(0, 12, 12)[0]).ravel().tolist() == [6, 7, 8, 9, 10, 11]
         shutil.rmtree(tmp_path / "cache")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ import numpy.typing as npt
 
 from stepwell.codecs.mapping import available_memory, map_descriptor
 from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
-from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DecodeError, SchemaError
 
 __all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
@@ -49,11 +49,17 @@ class _Scratch(threading.local):
         return self.memory[:num_bytes]
 
 
-class _Map(NamedTuple):
+class _Map:
     """A whole file, mapped, and its state at that time."""
 
-    data: npt.NDArray[np.uint8]
-    state: FileState
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            self.state: FileState = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            self.data = map_descriptor(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
 
 
 class FileMaps(NamedTuple):
@@ -82,7 +88,8 @@ class FileMaps(NamedTuple):
 
 
 _SCRATCH = _Scratch()
-_MAPS: SharedCache[str, _Map] = SharedCache(MAX_MAPPED_FILES, size_of=lambda file: 1)
+# for as long as somebody reads through them
+_MAPS: weakref.WeakValueDictionary[tuple[str, FileState], _Map] = weakref.WeakValueDictionary()
 
 
 class SpanFiles:
@@ -167,8 +174,7 @@ class SpanFiles:
             file = open_file(local, state)
         except OSError as error:
             raise DecodeError(f"{self.paths[number]}: {error}") from error
-        if file.state != state:
-            raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+        self._check_same(number, file.state, state)
         return file
 
     def _fill(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
@@ -181,16 +187,14 @@ class SpanFiles:
 
     def _mapped(self, number: int) -> _Map:
         local, state = self._looked_at(number)
-        found = _MAPS.find(local)
-        if found is None or found.state != state:
-            if found is not None:
-                _MAPS.drop(local, found)
+        found = _MAPS.get((local, state))
+        if found is None:
             try:
-                found = _MAPS.get(local, lambda: _map(local))
+                found = _Map(local)
             except OSError as error:
                 raise DecodeError(f"{self.paths[number]}: {error}") from error
-            if found.state != state:
-                raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+            self._check_same(number, found.state, state)
+            _MAPS[local, found.state] = found
         return found
 
     def _looked_at(self, number: int) -> tuple[str, FileState]:
@@ -207,10 +211,15 @@ class SpanFiles:
         if known is None:
             known = self._known.setdefault(number, (local, state))
         if state != known[1]:
-            if "://" not in path or state[SIZE] != known[1][SIZE]:
-                raise DecodeError(f"{path}: {CHANGED}")
+            self._check_same(number, state, known[1])
             self._known[number] = local, state
         return local, state
+
+    def _check_same(self, number: int, state: FileState, known: FileState) -> None:
+        """Refuse a file that is another by now; of those in a cache others change times, or fetch them anew."""
+        path = self.path(number)
+        if state != known and ("://" not in path or state[SIZE] != known[SIZE]):
+            raise DecodeError(f"{path}: {CHANGED}")
 
     @staticmethod
     def _fetched_again(path: str) -> tuple[str, FileState]:
@@ -236,16 +245,6 @@ def _local(path: str) -> str:
     from stepwell.codecs.remote_files import local_path
 
     return local_path(path)
-
-
-def _map(path: str) -> _Map:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        return _Map(map_descriptor(descriptor, status.st_size), state)
-    finally:
-        os.close(descriptor)
 
 
 @functools.lru_cache(maxsize=16)

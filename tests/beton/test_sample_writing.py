@@ -312,7 +312,8 @@ def is_running(pid):
     return False
 
 
-def test_a_writer_that_is_killed_leaves_no_file_and_its_workers_end(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_writer_that_is_killed_or_interrupted_leaves_no_file_and_its_workers_end(tmp_path, how):
     script = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
         "import sample_sets as sets, test_sample_writing as tests\n"
@@ -322,19 +323,20 @@ def test_a_writer_that_is_killed_leaves_no_file_and_its_workers_end(tmp_path):
     )
     pids = tmp_path / "pids"
     pids.mkdir()
-    parent = subprocess.Popen([sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)])
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
+    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(list(pids.iterdir())) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     workers = [int(path.name) for path in pids.iterdir() if int(path.name) != parent.pid]
-    parent.send_signal(signal.SIGKILL)
+    parent.send_signal(how)
     parent.wait()
     assert len(workers) == 2 and not (tmp_path / "a.beton").exists()
-    assert any(path.name.startswith(".a.beton.") for path in tmp_path.iterdir())
+    assert any(path.name.startswith(".a.beton.") for path in tmp_path.iterdir()) == (how == signal.SIGKILL)
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_running, workers))
-    # the next one to the same path removes what it left
+    # the next one to the same path removes what was left
     write_indexed(target(tmp_path / "a.beton"), sets.Samples(3), encoders())
 
 

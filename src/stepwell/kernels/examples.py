@@ -263,10 +263,13 @@ def _fill_packed(data: Any, start: Any, stop: Any, out: Any, at: Any, is_bool: A
     """Write the numbers of a piece; return where the next goes, or BAD and the place of one that does not fit."""
     place = start
     while place < stop:
-        first, byte = place, np.int64(data[np.uintp(place)])
-        place += 1
-        value = byte
-        if byte >= MORE:
+        first = place
+        byte, second = np.int64(data[np.uintp(place)]), np.int64(data[np.uintp(min(place + 1, stop - 1))])
+        # one byte or two without a branch: which of them follows on which in pixels nobody can foretell
+        is_two = byte >> 7
+        value = (byte & 0x7F) | ((second & 0x7F) << 7) * is_two
+        place += 1 + is_two
+        if is_two & ((second >> 7) | np.int64(place > stop)):
             value, place = _varint(data, first, stop)
             if place == BAD:
                 return np.int64(BAD), first

@@ -1,5 +1,6 @@
 """The reader of shards: the real ones to their values; members of every kind; in place, imported, over HTTP."""
 
+import gzip
 import json
 import pickle
 from pathlib import Path
@@ -271,6 +272,34 @@ def test_shards_of_a_web_server_are_read_in_place_and_imported(mixed: str, tmp_p
             f"sämple {n}" for n in range(5)
         ]
         assert web.fetched == ["a.tar", "b.tar"] or sorted(web.fetched) == ["a.tar", "b.tar"]
+
+
+def test_compressed_shards_are_unpacked_into_the_cache(mixed: str, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for name, new in (("a", "a.tar.gz"), ("b", "b.tgz")):
+        (packed / new).write_bytes(gzip.compress(Path(mixed, f"{name}.tar").read_bytes()))
+    with WebServer(packed) as web:
+        for source in (str(packed), f"{packed}/{{a.tar.gz,b.tgz}}", f"{web.url}/{{a.tar.gz,b.tgz}}"):
+            assert find_reader(source) is WebDatasetReader
+            store = stepwell.open(f"webdataset://{source}")
+            assert [episode["txt"] for episode in store] == [[f"sämple {n}"] for n in range(5)]
+        assert sorted(web.fetched) == ["a.tar.gz", "b.tgz"]
+    data = (packed / "a.tar.gz").read_bytes()
+    for damaged in (data[:-9], data[:200] + b"x" + data[201:], b"nothing"):
+        (packed / "a.tar.gz").write_bytes(damaged)
+        with pytest.raises(FormatError, match=r"a\.tar\.gz cannot be unpacked"):
+            stepwell.open(f"webdataset://{packed}")
+    with pytest.raises(DatasetNotFoundError, match=r"no file at .*none\.tgz"):
+        stepwell.open(f"webdataset://{packed}/none.tgz")
+
+
+def test_shards_in_a_bucket_are_listed_and_read(mixed: str) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    for path in Path(mixed).iterdir():
+        fsspec.filesystem("memory").pipe(f"/bucket/{path.name}", path.read_bytes())
+    store = stepwell.open("webdataset://memory://bucket/*.tar")
+    assert [episode["cls"][0] for episode in store] == [0, 1, 2, 3, 4]
 
 
 def test_damaged_shards_are_refused_or_read(mixed: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of other machines, fetched whole into a cache that all processes of this machine share.
+"""Files of other machines, fetched whole into a cache that all processes of this machine share; and unpacked ones.
 
 ::
 
@@ -11,21 +11,31 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import os
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from stepwell.codecs.open_files import OpenFile
-from stepwell.codecs.remote_sources import RemoteState, UnreachableError, source_of
+from stepwell.codecs.remote_sources import (
+    PIECE_BYTES,
+    RemoteSource,
+    RemoteState,
+    UnreachableError,
+    source_of,
+    write_piece,
+)
 from stepwell.codecs.shared_cache import SharedCache
-from stepwell.errors import ReadOnlyError
+from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
 from stepwell.sizes import parse_bytes
 
 __all__ = ["cache_directory", "fetched_ahead", "is_remote", "local_path", "opened", "remote_states"]
@@ -38,6 +48,7 @@ DIGITS = 16
 NUM_ASKERS = 16
 NUM_AHEAD = 3
 PARTIAL = ".partial"
+GZIP = "gzip://"
 LOCKS = ".locks"
 CHANGED_NS = 0
 MAX_OPEN_FILES = 8
@@ -74,7 +85,7 @@ def local_path(path: str) -> str:
 
     Args:
         path: a path, which is returned as it is; or an address: http(s)://, s3://, gs://, file://, or another that
-            fsspec knows.
+            fsspec knows; or ``gzip://`` and one of these: what the compressed file holds, unpacked into the cache.
 
     Returns:
         The path. Of a fetched file it is good to be opened at once: later it may be gone, as the files used last are
@@ -179,9 +190,40 @@ def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
     return found
 
 
+class _Unpacked:
+    """Files of this machine or of others that gzip compressed, as they were before."""
+
+    def state(self, address: str) -> RemoteState:
+        """Return the state of the compressed file, without the size of what is in it."""
+        inner = address[len(GZIP) :]
+        if is_remote(inner):
+            return RemoteState.of(None, remote_states([inner])[0].version)
+        try:
+            status = os.stat(local_path(inner))  # noqa: PTH116  all else here are texts
+        except OSError as error:
+            raise DatasetNotFoundError(f"no file at {inner}: {error.strerror}. Check the path.") from error
+        return RemoteState.of(None, (status.st_size, status.st_mtime_ns))
+
+    def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
+        """Write what is in the file."""
+        inner = address[len(GZIP) :]
+        try:
+            with gzip.open(local_path(inner)) as given:
+                while piece := given.read(PIECE_BYTES):
+                    write_piece(file, piece)
+        except StepwellError:
+            raise
+        except (OSError, EOFError, zlib.error) as error:
+            raise FormatError(f"{inner} cannot be unpacked: {error}. Fetch or write it again.") from error
+
+
+def _source(address: str) -> RemoteSource:
+    return _Unpacked() if address.startswith(GZIP) else source_of(address)
+
+
 def _ask(address: str) -> RemoteState:
     try:
-        return source_of(address).state(address)
+        return _source(address).state(address)
     except UnreachableError:
         kept = _versions(cache_directory() / "remote", address)
         if not kept:
@@ -200,7 +242,7 @@ def _fetch(address: str, state: RemoteState, target: Path) -> None:
     partial = target.with_name(f".{target.name}{PARTIAL}")
     try:
         with partial.open("wb") as file:
-            source_of(address).fetch(address, state, file)
+            _source(address).fetch(address, state, file)
         _touch(partial)
         partial.rename(target)
     finally:

@@ -24,7 +24,16 @@ from urllib.parse import urlsplit
 
 from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, MissingDependencyError, StepwellError
 
-__all__ = ["RemoteSource", "RemoteState", "UnreachableError", "list_addresses", "plain_address", "source_of"]
+__all__ = [
+    "PIECE_BYTES",
+    "RemoteSource",
+    "RemoteState",
+    "UnreachableError",
+    "list_addresses",
+    "plain_address",
+    "source_of",
+    "write_piece",
+]
 
 # between the tries of what may go well another time
 WAITS_SECONDS = (0.5, 2.0, 8.0)
@@ -150,7 +159,7 @@ class _Http:
                 file.seek(0)
                 file.truncate()
             while piece := answer.read(PIECE_BYTES):
-                _write(file, piece)
+                write_piece(file, piece)
         if state.num_bytes not in (None, file.tell()):
             raise ConnectionError(f"it ended after {file.tell()} of {state.num_bytes} bytes")
 
@@ -180,7 +189,7 @@ class _FsSpec:
             file.truncate()
             with system.open(path, "rb", block_size=8 * PIECE_BYTES, cache_type="readahead") as given:
                 while piece := given.read(8 * PIECE_BYTES):
-                    _write(file, piece)
+                    write_piece(file, piece)
             if state.num_bytes not in (None, file.tell()):
                 raise ConnectionError(f"it ended after {file.tell()} of {state.num_bytes} bytes")
 
@@ -218,7 +227,13 @@ def _check_state(address: str, before: RemoteState, now: RemoteState) -> None:
         )
 
 
-def _write(file: IO[bytes], piece: bytes) -> None:
+def write_piece(file: IO[bytes], piece: bytes) -> None:
+    """Write some bytes to a file of the cache.
+
+    Raises:
+        DiskFullError: no space.
+        StepwellError: it cannot be written.
+    """
     try:
         file.write(piece)
     except OSError as error:

@@ -16,18 +16,17 @@ from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import names_files, source_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 from stepwell.webdataset.member_columns import NpyColumn, npy_head
 from stepwell.webdataset.sample_sources import EPISODE
 from stepwell.webdataset.samples import split_name
 from stepwell.webdataset.settings import told_samples
+from stepwell.webdataset.shard_paths import find_shards, names_shards
 from stepwell.webdataset.tar_index import TarIndex, open_archive, read_tar_index
 
 __all__ = ["EpisodeShardsReader"]
 
-ENDINGS = (".tar",)
 ROW = re.compile(r"(?P<name>.+)\.(?P<row>\d{6,})\.[a-z]+")
 HEAD_BYTES = 512
 FACTS = ("length", "terminated", "truncated", "final", "metadata", "features")
@@ -69,7 +68,7 @@ class EpisodeShardsReader(Reader):
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
-        self.paths = source_files(source, ENDINGS)
+        self.paths = find_shards(source)
         self._entries: list[_Entry] = []
         first: list[int] = []
         for number, path in enumerate(self.paths):
@@ -83,12 +82,12 @@ class EpisodeShardsReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether shards are of episodes, as ``_info.json`` beside them tells; see `Reader.accepts`."""
-        return names_files(source, ENDINGS) and told_samples(source) == "episodes"
+        return names_shards(source) and told_samples(source) == "episodes"
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the shards, see `Reader.files`."""
-        return source_files(source, ENDINGS)
+        return find_shards(source)
 
     def __len__(self) -> int:
         """Return the number of episodes."""

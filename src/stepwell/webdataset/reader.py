@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.source_files import names_files, source_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
@@ -25,12 +23,21 @@ from stepwell.webdataset.discovery import Findings, schema_of
 from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values
 from stepwell.webdataset.samples import Members, Shard, group_samples
-from stepwell.webdataset.settings import INFO, Decoders, Settings, flag_of, list_of, names_of, told_names, told_samples
+from stepwell.webdataset.settings import (
+    Decoders,
+    Settings,
+    flag_of,
+    info_path,
+    list_of,
+    names_of,
+    told_names,
+    told_samples,
+)
+from stepwell.webdataset.shard_paths import find_shards, names_shards
 from stepwell.webdataset.tar_index import open_archive, read_tar_index
 
-__all__ = ["ENDINGS", "KEY", "WebDatasetReader"]
+__all__ = ["KEY", "WebDatasetReader"]
 
-ENDINGS = (".tar",)
 KEY = "__key__"
 BLOCK_SAMPLES = 16384
 # of samples that are read at once by an import
@@ -85,7 +92,7 @@ class WebDatasetReader(Reader):
         allow_repeats: bool | str = False,
     ) -> None:
         super().__init__(source)
-        self.paths = source_files(source, ENDINGS)
+        self.paths = find_shards(source)
         names = {**told_names(self.paths[0]), **names_of(rename)}
         self._settings = Settings(list_of(endings), list_of(ignore), names, json, dict(decoders or {}))
         self._allow_missing = flag_of("allow_missing", allow_missing)
@@ -105,14 +112,14 @@ class WebDatasetReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether a source names ``.tar`` files, or is a directory of such; see `Reader.accepts`."""
-        return names_files(source, ENDINGS) and told_samples(source) != "episodes"
+        return names_shards(source) and told_samples(source) != "episodes"
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the shards, and ``_info.json`` beside them; see `Reader.files`."""
-        paths = source_files(source, ENDINGS)
-        info = Path(paths[0]).with_name(INFO)
-        return [*paths, str(info)] if not is_remote(paths[0]) and info.is_file() else paths
+        paths = find_shards(source)
+        info = info_path(paths[0])
+        return [*paths, str(info)] if info is not None and info.is_file() else paths
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -12,7 +12,7 @@ from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 
-__all__ = ["INFO", "Decoders", "Settings", "flag_of", "list_of", "names_of", "told_names", "told_samples"]
+__all__ = ["INFO", "Decoders", "Settings", "flag_of", "info_path", "list_of", "names_of", "told_names", "told_samples"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
@@ -80,16 +80,25 @@ def names_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     return {old.strip(): new.strip() for old, _, new in pairs}
 
 
+def info_path(shard: str) -> Path | None:
+    """Return where ``_info.json`` of a shard is; None of one on another machine.
+
+    Args:
+        shard: its path, or address.
+    """
+    path = shard.removeprefix("gzip://")
+    return None if is_remote(path) else Path(path).with_name(INFO)
+
+
 def told_names(shard: str) -> dict[str, str]:
     """Return the names of features by ending that ``_info.json`` beside a shard tells; what is no such file tells none.
 
     Args:
         shard: its path; beside one on another machine nothing is looked for.
     """
-    if is_remote(shard):
-        return {}
+    path = info_path(shard)
     try:
-        told = json.loads(Path(shard).with_name(INFO).read_bytes())["features"]
+        told = {} if path is None else json.loads(path.read_bytes())["features"]
         return {str(ending): str(name) for ending, name in told.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

@@ -189,8 +189,8 @@ def _bad_header(path: str, place: int, status: int, head: bytes) -> FormatError:
     packed = COMPRESSED.get(head[:2]) if place == 0 else None
     if packed is not None:
         return FormatError(
-            f"{path} is compressed ({packed}): its files cannot be read at their places. Give the name of a .tar.gz or "
-            ".tgz file that ends so, or decompress it first."
+            f"{path} is compressed ({packed}): its files cannot be read at their places. Decompress it first; one of "
+            "gzip may be called .tar.gz or .tgz instead."
         )
     told = {
         tar_headers.BAD_CHECKSUM: "no tar header, or one with another checksum",

@@ -33,6 +33,7 @@ class TarWriter:
         >>> path = Path(tempfile.mkdtemp(), "a.tar")
         >>> with TarWriter(path) as archive:
         ...     archive.add("00000.txt", b"well")
+        1024
         >>> with tarfile.open(path) as found:
         ...     found.getnames(), path.stat().st_size
         (['00000.txt'], 2048)

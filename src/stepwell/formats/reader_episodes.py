@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans
+from stepwell.codecs import codec_class
+from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpans
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.recoded import Recoded
@@ -41,6 +43,9 @@ class ReaderEpisodes:
 
     def __init__(self, reader: Reader, schema: Schema, chosen: npt.NDArray[np.int64]) -> None:
         self._reader, self._before, self._after, self._chosen = reader, reader.schema, schema, chosen
+        self._staying = frozenset(
+            name for name, feature in schema.items() if issubclass(codec_class(feature), FileCodec)
+        )
 
     @property
     def identity(self) -> str:
@@ -93,11 +98,10 @@ class ReaderEpisodes:
         if not has_rows(values):
             return values
         before, after, where = self._before.get(name), self._after.get(name), f"{label}, feature {name!r}"
-        stays = after is not None and after.codec == FileSpanCodec.name
-        if isinstance(values, FileSpans) and values.feature.is_raw and not stays:
-            return _array_of(values, where)
-        if stays:
+        if name in self._staying:
             return _Named(values, where, SPAN_DTYPE.itemsize * values.num_rows)
+        if isinstance(values, FileSpans) and values.feature.is_raw:
+            return _array_of(values, where)
         if before is None or before == after:
             return _Named(values, where)
         return Recoded(_Named(values, where), before, where)

@@ -144,7 +144,7 @@ class BytesEncoder(Encoder):
     def encode(self, value: Any, sample: int) -> tuple[None, Region]:
         """Return the bytes; see `Encoder.encode`."""
         if isinstance(value, bytes | bytearray | memoryview):
-            return None, bytes(value)
+            return None, memoryview(value).cast("B")
         if isinstance(value, str):
             return None, value.encode()
         found = np.asarray(value)

@@ -70,7 +70,7 @@ class ImageEncoder(Encoder):
         small = self._small_sides(height, width)
         mode = self._mode(small[0] * small[1] * 3, sample)
         if is_file and mode == JPEG_MODE and small == (height, width):
-            return (mode, width, height), bytes(value)
+            return (mode, width, height), memoryview(value).cast("B")
         pixels = np.ascontiguousarray(_decoded(value) if is_file else value)
         if small != (height, width):
             pixels = _resized(pixels, small)
@@ -123,7 +123,7 @@ def _file_sides(data: Any) -> tuple[int, int]:
     if bytes(data[:2]) != JPEG_START:
         raise StepError(f"got {len(data)} bytes that are no JPEG file. Decode them first.")
     try:
-        height, width, *_ = _simplejpeg().decode_jpeg_header(bytes(data))
+        height, width, *_ = _simplejpeg().decode_jpeg_header(data)
     except ValueError as error:
         raise StepError(f"got a JPEG file that cannot be read: {error}.") from error
     return int(height), int(width)
@@ -131,7 +131,7 @@ def _file_sides(data: Any) -> tuple[int, int]:
 
 def _decoded(data: Any) -> npt.NDArray[np.uint8]:
     try:
-        found: npt.NDArray[np.uint8] = _simplejpeg().decode_jpeg(bytes(data), "RGB")
+        found: npt.NDArray[np.uint8] = _simplejpeg().decode_jpeg(data, "RGB")
     except ValueError as error:
         raise StepError(f"got a JPEG file that cannot be read: {error}.") from error
     return found

@@ -17,19 +17,21 @@ from stepwell.beton.pieces import LotSizes, RegionRows, Span
 from stepwell.beton.stored_rows import row_values
 from stepwell.beton.unfinished import FilePart
 from stepwell.beton.window_fields import RowRegions, WindowPlan
+from stepwell.codecs import codec_class
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import StepError
 from stepwell.store import Segment
 from stepwell.windows import View
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.reader import WindowReader
-from stepwell.windows.resolved import resolve_fields
+from stepwell.windows.resolved import resolve_fields, schema_of
 
 __all__ = ["WindowLots"]
 
 LOT_BYTES = 16 << 20
 MAX_LOT_ANCHORS = 4096
-# of a row whose size nobody knows before it is encoded
-REGION_BYTES = 1 << 15
+# of a row whose size nobody knows before it is read
+UNKNOWN_BYTES = 1 << 17
 Int64s = npt.NDArray[np.int64]
 
 
@@ -112,9 +114,21 @@ class WindowLots:
         return written
 
     def _lot_anchors(self) -> int:
-        size = sum(column.row_bytes for column in self._plan.columns) + REGION_BYTES * len(self._plan.regions)
+        size = sum(column.row_bytes for column in self._plan.columns)
+        size += sum(self._row_bytes(told) for told in self._plan.regions)
         size += sum(self._plan.window_bytes)
         return max(1, min(MAX_LOT_ANCHORS, LOT_BYTES // max(1, size)))
+
+    def _row_bytes(self, told: RowRegions) -> int:
+        """Return about how large the regions of a kind are; it decides only how many are encoded at a time."""
+        store = self._view.parts[0].store
+        feature = schema_of(store)[told.source]
+        if not feature.is_ragged and feature.kind == "image":
+            return feature.row_bytes
+        segment = next((segment for segment in self._segments if segment.num_rows), None)
+        if segment is None or issubclass(codec_class(feature), FileCodec):
+            return UNKNOWN_BYTES
+        return int(segment.offsets_map(told.source)[segment.num_rows]) // segment.num_rows
 
     def _spans(self, lot: Lot) -> list[Span]:
         _, segments, rows, lo, hi_step, hi_final = self.index.places(np.arange(lot.start, lot.stop))
@@ -144,8 +158,7 @@ class WindowLots:
     def _encode_rows(self, span: Span, told: RowRegions) -> tuple[RegionRows, Rows]:
         wanted = span.first + np.arange(span.number)[:, None] + np.array(told.offsets)
         rows = np.unique(span.clamped(wanted, told.is_final))
-        store = self._view.parts[int(self.index.stores[span.segment])].store
-        feature = store.schema[told.source]  # type: ignore[index]
+        feature = schema_of(self._view.parts[int(self.index.stores[span.segment])].store)[told.source]
         regions, cells = [], []
         for row, value in zip(
             rows.tolist(), row_values(self._segments[span.segment], told.source, feature, rows), strict=True

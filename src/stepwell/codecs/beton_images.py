@@ -10,6 +10,7 @@ What an image is stands in the file's table of samples, not in front of its byte
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.jpeg_or_raw import jpeg_codec_like, raw_row
 from stepwell.codecs.options import choice_option
 from stepwell.codecs.payload import SIDES, bytes_of
-from stepwell.codecs.span_files import SpanFiles, common_root, paths_of
+from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, paths_of
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 
@@ -194,7 +195,7 @@ class BetonImages:
         references: uint8 [n, 16], see `make_image_references`.
     """
 
-    paths: Sequence[str]
+    paths: Sequence[PathLike]
     references: Blob
 
     @property
@@ -216,7 +217,9 @@ class BetonImages:
         """
         if feature.codec == NAME:
             if _files_of(feature).paths != paths_of(*common_root(self.paths)):
-                raise SchemaError(f"images of {', '.join(self.paths)}, which are not the files of the feature.")
+                raise SchemaError(
+                    f"images of {', '.join(map(os.fspath, self.paths))}, which are not the files of the feature."
+                )
             return (row.tobytes() for row in self.references)
         if feature.codec not in STORED:
             raise SchemaError(f"the images are rows of codec {' or '.join(STORED)}, not {feature!r}.")

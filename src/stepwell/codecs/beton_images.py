@@ -10,7 +10,6 @@ What an image is stands in the file's table of samples, not in front of its byte
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -218,7 +217,7 @@ class BetonImages:
         if feature.codec == NAME:
             if _files_of(feature).paths != paths_of(*common_root(self.paths)):
                 raise SchemaError(
-                    f"images of {', '.join(map(os.fspath, self.paths))}, which are not the files of the feature."
+                    f"images of {', '.join(map(str, self.paths))}, which are not the files of the feature."
                 )
             return (row.tobytes() for row in self.references)
         if feature.codec not in STORED:

@@ -13,7 +13,7 @@ from typing import Any
 from stepwell.cli.codec_choices import chosen_features
 from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
 from stepwell.formats.importing import import_dataset
-from stepwell.formats.registry import open_reader
+from stepwell.formats.registry import open_reader, readers_of
 from stepwell.recorders.recoding import convert
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema
@@ -35,8 +35,10 @@ def _is_store(arguments: argparse.Namespace) -> bool:
     source = arguments.source
     if arguments.reader is not None or isinstance(source, str):
         return False
-    # what is not there is told of as a store that is not
-    return not source.exists() or any((source / part).exists() for part in (STORE_JSON, SEGMENTS))
+    if not source.exists():
+        # unless it is a pattern of somebody's, what is not there is told of as a store that is not
+        return not readers_of(str(source))
+    return any((source / part).exists() for part in (STORE_JSON, SEGMENTS))
 
 
 def _convert(arguments: argparse.Namespace) -> Any:

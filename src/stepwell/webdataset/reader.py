@@ -180,7 +180,8 @@ class WebDatasetReader(Reader):
                     np.ones(len(samples), np.int64),
                     self._stored(number, shard, samples),
                     [{}] * len(samples),
-                    ends_shard=samples.stop == len(shard),
+                    # what is fetched is best read to its end; of files at hand a segment each would be many files
+                    ends_shard=samples.stop == len(shard) and is_remote(shard.path),
                 )
 
     @property

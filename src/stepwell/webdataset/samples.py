@@ -92,7 +92,7 @@ def split_name(name: str) -> tuple[str, str] | None:
     """
     start = name.rfind("/") + 1
     dot = name.find(".", start)
-    if dot <= start or META.match(name):
+    if dot <= start or (name.startswith("__") and META.match(name)):
         return None
     return name[:dot], name[dot + 1 :].lower()
 

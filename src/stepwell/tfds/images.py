@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import Codec, make_codec
 from stepwell.errors import DecodeError, FormatError
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
@@ -83,34 +83,44 @@ def _image(leaf: Leaf, sides: tuple[int | None, ...], codec: str) -> Feature:
 def _look(column: Column, read: Read) -> _Looks:
     """Return what the images of a column are; of those of several sizes no more are looked at."""
     codec, sizes = "", set[tuple[int, int]]()
-    for blob, where in _blobs(column, read):
-        found = CODECS.get(blob[:3].tobytes())
-        if found is None or (codec and found != codec):
-            raise FormatError(
-                f"{where}: images that are not all JPEG or all PNG files. Leave them out by ignore=[{column.name!r}]."
-            )
+    is_open = None in column.placed.leaf.shape[:2]
+    for found, size in _seen(column, read):
+        if codec and found != codec:
+            raise FormatError(f"feature {column.name!r} has {codec} and {found} files. {_way_out(column)}")
         codec = found
-        sizes.add(_size(blob, column, codec, where))
-        if len(sizes) > 1:
+        sizes.add(size)
+        if len(sizes) > 1 or not is_open:
             break
-    return _Looks(codec or column.placed.leaf.image_format or "png", frozenset(sizes))
+    told = column.placed.leaf.image_format
+    return _Looks(codec or (told if told in CODECS.values() else "png"), frozenset(sizes))
 
 
-def _size(blob: Blob, column: Column, codec: str, where: str) -> tuple[int, int]:
+def _seen(column: Column, read: Read) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield codec and size of images; holds the records of one reading, however long they are."""
+    key = column.keys[0]
+    keys = ExampleKeys([key])
+    codecs: dict[str, Codec] = {}
+    for records, path in read():
+        where = f"{path}: record {records.first} or after"
+        spans = keys.locate(records.data, records.starts, records.stops, where).spans(key)
+        for offset, size in zip(spans.offsets.tolist(), spans.sizes.tolist(), strict=True):
+            yield _look_at(records.data[offset : offset + size], codecs, f"{where}, {key!r}", column)
+        del records, spans
+
+
+def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> tuple[str, tuple[int, int]]:
+    name = CODECS.get(blob[:3].tobytes())
+    if name is None:
+        raise FormatError(f"{where}: an image that is no JPEG and no PNG file. {_way_out(column)}")
+    if name not in codecs:
+        codecs[name] = make_codec(_image(column.placed.leaf, (None, None), name))
     try:
-        size = make_codec(_image(column.placed.leaf, (None, None), codec)).image_size(blob)
+        size = codecs[name].image_size(blob)
     except DecodeError as error:
         raise FormatError(f"{where}: {error}") from error
     assert size is not None
-    return size
+    return name, size
 
 
-def _blobs(column: Column, read: Read) -> Iterator[tuple[Blob, str]]:
-    """Yield images, and the names that messages have for them."""
-    key = column.keys[0]
-    keys = ExampleKeys([key])
-    for records, path in read():
-        where = f"{path}: records {records.first} to {records.first + len(records.starts) - 1}"
-        spans = keys.locate(records.data, records.starts, records.stops, where).spans(key)
-        for offset, size in zip(spans.offsets.tolist(), spans.sizes.tolist(), strict=True):
-            yield records.data[offset : offset + size], f"{where}, {key!r}"
+def _way_out(column: Column) -> str:
+    return f"Leave them out by ignore=[{column.name!r}], or write the dataset again."

@@ -139,7 +139,7 @@ class TfdsReader(Reader):
     @cached_property
     def _schema(self) -> Schema:
         plain = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
-        return plain if self._transform is None else transformed_schema(self[0], plain)
+        return plain if self._transform is None or not len(self) else transformed_schema(self[0], plain)
 
     @cached_property
     def _columns(self) -> list[Column]:
@@ -166,7 +166,7 @@ class TfdsReader(Reader):
         left = {column.name for column in self._columns if column.is_left and self._can_be_left}
         paths = self._selection.paths
         schema = Schema({column.name: column.feature for column in self._columns if column.feature is not None})
-        if self._transform is not None:
+        if self._transform is not None and len(self):
             left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans | HeldSpans)}
             schema = self.schema
         return Schema({name: span_feature(f, paths) if name in left else f for name, f in schema.items()})

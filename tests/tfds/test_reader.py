@@ -13,6 +13,7 @@ import stepwell
 from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError, WorkerError
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.schema import Array
+from stepwell.tfds import reader as reader_module
 from stepwell.tfds.features import Fields, Leaf, Repeated, feature_json
 from stepwell.tfds.reader import TfdsReader
 
@@ -285,6 +286,32 @@ def test_an_import_of_a_damaged_file_names_it(path, tmp_path):
         import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
 
 
+def test_strings_that_are_no_text_are_bytes_where_that_is_said(tmp_path):
+    tree = simple_tree(blob=Leaf("tensor", "string"))
+    path = str(write_set(tmp_path, tree, {"train": [[episode(2, **{"steps/blob": [b"\xff", b""]})]]}))
+    assert TfdsReader(path, as_bytes="blob")[0].columns["blob"] == [b"\xff", b""]
+    with pytest.raises(
+        FormatError, match=r"record 0, byte 12: 'steps/blob': bytes that are no text.*as_bytes=\['blob'\]"
+    ):
+        TfdsReader(path)[0]
+    with pytest.raises(FeatureNotFoundError, match="as_bytes: no feature blobs"):
+        TfdsReader(path, as_bytes=["blobs"])
+
+
+def test_long_records_are_not_held_and_their_images_read_again(image_sets, tmp_path, monkeypatch):
+    pytest.importorskip("simplejpeg")
+    held = [list(found.columns["image"].rows(found.columns["image"].feature)) for found in images_of(image_sets)]
+    monkeypatch.setattr(reader_module, "MOST_HELD_BYTES", 0)
+    assert [
+        list(found.columns["image"].rows(found.columns["image"].feature)) for found in images_of(image_sets)
+    ] == held
+    assert all(type(found.columns["image"]).__name__ == "FileSpans" for found in images_of(image_sets))
+
+
+def images_of(image_sets):
+    return TfdsReader(str(image_sets / "tfrecord"), split="val").episodes()
+
+
 def test_episodes_may_be_made_others(path, tmp_path):
     for transform in (doubled, "made_sets:doubled"):
         reader = TfdsReader(str(path), transform=transform)
@@ -292,6 +319,9 @@ def test_episodes_may_be_made_others(path, tmp_path):
         assert reader[0].columns["action"].tolist() == (2 * np.arange(6).reshape(3, 2)).tolist()
     store = stepwell.open(f"tfds://{path}", transform="made_sets:doubled")
     assert store[0]["sum"].tolist() == [1, 5, 9]
+    names = {TfdsReader(str(path), transform=given).identity for given in (doubled, "made_sets:doubled", None)}
+    assert len(names) == 2
+    assert TfdsReader(str(path), transform=doubled, split="train[:0]").schema
     with pytest.raises(FormatError, match="transform='nowhere:f'"):
         TfdsReader(str(path), transform="nowhere:f")
 

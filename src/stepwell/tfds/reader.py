@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
@@ -36,7 +36,7 @@ from stepwell.tfds.naming import choose, names_of, renames_of
 from stepwell.tfds.record_files import RecordFile, Records, open_records
 from stepwell.tfds.selection import lengths_by_split, select
 from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
-from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
+from stepwell.tfds.transforming import Transform, name_of, transform_of, transformed_schema
 
 __all__ = ["RldsReader", "TfdsReader"]
 
@@ -108,9 +108,15 @@ class TfdsReader(Reader):
         )
         self._selection = select(info, split)
         self._as_bytes = set(names_of(as_bytes) or ())
+        unknown = self._as_bytes - {*self._chosen.sources, *self._chosen.sources.values()}
+        if unknown:
+            raise FeatureNotFoundError(
+                f"as_bytes: no feature {', '.join(sorted(unknown))}. There are: {', '.join(self._chosen.sources)}."
+            )
         self._transform: Transform | None = transform_of(transform)
         self._is_verified = str(verify).lower() not in {"false", "0", "no"}
-        self._told = repr((str(split), features, ignore, rename, steps, as_bytes, transform))
+        told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes)
+        self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {name_of(self._transform)}"
         self._open: tuple[int, RecordFile] | None = None
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}

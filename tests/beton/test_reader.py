@@ -351,3 +351,11 @@ def test_threads_and_a_changed_file_are_no_trouble(tmp_path, cache):
     assert np.array_equal([episode["array"][0] for episode in again], arrays[:10] + 1)
     with pytest.raises(stepwell.StepwellError, match=r"a\.beton: the file was changed"):
         next(iter(loader))
+
+
+def test_small_batches_of_arrays_in_place_are_built_without_a_thread(tmp_path, cache):
+    arrays = np.zeros((64, 16, 10), "f4")
+    store = open_in_place(write_arrays(tmp_path / "a.beton", arrays), cache=cache)
+    assert Loader(store, {"array": "array", "number": "number"}, batch_size=32).num_threads == 0
+    texts = open_in_place(write_values(tmp_path / "b.beton", [b"text"] * 64), cache=cache)
+    assert Loader(texts, {"value": "value"}, batch_size=32).num_threads > 0

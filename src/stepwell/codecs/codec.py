@@ -55,6 +55,7 @@ class Codec(ABC):
         option_names: the options that it has, others are refused; None: the codec looks at them itself.
         stored_row_bytes: where `decode_rows` decodes many rows faster than one after the other, and all encoded rows
             are of one size: that size. None (default): they are decoded one by one.
+        only_copies: whether `decode_rows` does no more than to copy memory, so that a small batch is worth no thread.
 
     Notes:
         One instance is used by many threads at once: keep no state that a call changes. Instances are not pickled.
@@ -64,6 +65,7 @@ class Codec(ABC):
     option_names: ClassVar[tuple[str, ...] | None] = None
     is_sequential: ClassVar[bool] = False
     stored_row_bytes: int | None = None
+    only_copies: bool = False
 
     def __init__(self, feature: Feature) -> None:
         if self.option_names is not None:

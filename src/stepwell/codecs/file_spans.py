@@ -134,9 +134,12 @@ class FileSpanCodec(FileCodec):
         self._inner = _inner(feature)
         self._is_plain = self._inner.feature.is_raw
         self._row_bytes = feature.row_bytes if self._is_plain else -1
-        self._files = SpanFiles(paths_of(feature.option("root", ""), feature.option("files", "")))
+        root, files = feature.option("root", ""), feature.option("files", "")
+        self._files = SpanFiles(paths_of(root, files))
         if self._is_plain and self._row_bytes:
             self.stored_row_bytes = SPAN.size
+            # what is fetched first may take seconds
+            self.only_copies = "://" not in root and "://" not in files
 
     def decode(self, blob: Blob) -> Any:
         """Return the row; see `Codec.decode`."""

@@ -60,6 +60,9 @@ class ColumnDecoder:
         number: of the column in the table of maps.
         stores: int64 [S], number of the store of each segment.
 
+    Attributes:
+        only_copies: whether its rows are plain ones in other files, copied a batch at a time.
+
     Notes:
         Thread-safe: codecs keep no state between calls, and a batch's decoded rows live in a mapping that its read
         owns.
@@ -73,6 +76,7 @@ class ColumnDecoder:
         sizes = {codec.stored_row_bytes for codec in self._codecs}
         self._is_bulk = len(sizes) == 1 and None not in sizes
         self._has_one_codec = len(set(column.features)) == 1
+        self.only_copies = self._is_bulk and all(codec.only_copies for codec in self._codecs)
 
     def follow(self, stores: Int64s) -> None:
         """Take in segments that came: the number of the store of each, int64 [S]."""

@@ -34,7 +34,7 @@ from stepwell.windows.held import HeldRows
 from stepwell.windows.layouts import Layout, aligned_empty, make_layout
 from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps
 from stepwell.windows.reach import reaches
-from stepwell.windows.resolved import ResolvedField, schema_of
+from stepwell.windows.resolved import ResolvedField, Source, schema_of
 from stepwell.windows.routing import Routes, held_columns, make_routes
 from stepwell.windows.rows import moved_places
 from stepwell.windows.sources import JoinedSources
@@ -104,7 +104,7 @@ class PlaceReader:
     Attributes:
         sources: as given.
         fields: as given.
-        is_raw: whether nothing has to be decoded.
+        is_raw: whether nothing has to be decoded: all is copied from maps.
         sample_bytes: decoded bytes of one sample, masks and ragged fields not counted.
         maps: the `SegmentMaps` that it reads through.
         columns: the columns that can be held.
@@ -132,7 +132,6 @@ class PlaceReader:
         self._gather, self._touch = gather, touch
         self.sources, self.fields = sources, fields
         resolved = list(fields.values())
-        self.is_raw = not any(each.is_encoded for each in resolved)
         self.sample_bytes = sum(each.num_bytes for each in resolved)
         columns = _columns_of(resolved, [schema_of(store) for store in sources.stores])
         self.maps = SegmentMaps(
@@ -159,7 +158,13 @@ class PlaceReader:
             for i, column in enumerate(columns)
             if column.name in encoded
         }
+        self.is_raw = not any(self._needs_decoding(source) for each in resolved for source in each.sources)
         self._filler = Filler(sources, self.maps, self.columns, self.decoders)
+
+    def _needs_decoding(self, source: Source) -> bool:
+        if source.kind == "encoded":
+            return not self.decoders[source.name].only_copies
+        return source.kind in {"converted", "ragged"}
 
     def num_bytes(self, num_anchors: int) -> int:
         """Return the bytes of memory that a batch of ``num_anchors`` takes."""

@@ -23,6 +23,7 @@ from stepwell.beton.pages import PageCursor, aligned, too_large
 from stepwell.beton.unfinished import FilePart
 from stepwell.errors import StepError
 from stepwell.recorders.jobs import Failure
+from stepwell.recorders.sources import NUM_CHUNKS
 
 __all__ = ["IndexedSamples", "SampleLots", "StreamedSamples", "lots_of", "stream_lots"]
 
@@ -116,7 +117,7 @@ class SampleLots(ABC):
             encoded, _ = self.encode(self._first, lambda _: None)
         except Exception as error:
             raise Failure.of(self._first.start, error, self.noun).to_error() from error
-        most = min(most, MAX_LOT_SAMPLES, -(-num_samples // 8))
+        most = min(most, MAX_LOT_SAMPLES, -(-num_samples // NUM_CHUNKS))
         return max(1, min(most, LOT_BYTES // max(1, len(encoded.data))))
 
     @property

@@ -46,6 +46,9 @@ def assert_same(found, wanted, feature, where):
     if isinstance(wanted, bytes):
         assert (found.encode() if isinstance(found, str) else found) == wanted, where
         return
+    if type(wanted) in {bool, int, float}:  # TFDS's reading by numpy makes Python's numbers of scalars
+        assert np.asarray(found).item() == wanted, where
+        return
     wanted = np.asarray(wanted)
     found = np.asarray(found)
     if wanted.size == found.size == 0:

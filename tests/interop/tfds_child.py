@@ -152,9 +152,9 @@ Draw = Callable[[], Any]
 
 
 def _episode(rng: np.random.Generator) -> tuple[Any, Draw]:
-    step, draw_step = _fields(rng, depth=2)
+    step, draw_step = _fields(rng, 2, LEAVES)
     flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_)
-    metadata, draw_metadata = _fields(rng, depth=1, is_metadata=True)
+    metadata, draw_metadata = _fields(rng, 1, METADATA)
 
     def draw() -> dict[str, Any]:
         length = int(rng.choice([1, 2, 5, 9]))
@@ -169,17 +169,16 @@ def _episode(rng: np.random.Generator) -> tuple[Any, Draw]:
 
 
 def _sample(rng: np.random.Generator) -> tuple[Any, Draw]:
-    fields, draw = _fields(rng, depth=2)
+    fields, draw = _fields(rng, 2, SAMPLES)
     return F.FeaturesDict(fields), draw
 
 
-def _fields(rng: np.random.Generator, depth: int, is_metadata: bool = False) -> tuple[dict[str, Any], Draw]:
+def _fields(rng: np.random.Generator, depth: int, makers: tuple[Any, ...]) -> tuple[dict[str, Any], Draw]:
     tree, draws = {}, {}
     for number in range(int(rng.integers(2, 6))):
         if depth > 1 and rng.random() < 0.25:
-            feature, draw = _fields(rng, depth - 1)
+            feature, draw = _fields(rng, depth - 1, makers)
         else:
-            makers = METADATA if is_metadata else LEAVES
             feature, draw = makers[int(rng.integers(len(makers)))](rng)
         tree[f"f{number}"], draws[f"f{number}"] = feature, draw
     return tree, lambda: {name: draw() for name, draw in draws.items()}
@@ -250,7 +249,41 @@ def _packed_ragged(rng: np.random.Generator) -> tuple[Any, Draw]:
     return feature, lambda: _numbers(rng, dtype, (int(rng.integers(0, 4)), 2))
 
 
-LEAVES = (_tensor, _tensor, _scalar, _text, _bytes, _label, _image, _image, _ragged, _packed_ragged)
+def _fixed_sequence(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice(["int64", "float32", "uint8"]))
+    return F.Sequence(F.Scalar(np.dtype(dtype)), length=3), lambda: _numbers(rng, dtype, (3,))
+
+
+def _dict_sequence(rng: np.random.Generator) -> tuple[Any, Draw]:
+    feature = F.Sequence({"a": F.Scalar(np.int64), "b": F.Tensor(shape=(2,), dtype=np.float32)})
+
+    def draw() -> list[Any]:
+        count = int(rng.integers(0, 4))
+        return [{"a": int(rng.integers(9)), "b": rng.normal(size=2).astype("f4")} for _ in range(count)]
+
+    return feature, draw
+
+
+def _box(rng: np.random.Generator) -> tuple[Any, Draw]:
+    def draw() -> Any:
+        (top, bottom), (left, right) = np.sort(rng.random((2, 2)), axis=1).tolist()
+        return F.BBox(ymin=top, xmin=left, ymax=bottom, xmax=right)
+
+    return F.BBoxFeature(), draw
+
+
+def _optional(rng: np.random.Generator) -> tuple[Any, Draw]:
+    dtype = str(rng.choice(["int64", "float32", "int32"]))
+    feature = F.Scalar(np.dtype(dtype), optional=True)
+    return feature, lambda: None if rng.random() < 0.5 else _numbers(rng, dtype, ())[()]
+
+
+LEAVES = (
+    *(_tensor, _tensor, _scalar, _text, _bytes, _label, _image, _image),
+    *(_ragged, _packed_ragged, _dict_sequence, _box),
+)
+# TensorFlow Datasets itself fails to read these of steps
+SAMPLES = (*LEAVES, _fixed_sequence, _optional)
 METADATA = (_tensor, _scalar, _text, _label)
 
 

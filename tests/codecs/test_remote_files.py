@@ -29,6 +29,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STEPWELL_CACHE_BYTES", raising=False)
     monkeypatch.setattr(remote_files, "_STATES", {})
     monkeypatch.setattr(remote_sources, "WAITS_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(remote_files, "GRACE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -168,11 +169,29 @@ def test_what_a_killed_process_left_goes_when_room_is_made(
     monkeypatch.setenv("STEPWELL_CACHE_BYTES", "26 kB")
     folder = cache_directory() / "remote"
     folder.mkdir(parents=True)
-    for name, age in ((".old.partial", 7200), (".new.partial", 0)):
-        (folder / name).write_bytes(b"x" * 1000)
-        os.utime(folder / name, (time.time() - age, time.time() - age))
+    (folder / ".old.partial").write_bytes(b"x" * 1000)
+    monkeypatch.setattr(remote_files, "ABANDONED_SECONDS", 0.2)
+    time.sleep(0.3)
+    (folder / ".new.partial").write_bytes(b"x" * 1000)
     local_path(f"{web.url}/a%20b.tar")
     assert sorted(path.name for path in folder.glob(".*.partial")) == [".new.partial"]
+
+
+def test_what_was_used_a_moment_ago_is_kept_for_who_opens_it(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE_BYTES", "1")
+    monkeypatch.setattr(remote_files, "GRACE_SECONDS", 60.0)
+    first = local_path(f"{web.url}/empty")
+    assert local_path(f"{web.url}/a%20b.tar") and Path(first).exists()
+
+
+def test_a_file_that_goes_before_it_is_opened_is_fetched_again(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = iter(["/nothing/there"] * 3)
+    monkeypatch.setattr(remote_files, "local_path", lambda path: next(paths, None) or local_path(path))
+    assert remote_files.opened(f"{web.url}/a%20b.tar").num_bytes == 25600
+    numbers = [(number, file.num_bytes) for number, file in remote_files.fetched_ahead([f"{web.url}/empty"] * 5)]
+    assert numbers == [(number, 0) for number in range(5)]
 
 
 def test_addresses_that_cannot_be_read_are_named(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

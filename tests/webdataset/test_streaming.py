@@ -10,6 +10,7 @@ from shards import npy, write_tar  # type: ignore[import-not-found]
 
 import stepwell
 from stepwell import Loader
+from stepwell.codecs import remote_files
 from stepwell.codecs.remote_files import cache_directory
 from stepwell.order import pooled
 from stepwell.testing import WebServer
@@ -29,6 +30,8 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
                 (f"{sample:05d}.cls", b"%d" % sample),
             ]
         write_tar(folder / f"{number}.tar", members)
+    # one process with one thread needs no time between being told of a file and opening it
+    monkeypatch.setattr(remote_files, "GRACE_SECONDS", 0.0)
     # room for three
     monkeypatch.setenv("STEPWELL_CACHE_BYTES", str(3 * (folder / "0.tar").stat().st_size + 1000))
     with WebServer(folder) as server:

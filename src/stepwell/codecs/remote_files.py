@@ -55,6 +55,7 @@ MAX_OPEN_FILES = 8
 MAX_TRIES = 10
 # a file that nobody wrote to for so long is what a killed process left
 ABANDONED_SECONDS = 3600.0
+GRACE_SECONDS = 5.0
 
 # what each address was when it was asked about last: until it is asked about again, a process sees no other
 _STATES: dict[str, RemoteState] = {}
@@ -88,7 +89,7 @@ def local_path(path: str) -> str:
             fsspec knows; or ``gzip://`` and one of these: what the compressed file holds, unpacked into the cache.
 
     Returns:
-        The path. Of a fetched file it is good to be opened at once: later it may be gone, as the files used last are
+        The path. Of a fetched file it is good for some seconds: later it may be gone, as only the files used last are
         kept, up to ``$STEPWELL_CACHE_BYTES`` (default 100 GB). What is open or mapped stays readable.
 
     Raises:
@@ -253,15 +254,18 @@ def _fetch(address: str, state: RemoteState, target: Path) -> None:
 
 def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
     """Remove the files whose last use is longest ago, until what is left has at most so many bytes."""
-    found = []
+    removable, held = [], 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
             status = path.stat()
-            is_busy = path.name.startswith(".") and time.time() - status.st_mtime < ABANDONED_SECONDS
-            if path.is_file() and path != keep and not is_busy:
-                found.append((status.st_atime_ns, status.st_size, path))
-    held = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            if path.is_dir() or path == keep:
+                continue
+            held += status.st_size
+            # what was asked for a moment ago is about to be opened
+            least = ABANDONED_SECONDS if path.name.startswith(".") else GRACE_SECONDS
+            if time.time() - max(status.st_atime, status.st_ctime) >= least:
+                removable.append((status.st_atime_ns, status.st_size, path))
+    for _, size, path in sorted(removable):
         if held <= limit:
             return
         path.unlink(missing_ok=True)

@@ -40,6 +40,13 @@ def test_what_looks_like_two_formats_must_be_named(folder, monkeypatch):
         find_reader(folder)
 
 
+def test_readers_of_last_resort_let_others_go_first(folder, monkeypatch):
+    monkeypatch.setitem(_REGISTRY, "also", type("Last", (Also,), {"is_last_resort": True}))
+    assert find_reader(folder) is FolderReader
+    monkeypatch.delitem(_REGISTRY, "folder")
+    assert find_reader(folder).name == "also"
+
+
 def test_what_no_reader_takes_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(
         FormatError, match=r"nowhere: it is not there. There are readers for: .*lerobot.*--import MODULE"

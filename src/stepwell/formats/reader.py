@@ -39,6 +39,7 @@ class Reader(ABC):
 
     Attributes:
         name: what ``--from`` says.
+        is_last_resort: whether other readers that accept a source go first: of what many data sets are made of.
         source: as given; part of what an interrupted import is known by.
         schema: the features of the store to be, as the rows come: a camera of PNG files is ``Image(..., codec="png")``.
         fps: steps a second, if they are evenly spaced.
@@ -51,6 +52,7 @@ class Reader(ABC):
     """
 
     name: ClassVar[str]
+    is_last_resort: ClassVar[bool] = False
     schema: Schema
     fps: float | None = None
     metadata: Mapping[str, Any] = {}

@@ -105,8 +105,9 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
 
 
 def readers_of(source: str) -> list[type[Reader]]:
-    """Return all readers that accept a source."""
-    return [reader for reader in map(_reader, reader_names()) if reader.accepts(source)]
+    """Return all readers that accept a source; those of last resort only where no other does."""
+    found = [reader for reader in map(_reader, reader_names()) if reader.accepts(source)]
+    return [reader for reader in found if not reader.is_last_resort] or found
 
 
 def address_of(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Address:

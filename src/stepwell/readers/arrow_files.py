@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.errors import FormatError, MissingDependencyError
+from stepwell.readers.arrow_values import naming
 
 __all__ = ["ArrowFiles"]
 
@@ -37,7 +37,7 @@ class ArrowFiles:
         self._held: tuple[int, Any] | None = None
         self.schema: Any = None
         for path in self.paths:
-            with self._naming(path):
+            with naming(path):
                 schema, lengths = _look(path)
             if self.schema is not None and not schema.equals(self.schema):
                 raise FormatError(
@@ -70,7 +70,11 @@ class ArrowFiles:
             parts.append(table.slice(start - begin, min(stop, begin + len(table)) - start))
             start = begin + len(table)
             first += 1
-        return parts[0] if len(parts) == 1 else self._joined(parts)
+        found = parts[0] if len(parts) == 1 else self._joined(parts)
+        with naming(self.paths[0]):
+            # offsets of a damaged file may lead anywhere
+            found.validate(full=True)
+        return found
 
     def column(self, name: str) -> Any:
         """Return one column of all rows as a `pyarrow.ChunkedArray`."""
@@ -84,7 +88,7 @@ class ArrowFiles:
     def _part(self, number: int) -> Any:
         if self._held is None or self._held[0] != number:
             path = self.paths[int(self._files[number])]
-            with self._naming(path):
+            with naming(path):
                 table = _read_part(path, int(self._numbers[number]))
             expected = int(self._starts[number + 1] - self._starts[number])
             if len(table) != expected:
@@ -95,7 +99,7 @@ class ArrowFiles:
     def _column_of(self, path: str, name: str) -> list[Any]:
         import pyarrow.parquet
 
-        with self._naming(path):
+        with naming(path):
             if path.endswith(".parquet"):
                 table = pyarrow.parquet.read_table(path, columns=[name], use_threads=False, partitioning=None)
                 return list(table.column(name).chunks)
@@ -104,17 +108,8 @@ class ArrowFiles:
     def _joined(self, parts: list[Any]) -> Any:
         import pyarrow as pa
 
-        with self._naming(self.paths[0]):
+        with naming(self.paths[0]):
             return pa.concat_tables(parts)
-
-    @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except (StepwellError, ImportError):
-            raise
-        except Exception as error:  # pyarrow's own are of many kinds
-            raise FormatError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def _look(path: str) -> tuple[Any, list[int]]:

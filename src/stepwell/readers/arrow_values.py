@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.parquet_images import picture_format
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, StepwellError
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.store.encoded_rows import EncodedRows
 
-__all__ = ["column_feature", "feature_of_type", "picture_bytes", "values_of"]
+__all__ = ["column_feature", "feature_of_type", "naming", "picture_bytes", "values_of"]
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Make errors of pyarrow say what was read.
+
+    Args:
+        where: the file, and what of it.
+
+    Raises:
+        FormatError: whatever pyarrow raises.
+    """
+    try:
+        yield
+    except (StepwellError, ImportError):
+        raise
+    except Exception as error:  # pyarrow's own are of many kinds
+        raise FormatError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def feature_of_type(kind: Any, where: str) -> Feature:

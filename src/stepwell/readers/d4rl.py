@@ -24,6 +24,7 @@ from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, is_hdf5, read_rows, top_names
+from stepwell.readers.hdf5_varying import read_varying
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 
@@ -165,9 +166,11 @@ def _told(dataset: Any) -> Any:
     """Return what JSON holds of a value of the file's metadata."""
     if dataset.size > MAX_TOLD:
         return f"{dataset.dtype} {dataset.shape}"
+    if not dataset.shape and dataset.dtype.kind in "OS":
+        return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")
+    if dataset.dtype.kind not in "biuf":
+        return f"{dataset.dtype} {dataset.shape}"
     value = dataset[()]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
     return value.tolist() if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf" else str(value)
 
 

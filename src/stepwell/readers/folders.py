@@ -66,6 +66,7 @@ class FolderReader(Reader):
     """
 
     name = "folders"
+    is_last_resort = True
 
     def __init__(self, source: str, *, layout: Layout | None = None, fps: float | str | None = None) -> None:
         super().__init__(source)

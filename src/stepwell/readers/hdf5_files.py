@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.readers.hdf5_varying import read_varying
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
 __all__ = ["Hdf5Files", "can_stay", "datasets_of", "feature_of", "is_hdf5", "read_rows", "rows_in_file", "top_names"]
@@ -178,10 +179,9 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
     """
     if len(dataset.shape) == 0 or dataset.shape[0] < stop:
         raise FormatError(f"{_where(dataset)} has {dataset.shape} where {stop} rows are needed.")
-    if feature.kind == "text":
-        return [_decoded(value, dataset) for value in dataset[start:stop]]
-    if feature.kind == "bytes":
-        return [np.asarray(value, np.uint8).tobytes() for value in dataset[start:stop]]
+    if feature.kind in ("text", "bytes"):
+        values = read_varying(dataset.file.filename, dataset.name, start, stop)
+        return values if feature.kind == "bytes" else [_decoded(value, dataset) for value in values]
     if dataset.dtype != feature.np_dtype or dataset.shape[1:] != feature.fixed_shape:
         raise FormatError(
             f"{_where(dataset)} has rows of {dataset.dtype} {dataset.shape[1:]}, the first episode {feature}."
@@ -236,9 +236,9 @@ def _check_stored(dataset: Any) -> None:
         raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")
 
 
-def _decoded(value: Any, dataset: Any) -> str:
+def _decoded(value: bytes, dataset: Any) -> str:
     try:
-        return value if isinstance(value, str) else bytes(value).decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{_where(dataset)} holds text that is no UTF-8: {error}.") from error
 

@@ -29,7 +29,7 @@ from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
-from stepwell.readers.arrow_values import column_feature, picture_bytes, values_of
+from stepwell.readers.arrow_values import column_feature, naming, picture_bytes, values_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 
@@ -63,6 +63,7 @@ class HuggingFaceReader(Reader):
     """
 
     name = "huggingface"
+    is_last_resort = True
 
     def __init__(
         self, source: str, *, split: str | None = None, episode: str | None = None, ignore: Sequence[str] | str = ()
@@ -79,9 +80,10 @@ class HuggingFaceReader(Reader):
         self._column = _episode_column(episode, names, source)
         self._starts, self._values = self._cut()
         head = self._rows.read(0, min(self._rows.num_rows, 256))
-        self.schema = Schema(
-            {name: column_feature(head.column(name), f"{source}, {name}") for name in names if name not in left_out}
-        )
+        with naming(source):
+            self.schema = Schema(
+                {name: column_feature(head.column(name), f"{source}, {name}") for name in names if name not in left_out}
+            )
         self.metadata = {"huggingface": {"labels": _labels(self._rows.schema)}}
 
     @classmethod
@@ -100,10 +102,11 @@ class HuggingFaceReader(Reader):
     def __getitem__(self, index: int) -> EpisodeData:
         start, stop = (int(place) for place in self._starts[index : index + 2])
         table = self._rows.read(start, stop)
-        columns = {
-            name: _column_values(table.column(name), feature, f"{self.label(index)}, {name}")
-            for name, feature in self.schema.items()
-        }
+        columns = {}
+        for name, feature in self.schema.items():
+            where = f"{self.label(index)}, {name}"
+            with naming(where):
+                columns[name] = _column_values(table.column(name), feature, where)
         return EpisodeData(columns, metadata={} if self._values is None else {"episode": self._values[index]})
 
     @property

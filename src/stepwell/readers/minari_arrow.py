@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.readers.arrow_values import feature_of_type, values_of
+from stepwell.readers.arrow_values import feature_of_type, naming, values_of
 from stepwell.readers.minari_spaces import Leaf
 from stepwell.schema import Array, Feature, Schema
 
@@ -58,9 +58,10 @@ class ArrowEpisodes:
         table, folder = self._table(index), self._folders[index]
         columns = {}
         for name, feature in schema.items():
-            column = _column(table, name, folder)
             count = table.num_rows if feature.final else table.num_rows - 1
-            columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
+            with naming(f"{folder}, {name}"):
+                column = _column(table, name, folder)
+                columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
         return columns, _told(Path(folder, "metadata.json"))
 
     def _table(self, index: int) -> Any:
@@ -73,10 +74,10 @@ class ArrowEpisodes:
         paths = sorted(str(path) for path in Path(folder).glob(f"*.{self._suffix}"))
         if not paths:
             raise FormatError(f"{folder} has no .{self._suffix} file.")
-        try:
+        with naming(folder):
             table = pyarrow.dataset.dataset(paths, format=self._suffix).to_table(use_threads=False)
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise FormatError(f"{folder}: {error}") from error
+            # offsets of a damaged file may lead anywhere
+            table.validate(full=True)
         if table.num_rows < 2:
             raise FormatError(f"{folder} has {table.num_rows} rows. An episode of T steps has T + 1, T at least 1.")
         return table.combine_chunks()

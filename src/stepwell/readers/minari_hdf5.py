@@ -10,6 +10,7 @@ import numpy as np
 
 from stepwell.errors import FormatError
 from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read_rows
+from stepwell.readers.hdf5_varying import read_attributes, read_varying
 from stepwell.readers.minari_spaces import Leaf
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.encoded_rows import EncodedRows
@@ -67,7 +68,7 @@ class Hdf5Episodes:
             group = self._files.open(0)[name]
             length = int(group["rewards"].shape[0])
             columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
-            return columns, _told(group.attrs)
+            return columns, _told(read_attributes(self._files.paths[0], group.name))
 
     def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
         leaf = self._leaves.get(name)
@@ -76,7 +77,7 @@ class Hdf5Episodes:
             raise FormatError(f"{group.file.filename}, {group.name} has no {path}.")
         dataset, count = group[path], length + feature.final
         if feature.codec == "jpeg":
-            return EncodedRows(np.asarray(blob, np.uint8).tobytes() for blob in dataset[:count])
+            return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
         plain = feature.with_final(False)
         if plain.kind == "image" and dataset.dtype != np.uint8:
             raise FormatError(f"{group.file.filename}, {dataset.name} has {dataset.dtype}, the space uint8.")
@@ -91,11 +92,5 @@ def _final(name: str, feature: Feature) -> Feature:
     return feature.with_final() if name.partition(".")[0] in FINAL else feature
 
 
-def _told(attributes: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    for name in attributes:
-        value = attributes[name]
-        value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-        if isinstance(value, str | int | float | bool | list):
-            told["minari_episode" if name == "id" else name] = value
-    return told
+def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"minari_episode" if name == "id" else name: value for name, value in attributes.items()}

@@ -39,6 +39,7 @@ from stepwell.readers.hdf5_files import (
     rows_in_file,
     top_names,
 )
+from stepwell.readers.hdf5_varying import read_attributes, read_varying
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 
@@ -116,7 +117,7 @@ class RobomimicReader(Reader):
             found = datasets_of(group)
             columns = {name: self._column(demo, found, name, feature) for name, feature in self.schema.items()}
             is_done = "dones" in found and demo.length > 0 and bool(np.any(found["dones"][demo.length - 1]))
-            told = {"demo": demo.name, "masks": list(demo.masks), **_short(group.attrs)}
+            told = {"demo": demo.name, "masks": list(demo.masks), **_short(self._attributes(demo.file, group))}
         if len(self._files.paths) > 1:
             told["file"] = Path(self._files.paths[demo.file]).name
         tasks = self.metadata["robomimic"]["tasks"][demo.file]
@@ -158,7 +159,7 @@ class RobomimicReader(Reader):
         tasks: list[str | None] = []
         for number in range(len(self._files.paths)):
             with self._files.naming(number, "attributes of data"):
-                attributes = _short(self._files.open(number)["data"].attrs, parse=True)
+                attributes = _short(self._attributes(number, self._files.open(number)["data"]), parse=True)
             told = told or attributes
             problem = attributes.get("problem_info")
             said = problem.get("language_instruction") if isinstance(problem, Mapping) else None
@@ -223,6 +224,9 @@ class RobomimicReader(Reader):
             raise FormatError(f"{self._files.paths[demo.file]}, {demo.name} has no {name}, which the first one has.")
         return found[name]
 
+    def _attributes(self, number: int, group: Any) -> Mapping[str, Any]:
+        return read_attributes(self._files.paths[number], group.name)
+
     def _group(self, demo: Demo) -> Any:
         return self._files.open(demo.file)["data"][demo.name]
 
@@ -246,7 +250,8 @@ def _paths(source: str) -> Sequence[str]:
 
 
 def _names(dataset: Any) -> set[str]:
-    return {value.decode("utf-8") if isinstance(value, bytes) else str(value) for value in dataset[()]}
+    values = read_varying(dataset.file.filename, dataset.name, 0, len(dataset))
+    return {value.rstrip(b"\0").decode("utf-8") for value in values}
 
 
 def _length(group: Any) -> int:
@@ -259,15 +264,11 @@ def _length(group: Any) -> int:
     return length
 
 
-def _short(attributes: Any, *, parse: bool = False) -> dict[str, Any]:
+def _short(attributes: Mapping[str, Any], *, parse: bool = False) -> dict[str, Any]:
     """Return attributes that JSON holds and that are not larger than an episode's numbers."""
     told: dict[str, Any] = {}
-    for name in attributes:
-        value = attributes[name]
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
-        if isinstance(value, np.generic | np.ndarray):
-            value = value.tolist()
+    for name, given in attributes.items():
+        value = given
         if parse and isinstance(value, str) and value[:1] in "{[":
             with suppress(ValueError):
                 value = json.loads(value)

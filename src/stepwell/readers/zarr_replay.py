@@ -161,6 +161,8 @@ class ZarrReader(Reader):
         except ImportError as error:
             raise MissingDependencyError.of("zarr", "zarr") from error
         is_zip = self.source.lower().endswith(".zip")
+        if is_zip:
+            _check_archive(self.source)
         store = zarr.storage.ZipStore(self.source, mode="r") if is_zip else self.source
         return zarr.open_group(store, mode="r")
 
@@ -173,6 +175,17 @@ class ZarrReader(Reader):
             raise
         except Exception as error:
             raise FormatError(f"{self.source}, {where}: {type(error).__name__}: {error}") from error
+
+
+def _check_archive(source: str) -> None:
+    """Refuse an archive whose members claim more than it can hold: memory follows the claim."""
+    size = Path(source).stat().st_size
+    with zipfile.ZipFile(source) as archive:
+        for member in archive.infolist():
+            if member.compress_size > size or member.file_size > MAX_RATIO * max(member.compress_size, 1):
+                raise FormatError(
+                    f"{source}: {member.filename} claims {member.file_size} bytes in {member.compress_size}: damaged."
+                )
 
 
 def _starts(ends: npt.NDArray[Any], source: str) -> npt.NDArray[np.int64]:

@@ -1,0 +1,135 @@
+"""Texts, blobs and attributes of HDF5 files, read by a process of their own: a damaged heap cannot hold up this one."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from stepwell.errors import FormatError
+
+__all__ = ["SILENT_SECONDS", "read_attributes", "read_varying"]
+
+SILENT_SECONDS = 60.0
+"""How long the process may say nothing before its file counts as damaged; it begins to answer in milliseconds."""
+
+PIECE_BYTES = 1 << 20
+_CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+
+def read_varying(path: str, name: str, start: int | None, stop: int | None) -> list[bytes]:
+    """Return values of a dataset whose elements vary in length.
+
+    Args:
+        path: of the file.
+        name: of the dataset.
+        start: the first row; None: the dataset is one value.
+        stop: the row after the last.
+
+    Raises:
+        FormatError: it cannot be read, or libhdf5 does not come back from it.
+    """
+    told, rest = _ask(path, name, {"start": start, "stop": stop})
+    values, place = [], 0
+    for size in told["sizes"]:
+        values.append(rest[place : place + size])
+        place += size
+    return values
+
+
+def read_attributes(path: str, name: str) -> dict[str, Any]:
+    """Return the attributes of a group or dataset, as JSON has them.
+
+    Args:
+        path: of the file.
+        name: of the group or dataset.
+
+    Raises:
+        FormatError: as `read_varying` does.
+    """
+    told, _ = _ask(path, name, {})
+    found: dict[str, Any] = told["attributes"]
+    return found
+
+
+def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    child = _running()
+    try:
+        assert child.stdin is not None
+        child.stdin.write(json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
+        child.stdin.flush()
+        line, rest = _line(child)
+        told: dict[str, Any] = json.loads(line)
+        missing = sum(told.get("sizes", ())) - len(rest)
+        while missing > 0:
+            part = _piece(child)
+            missing -= len(part)
+            rest += part
+    except (OSError, EOFError, TimeoutError) as error:
+        end_child()
+        raise FormatError(f"{path}, {name}: {error or type(error).__name__}. The file is damaged.") from error
+    if "error" in told:
+        raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
+    return told, bytes(rest)
+
+
+def _line(child: subprocess.Popen[bytes]) -> tuple[bytes, bytearray]:
+    """Return the first line of an answer, and what came after it."""
+    found = bytearray()
+    while b"\n" not in found:
+        found += _piece(child)
+    line, _, rest = found.partition(b"\n")
+    return bytes(line), bytearray(rest)
+
+
+def _piece(child: subprocess.Popen[bytes]) -> bytes:
+    """Return the next bytes that a process writes.
+
+    Raises:
+        TimeoutError: there are none for `SILENT_SECONDS`.
+        EOFError: it has ended.
+    """
+    assert child.stdout is not None
+    until = time.monotonic() + SILENT_SECONDS
+    while True:
+        ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"libhdf5 did not come back from it within {SILENT_SECONDS:g} s")
+        part = os.read(child.stdout.fileno(), PIECE_BYTES)
+        if not part:
+            raise EOFError("libhdf5 ended the process that read it")
+        return part
+
+
+def _running() -> subprocess.Popen[bytes]:
+    """Return this process's reader, started if there is none."""
+    if _CHILD and (_CHILD[0][0] != os.getpid() or _CHILD[0][1].poll() is not None):
+        if _CHILD[0][0] == os.getpid():
+            end_child()
+        # a fork's parent goes on with its own
+        _CHILD.clear()
+    if not _CHILD:
+        command = [sys.executable, "-m", "stepwell.readers.hdf5_child"]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        _CHILD.append((os.getpid(), child))
+    return _CHILD[0][1]
+
+
+def end_child() -> None:
+    """End the process; the next request starts another."""
+    while _CHILD:
+        owner, child = _CHILD.pop()
+        if owner == os.getpid():
+            with suppress(OSError):
+                child.kill()
+            child.communicate()
+
+
+atexit.register(end_child)

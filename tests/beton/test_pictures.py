@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,16 @@ def test_pil_images_are_taken():
     assert bytes(ImageEncoder().encode(pil.fromarray(smooth()), 0)[1]) == smooth().tobytes()
     with pytest.raises(StepError, match=r'image\.convert\("RGB"\)'):
         ImageEncoder().encode(pil.fromarray(smooth()[..., 0]), 0)
+
+
+def test_grey_jpeg_files_are_taken_and_those_for_printers_refused():
+    grey = simplejpeg.encode_jpeg(smooth()[..., :1].copy(), 90, "GRAY", "gray")
+    assert ImageEncoder("jpg").encode(grey, 0)[1] == grey
+    pil = pytest.importorskip("PIL.Image")
+    memory = io.BytesIO()
+    pil.new("CMYK", (16, 16)).save(memory, "jpeg")
+    with pytest.raises(StepError, match=r"CMYK|YCCK"):
+        ImageEncoder("jpg").encode(memory.getvalue(), 0)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ WriteMode = Literal["raw", "jpg", "smart", "proportion"]
 MAX_SIDE = 65535
 # a JPEG file and what begins one
 JPEG_START = b"\xff\xd8"
+# grey ones are shown as RGB, by FFCV too
+COLORSPACES = ("YCbCr", "RGB", "Gray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,11 @@ def _file_sides(data: Any) -> tuple[int, int]:
     if bytes(data[:2]) != JPEG_START:
         raise StepError(f"got {len(data)} bytes that are no JPEG file. Decode them first.")
     try:
-        height, width, *_ = _simplejpeg().decode_jpeg_header(data)
+        height, width, colorspace, _ = _simplejpeg().decode_jpeg_header(data)
     except ValueError as error:
         raise StepError(f"got a JPEG file that cannot be read: {error}.") from error
+    if colorspace not in COLORSPACES:
+        raise StepError(f"got a JPEG file of {colorspace}, which FFCV cannot decode to RGB. Decode it first.")
     return int(height), int(width)
 
 

@@ -62,6 +62,9 @@ class WindowLots:
         self._view, self._windows, self._plan, self._align = view, dict(windows), plan, align
         self._rows = row_dtype([out.encoder.descriptor(out.name) for out in plan.fields])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("_view", "_windows", "_plan", "_align", "_rows")}
+
     @cached_property
     def index(self) -> AnchorIndex:
         """The anchors."""

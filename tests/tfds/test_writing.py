@@ -16,6 +16,7 @@ from stepwell import Array, Image, Text, View
 from stepwell.errors import (
     DiskFullError,
     EpisodeNotFoundError,
+    MissingDependencyError,
     SchemaError,
     StepwellError,
     StoreBusyError,
@@ -222,6 +223,13 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(store, tmp_path, o
     with pytest.raises(error, match=message):
         write_rlds(store, tmp_path / "out", **{"name": "arm", **QUIET, **options})
     assert not list((tmp_path / "out").rglob("*.*record*"))
+
+
+def test_without_array_record_the_pip_line_is_told_before_anything_is_written(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "stepwell\[tfds\]"'):
+        write_rlds(store, tmp_path / "out", name="arm", file_format="array_record", **QUIET)
+    assert not (tmp_path / "out").exists()
 
 
 def test_splits_of_other_features_are_refused_unless_equal_ones_are_chosen(store, tmp_path):

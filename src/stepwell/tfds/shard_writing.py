@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -81,7 +81,9 @@ class ShardJob:
         self.views, self.examples, self.file_format = dict(views), examples, file_format
         self._episodes: dict[str, list[SourceEpisode]] = {}
 
-    def write(self, shard: Shard, counters: MutableSequence[int], show: Any = None) -> ShardResult | OSError:
+    def write(
+        self, shard: Shard, counters: MutableSequence[int], show: Callable[[], None] | None = None
+    ) -> ShardResult | OSError:
         """Write one shard; a full disk is returned, so that whoever asked learns of it as such.
 
         Args:

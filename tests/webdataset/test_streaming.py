@@ -76,3 +76,21 @@ def test_it_opens_again_without_fetching(web: WebServer) -> None:
     first = stepwell.open(address)
     web.fetched.clear()
     assert stepwell.open(address).path == first.path and web.fetched == []
+
+
+@pytest.mark.parametrize("name", ["vec.npy", "text.bin"])
+def test_shards_that_went_from_the_cache_take_no_space_any_more(
+    web: WebServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_files._OPEN, "max_size", 1)
+    if name == "text.bin":
+        for path in (tmp_path / "web").iterdir():
+            write_tar(path, [(f"{path.stem}{n}.text.bin", bytes(1000)) for n in range(60)])
+    store = stepwell.open(f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar")
+    for _ in Loader(store, {"value": name}, batch_size=7, order=pooled(bytes=300_000, shards=True), threads=0):
+        pass
+    links = [*Path("/proc/self/fd").iterdir(), *Path("/proc/self/map_files").iterdir()]
+    held = {str(link.readlink()) for link in links if link.is_symlink()}
+    removed = [path for path in held if str(cache_directory()) in path and path.endswith("(deleted)")]
+    # the last one of the index, and one that went when the last was fetched
+    assert len(removed) <= 2

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.shared_cache import SharedCache
 
-__all__ = ["MAX_OPEN_FILES", "FileState", "OpenFile", "open_file", "state_of"]
+__all__ = ["MAX_OPEN_FILES", "FileState", "OpenFile", "close_removed_files", "open_file", "state_of"]
 
 MAX_OPEN_FILES = 64
 
@@ -86,6 +86,11 @@ def open_file(path: str, state: FileState | None = None) -> OpenFile:
         _FILES.drop(path, file)
         file = _FILES.get(path, lambda: OpenFile(path))
     return file
+
+
+def close_removed_files() -> None:
+    """Let go of files that are open and were removed meanwhile: their space is free when nobody reads them."""
+    _FILES.drop_where(lambda path: not os.path.exists(path))  # noqa: PTH110  paths are strings here
 
 
 def state_of(path: str) -> FileState:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from stepwell.codecs.open_files import OpenFile
+from stepwell.codecs.open_files import OpenFile, close_removed_files
 from stepwell.codecs.remote_sources import (
     PIECE_BYTES,
     RemoteSource,
@@ -240,6 +240,8 @@ def _fetch(address: str, state: RemoteState, target: Path) -> None:
     for stale in _versions(target.parent, address):
         stale.unlink(missing_ok=True)
     _make_room(target.parent, limit - (state.num_bytes or 0))
+    # also those that other processes removed
+    close_removed_files()
     partial = target.with_name(f".{target.name}{PARTIAL}")
     try:
         with partial.open("wb") as file:

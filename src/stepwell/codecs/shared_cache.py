@@ -86,6 +86,15 @@ class SharedCache(Generic[Key, Value]):
                 del self._kept[key]
                 self._size -= found[1]
 
+    def drop_where(self, is_gone: Callable[[Key], bool]) -> None:
+        """Forget the values of some keys."""
+        with self._lock:
+            keys = list(self._kept)
+        gone = set(filter(is_gone, keys))
+        with self._lock:
+            for key in gone & self._kept.keys():
+                self._size -= self._kept.pop(key)[1]
+
     def _keep(self, key: Key, value: Value) -> None:
         size = self._size_of(value)
         with self._lock:

@@ -163,8 +163,17 @@ class SpanFiles:
                 added[number] = self._mapped(number)
         if added:
             # others may be reading through the table that there was
-            self._maps = maps = maps.with_files(added, used, len(self.paths))
+            self._maps = maps = self._without_removed(maps).with_files(added, used, len(self.paths))
         return maps
+
+    def _without_removed(self, maps: FileMaps) -> FileMaps:
+        """Return maps without those of files that went from the cache, whose space is free when nobody has them."""
+        kept = {
+            number: file
+            for number, file in maps.files.items()
+            if "://" not in self.path(number) or os.path.exists(self._known[number][0])  # noqa: PTH110  many files
+        }
+        return maps if len(kept) == len(maps.files) else maps._replace(files=kept)
 
     def _opened(self, number: int, offset: int, size: int) -> OpenFile:
         local, state = self._looked_at(number)

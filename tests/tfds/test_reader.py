@@ -146,6 +146,19 @@ def test_a_reader_travels_to_workers_and_names_what_it_reads(path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_rlds", [True, False])
+def test_parts_that_overlap_come_as_often_and_in_the_order_as_asked(tmp_path, is_rlds):
+    if is_rlds:
+        path = write_set(tmp_path, simple_tree(), {"train": [[episode(2, 100 * n) for n in range(6)]]})
+    else:
+        examples = [{"action": np.full(2, 100 * n, np.float32)} for n in range(6)]
+        path = write_set(tmp_path, Fields({"action": FLOATS}), {"train": [examples]})
+    split, wanted = "train[1:4]+train[0:2]+train[5:]+train[3:]", [1, 2, 3, 0, 1, 5, 3, 4, 5]
+    import_dataset(path, tmp_path / "a.well", split=split, workers=1, progress=False)
+    for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}", split=split)):
+        assert [found["action"][0, 0] // 100 for found in store] == wanted
+
+
 ENDS = {
     "terminal": ([False, True], [False, True], (True, False)),
     "cut": ([False, True], [False, False], (False, True)),

@@ -27,16 +27,17 @@ def block_of(
         steps: of records.
         first: record that the block begins with.
         columns: of them.
-        told: metadata of each record from there on.
+        told: metadata of each record of the block.
         shard: number of the file where images are left; None: they are copied.
     """
-    start, stop = int(steps.edges[first]), int(steps.edges[-1])
+    end = first + len(told)
+    start, stop = int(steps.edges[first]), int(steps.edges[end])
     return EpisodeBlock(
-        np.diff(steps.edges[first:]),
+        np.diff(steps.edges[first : end + 1]),
         {column.name: _column(steps.rows[column.name], start, stop, column.feature, shard) for column in columns},
         told,
-        steps.terminated[first:],
-        steps.truncated[first:],
+        steps.terminated[first:end],
+        steps.truncated[first:end],
     )
 
 

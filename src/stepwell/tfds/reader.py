@@ -190,7 +190,7 @@ class TfdsReader(Reader):
         return len(self._selection)
 
     def __getitem__(self, index: int) -> EpisodeData:
-        steps, place = self._steps_at(index, 1)
+        steps, place, _ = self._steps_at(index, 1)
         start, stop = steps.edges[place : place + 2].tolist()
         shard = int(self._selection.shard[index])
         columns = {
@@ -203,11 +203,11 @@ class TfdsReader(Reader):
 
     def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
         """Return columns of several examples that are one step each; see `Reader.one_step_episodes`."""
-        is_plain = self._chosen.steps is None and self._transform is None and len(set(self._selection.splits)) == 1
+        is_plain = self._chosen.steps is None and self._transform is None and not self._has_splits
         if not is_plain:
             return None
-        steps, place = self._steps_at(start, stop - start)
-        end = min(len(steps), place + stop - start)
+        steps, place, count = self._steps_at(start, stop - start)
+        end = place + min(count, stop - start)
         columns = {}
         for column in self._columns:
             rows = steps.rows[column.name]
@@ -223,13 +223,12 @@ class TfdsReader(Reader):
 
     def _blocks(self) -> Iterator[EpisodeBlock]:
         position = 0
-        left = self._selection.paths if self._can_be_left else None
         while position < len(self):
-            steps, place = self._steps_at(position, MOST_RECORDS)
+            steps, place, count = self._steps_at(position, MOST_RECORDS)
             shard = int(self._selection.shard[position])
-            told = [self._told_of(steps, number, shard) for number in range(place, len(steps))]
-            yield block_of(steps, place, self._columns, told, shard if left is not None else None)
-            position += len(steps) - place
+            told = [self._told_of(steps, number, shard) for number in range(place, place + count)]
+            yield block_of(steps, place, self._columns, told, shard if self._can_be_left else None)
+            position += count
 
     @property
     def identity(self) -> str:
@@ -251,12 +250,16 @@ class TfdsReader(Reader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None, "_held": None}
 
-    def _steps_at(self, index: int, most: int) -> tuple[Steps, int]:
-        """Return decoded records, and which of them is the one at a position; ahead where they come in order."""
+    def _steps_at(self, index: int, most: int) -> tuple[Steps, int, int]:
+        """Return decoded records, which of them is the one at a position, and how many positions follow with it.
+
+        More are read than asked for where they were asked for in order.
+        """
         shard, record = int(self._selection.shard[index]), int(self._selection.record[index])
         held = self._held
         if held is not None and held[0] == shard and held[1] <= record < held[1] + len(held[2]):
-            return held[2], record - held[1]
+            place = record - held[1]
+            return held[2], place, self._selection.run(index, len(held[2]) - place)
         is_next = held is not None and held[0] == shard and record == held[1] + len(held[2])
         ahead = 4 * len(held[2]) if is_next and held is not None else 1
         most = self._selection.run(index, min(MOST_RECORDS, max(most, ahead)))
@@ -265,7 +268,7 @@ class TfdsReader(Reader):
         if records.offset is not None and len(records.data) > MOST_HELD_BYTES:
             steps = steps.without_data()
         self._held = shard, record, steps
-        return steps, 0
+        return steps, 0, len(steps)
 
     def _file(self, shard: int) -> RecordFile:
         """Return a file, and see whether it has as many records as the dataset says."""
@@ -301,7 +304,11 @@ class TfdsReader(Reader):
     def _told_of(self, steps: Steps, place: int, shard: int) -> Mapping[str, Any]:
         """Return the metadata of an episode; with its split, where there are several."""
         told = steps.metadata[place]
-        return {**told, "tfds_split": self._selection.splits[shard]} if len(set(self._selection.splits)) > 1 else told
+        return {**told, "tfds_split": self._selection.splits[shard]} if self._has_splits else told
+
+    @cached_property
+    def _has_splits(self) -> bool:
+        return len(set(self._selection.splits)) > 1
 
     def _description(self, split: Split) -> dict[str, Any]:
         """Return what the store says of the dataset."""

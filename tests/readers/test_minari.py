@@ -89,3 +89,38 @@ def test_a_file_that_is_not_there_is_told(root: Path):
             path.unlink()
     with pytest.raises(FormatError, match=r"not there|no \.arrow file"):
         open_reader(root, "minari")
+
+
+@pytest.mark.parametrize("said", [None, False])
+def test_pictures_are_what_the_files_hold_whatever_the_metadata_say(root: Path, said: bool | None):
+    path = root / "data" / "metadata.json"
+    told = json.loads(path.read_text())
+    told.pop("jpeg_encoding")
+    path.write_text(json.dumps(told if said is None else {**told, "jpeg_encoding": said}))
+    reader = open_reader(root)
+    assert list(reader[1].columns["observations.cam"]) == minari_jpegs(1, LENGTHS[1])
+
+
+def test_jpeg_files_of_one_length_are_rows_of_bytes(tmp_path: Path):
+    import h5py
+
+    root = write_minari(tmp_path / "set", "hdf5")
+    blob = np.frombuffer(minari_jpegs(0, LENGTHS[0])[0], np.uint8)
+    with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
+        for number, length in enumerate(LENGTHS[:2]):
+            del file[f"episode_{number}/observations/cam"]
+            file[f"episode_{number}/observations/cam"] = np.tile(blob, (length + 1, 1))
+    reader = open_reader(root)
+    assert list(reader[1].columns["observations.cam"]) == [blob.tobytes()] * (LENGTHS[1] + 1)
+    assert list(reader[2].columns["observations.cam"]) == minari_jpegs(2, LENGTHS[2])
+
+
+def test_rows_that_are_too_many_are_told(tmp_path: Path):
+    import h5py
+
+    root = write_minari(tmp_path / "set", "hdf5")
+    with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1/actions"]
+        file["episode_1/actions"] = np.zeros((9, 2), np.float32)
+    with pytest.raises(FormatError, match=r"episode_1/actions has 9 rows\. Expected are 3"):
+        open_reader(root)[1]

@@ -9,7 +9,7 @@
                                          that is not one)
 
 Dicts are groups, tuples are groups with ``_index_0``, ``_index_1`` (in tables: ``0``, ``1``). Images of 32 x 32 and
-more are JPEG files where ``jpeg_encoding`` is set.
+more are JPEG files unless ``jpeg_encoding`` is false; older versions do not say: their files show it.
 
 Source: the Minari documentation, "Dataset Standards", and files that Minari 0.5 wrote.
 """
@@ -120,7 +120,7 @@ def _leaves(told: Mapping[str, Any], folder: Path) -> dict[str, Leaf]:
         text = told.get(key)
         try:
             space = json.loads(text) if isinstance(text, str) else None
-            found |= leaves_of(space, root, is_jpeg=bool(told.get("jpeg_encoding", False)))
+            found |= leaves_of(space, root)
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{folder / METADATA}: {key}: {error}") from error
     return found

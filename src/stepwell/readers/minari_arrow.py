@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,21 @@ class ArrowEpisodes:
 
     def features(self) -> dict[str, Feature]:
         """Return the features of the store to be; those of infos as the first episode has them."""
-        found = {name: _final(name, leaf.feature) for name, leaf in self._leaves.items()}
-        found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
         table = self._table(0)
+        found = {name: _final(name, self._feature(table, name)) for name in self._leaves}
+        found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
         if self._has_infos and "infos" in table.column_names:
             for path, kind in _leaf_types("infos", table.schema.field("infos").type):
                 name = ".".join(path)
                 found[name] = _final(name, feature_of_type(kind, f"{self._folders[0]}, {name}"))
         return found
+
+    def _feature(self, table: Any, name: str) -> Feature:
+        import pyarrow
+
+        feature = self._leaves[name].feature
+        is_file = feature.kind == "image" and pyarrow.types.is_binary(_column(table, name, self._folders[0]).type)
+        return replace(feature, codec="jpeg") if is_file else feature
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of an episode, and what is said of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Hdf5Episodes:
         """Return the features of the store to be; those of infos as the first episode has them."""
         with self._files.naming(0, self._names[0]):
             group = self._files.open(0)[self._names[0]]
-            found = {name: _final(name, leaf.feature) for name, leaf in self._leaves.items()}
+            found = {name: _final(name, self._feature(group, name)) for name in self._leaves}
             for name, dtype in FLAGS.items():
                 found[name] = Array((), group[name].dtype.str if name in group else dtype)
             if self._has_infos and "infos" in group:
@@ -70,12 +71,23 @@ class Hdf5Episodes:
             columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
             return columns, _told(read_attributes(self._files.paths[0], group.name))
 
-    def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
+    def _feature(self, group: Any, name: str) -> Feature:
+        """Return the feature of a leaf: JPEG files are a row of bytes each, as long as each other or not."""
+        feature = self._leaves[name].feature
+        is_file = feature.kind == "image" and len(self._dataset(group, name).shape) < 1 + len(feature.shape)
+        return replace(feature, codec="jpeg") if is_file else feature
+
+    def _dataset(self, group: Any, name: str) -> Any:
         leaf = self._leaves.get(name)
         path = "/".join(_part(part) for part in leaf.path) if leaf else name.replace(".", "/")
         if path not in group:
             raise FormatError(f"{group.file.filename}, {group.name} has no {path}.")
-        dataset, count = group[path], length + feature.final
+        return group[path]
+
+    def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
+        dataset, count = self._dataset(group, name), length + feature.final
+        if len(dataset) != count:
+            raise FormatError(f"{group.file.filename}, {dataset.name} has {len(dataset)} rows. Expected are {count}.")
         if feature.codec == "jpeg":
             return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
         plain = feature.with_final(False)

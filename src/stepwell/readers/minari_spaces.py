@@ -13,8 +13,6 @@ from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = ["Leaf", "leaves_of"]
 
-# sides from which on Minari takes an array of bytes for a picture
-MIN_SIDE = 32
 MAX_DEPTH = 32
 
 
@@ -24,7 +22,7 @@ class Leaf:
 
     Args:
         path: names from the root on, those of dicts and numbers of tuples: ``("observations", "pair", 0)``.
-        feature: that holds a value of it.
+        feature: that holds a value of it; of pictures plain ones, though Minari stores some as JPEG files.
     """
 
     path: tuple[str | int, ...]
@@ -36,45 +34,44 @@ class Leaf:
         return ".".join(map(str, self.path))
 
 
-def leaves_of(space: Any, root: str, *, is_jpeg: bool) -> dict[str, Leaf]:
+def leaves_of(space: Any, root: str) -> dict[str, Leaf]:
     """Return the leaves of a space by name.
 
     Args:
         space: as Minari's metadata have it, JSON.
         root: what names begin with.
-        is_jpeg: whether pictures are stored as JPEG files.
 
     Raises:
         FormatError: a space that no feature holds.
 
     Example:
         >>> box = {"type": "Box", "dtype": "float32", "shape": [2]}
-        >>> found = leaves_of({"type": "Dict", "subspaces": {"pos": box}}, "observations", is_jpeg=True)
+        >>> found = leaves_of({"type": "Dict", "subspaces": {"pos": box}}, "observations")
         >>> [(name, str(leaf.feature)) for name, leaf in found.items()]
         [('observations.pos', 'raw 2 float32')]
     """
     found: dict[str, Leaf] = {}
-    _add((root,), space, is_jpeg, found)
+    _add((root,), space, found)
     return found
 
 
-def _add(path: tuple[str | int, ...], space: Any, is_jpeg: bool, found: dict[str, Leaf]) -> None:
+def _add(path: tuple[str | int, ...], space: Any, found: dict[str, Leaf]) -> None:
     kind = space.get("type") if isinstance(space, Mapping) else None
     inner = space.get("subspaces") if isinstance(space, Mapping) else None
     if len(path) > MAX_DEPTH:
         raise FormatError(f"{'.'.join(map(str, path))}: spaces lie {MAX_DEPTH} deep. Allowed: fewer.")
     if kind == "Dict" and isinstance(inner, Mapping):
         for name, each in inner.items():
-            _add((*path, str(name)), each, is_jpeg, found)
+            _add((*path, str(name)), each, found)
     elif kind == "Tuple" and isinstance(inner, list):
         for number, each in enumerate(inner):
-            _add((*path, number), each, is_jpeg, found)
+            _add((*path, number), each, found)
     else:
-        leaf = Leaf(path, _feature(".".join(map(str, path)), kind, space, is_jpeg))
+        leaf = Leaf(path, _feature(".".join(map(str, path)), kind, space))
         found[leaf.name] = leaf
 
 
-def _feature(name: str, kind: Any, space: Any, is_jpeg: bool) -> Feature:
+def _feature(name: str, kind: Any, space: Any) -> Feature:
     if kind == "Text":
         return Text()
     if kind == "Discrete":
@@ -84,10 +81,7 @@ def _feature(name: str, kind: Any, space: Any, is_jpeg: bool) -> Feature:
             f"{name} is of the space {kind!r}. Read are: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple."
         )
     shape, dtype = _shape(name, kind, space), _dtype(name, space.get("dtype", "int8" if "Binary" in kind else "int64"))
-    if kind != "Box" or dtype != np.uint8 or not _is_picture(shape):
-        return Array(shape, dtype)
-    is_file = is_jpeg and min(shape[:2]) >= MIN_SIDE and _is_full(space)
-    return Image(shape, codec="jpeg" if is_file else "raw")
+    return Image(shape) if kind == "Box" and dtype == np.uint8 and _is_picture(shape) else Array(shape, dtype)
 
 
 def _shape(name: str, kind: str, space: Mapping[str, Any]) -> tuple[int, ...]:
@@ -114,8 +108,3 @@ def _dtype(name: str, text: Any) -> np.dtype[Any]:
 
 def _is_picture(shape: tuple[int, ...]) -> bool:
     return 0 not in shape and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
-
-
-def _is_full(space: Mapping[str, Any]) -> bool:
-    """Return whether a box of bytes reaches from 0 to 255 everywhere, as those that become JPEG files do."""
-    return bool(np.all(np.asarray(space.get("low")) == 0) and np.all(np.asarray(space.get("high")) == 255))

@@ -1,6 +1,7 @@
 """Where a dataset is, and what it says of itself."""
 
 import json
+import os
 
 import pytest
 from made_sets import episode, simple_tree, write_set
@@ -37,6 +38,19 @@ def test_several_configurations_are_named_by_the_error(tmp_path):
     with pytest.raises(FormatError, match=r"large, small\. Give the path of one"):
         find_version(str(tmp_path / "set"))
     assert find_version(str(tmp_path / "set" / "small")).parent.name == "one"
+
+
+def test_folders_of_very_many_entries_are_not_searched(tmp_path, monkeypatch):
+    folder = tmp_path / "images"
+    for number in range(300):
+        (folder / f"{number:03d}").mkdir(parents=True)
+    made(folder / "000")
+    looked_at = []
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looked_at.append(path) or scan(path))
+    with pytest.raises(DatasetNotFoundError):
+        find_version(str(folder))
+    assert len(looked_at) == 1
 
 
 def test_no_dataset_is_an_error_that_says_what_is_looked_for(tmp_path):

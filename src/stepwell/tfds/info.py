@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 VARIABLE = re.compile(r"\{(\w+)\}")
 # name, configuration, version
 MAX_DEPTH = 3
+# folders of images have more, and looking for a version in all of them would take long
+MAX_ENTRIES = 256
 MIN_DIGITS = 5
 MAX_SHARDS = 10**7
 
@@ -140,15 +144,28 @@ def label_names(directory: Path, placed: Placed) -> list[str] | None:
 
 def _children(place: Path) -> list[Path]:
     """Return the directories that may hold the dataset: of versions the newest one only."""
-    try:
-        folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError:
-        return []
+    folders = _folders(place)
     versions = {path: VERSION.fullmatch(path.name) for path in folders if (path / FEATURES).is_file()}
     known = {path: tuple(map(int, found.groups())) for path, found in versions.items() if found}
     if known:
         return [max(known, key=lambda path: known[path])]
-    return [path for path in folders if any(path.glob(f"*/{FEATURES}")) or any(path.glob(f"*/*/{FEATURES}"))]
+    return [path for path in folders if _has_version(path) or any(map(_has_version, _folders(path)))]
+
+
+def _has_version(place: Path) -> bool:
+    return any(VERSION.fullmatch(path.name) and (path / FEATURES).is_file() for path in _folders(place))
+
+
+def _folders(place: Path) -> list[Path]:
+    """Return the directories in one, by name; none of a directory of very many entries, which holds other data."""
+    try:
+        with os.scandir(place) as entries:
+            found = list(islice(entries, MAX_ENTRIES + 1))
+    except OSError:
+        return []
+    if len(found) > MAX_ENTRIES:
+        return []
+    return sorted(Path(entry.path) for entry in found if not entry.name.startswith(".") and entry.is_dir())
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

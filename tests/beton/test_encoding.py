@@ -13,21 +13,29 @@ from stepwell.beton.encoding import (
 from stepwell.errors import SchemaError, StepError
 
 
-@pytest.mark.parametrize("value", [7, True, np.int8(-3), np.uint64(9), np.array(5)])
+@pytest.mark.parametrize("value", [7, True, np.int8(-3), np.uint64(9), np.array(5), np.array([4]), 3.0, np.float32(2)])
 def test_whole_numbers_are_taken_from_all_that_are_such(value):
-    assert IntEncoder().encode(value, 0) == (int(value), None)
+    assert IntEncoder().encode(value, 0) == (int(np.ravel(value)[0]), None)
 
 
-@pytest.mark.parametrize("value", [1.5, "7", None, 1 << 63, np.float32(2), np.zeros(2)])
+def test_numbers_may_be_tensors():
+    torch = pytest.importorskip("torch")
+    assert IntEncoder().encode(torch.tensor(3), 0) == IntEncoder().encode(torch.tensor([3.0]), 0) == (3, None)
+    assert FloatEncoder().encode(torch.tensor(0.5, requires_grad=True), 0) == (0.5, None)
+
+
+@pytest.mark.parametrize("value", [1.5, "7", None, 1 << 63, np.float32(0.5), np.zeros(2), np.nan, np.inf])
 def test_what_is_no_whole_number_is_refused_not_cut_off(value):
     with pytest.raises(StepError):
         IntEncoder().encode(value, 0)
 
 
 def test_floats_are_taken_as_they_are_and_texts_refused():
-    assert FloatEncoder().encode(np.float32(0.5), 0) == (0.5, None)
-    with pytest.raises(StepError, match="a number"):
-        FloatEncoder().encode("x", 0)
+    for value in (0.5, np.float32(0.5), np.array([[0.5]])):
+        assert FloatEncoder().encode(value, 0) == (0.5, None)
+    for wrong in ("0.5", None, np.zeros(2), 1j):
+        with pytest.raises(StepError, match="a number"):
+            FloatEncoder().encode(wrong, 0)
 
 
 def test_bytes_are_bytes_or_arrays_of_them():

@@ -101,7 +101,7 @@ class IntEncoder(Encoder):
         try:
             number = operator.index(value)
         except TypeError:
-            raise StepError(f"got {_brief(value)}. Allowed: a whole number.") from None
+            number = _whole(value)
         if not INT64_MIN <= number <= INT64_MAX:
             raise StepError(f"got {number}, which int64 cannot hold.")
         return number, None
@@ -123,10 +123,9 @@ class FloatEncoder(Encoder):
 
     def encode(self, value: Any, sample: int) -> tuple[float, None]:
         """Return the number; see `Encoder.encode`."""
-        try:
-            return float(value), None
-        except (TypeError, ValueError):
-            raise StepError(f"got {_brief(value)}. Allowed: a number.") from None
+        if type(value) is float:
+            return value, None
+        return float(_number(value, "a number")), None
 
     def fill(self, rows: npt.NDArray[Any], cells: Sequence[Any], ptrs: Any, sizes: Any) -> None:
         """Write the numbers; see `Encoder.fill`."""
@@ -276,6 +275,22 @@ def encode_named(encoders: Mapping[str, Encoder], values: Sequence[Any], sample:
         except StepError as error:
             raise StepError(f"field {name!r}: {error}") from error
     return found
+
+
+def _whole(value: Any) -> int:
+    """Return a whole number that comes as a float, or as an array of one."""
+    number = _number(value, "a whole number")
+    if not float(number).is_integer():
+        raise StepError(f"got {_brief(value)}. Allowed: a whole number.")
+    return int(number)
+
+
+def _number(value: Any, allowed: str) -> Any:
+    """Return the number in an array of one element, or in a tensor; a number itself is one, too."""
+    found = np.asarray(_on_host(value))
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise StepError(f"got {_brief(value)}. Allowed: {allowed}.")
+    return found.reshape(()).item()
 
 
 def _on_host(value: Any) -> Any:

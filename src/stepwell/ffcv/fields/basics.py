@@ -9,7 +9,7 @@ __all__ = ["FloatField", "IntField"]
 
 
 class IntField(Field):
-    """A whole number, int64. A number with a fraction is refused, not cut off."""
+    """A whole number, int64. A float that is none, such as 1.5, is refused, not cut off."""
 
     @property
     def encoder(self) -> Encoder:

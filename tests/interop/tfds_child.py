@@ -236,6 +236,11 @@ def _image(rng: np.random.Generator) -> tuple[Any, Draw]:
     return feature, draw
 
 
+def _float_image(rng: np.random.Generator) -> tuple[Any, Draw]:
+    feature = F.Image(shape=(6, 7, 1), dtype=np.dtype("float32"), encoding_format="png")
+    return feature, lambda: _numbers(rng, "float32", (6, 7, 1))
+
+
 def _ragged(rng: np.random.Generator) -> tuple[Any, Draw]:
     dtype = str(rng.choice(["int64", "float32", "uint8", "bool"]))
     inner = tuple(rng.integers(1, 4, rng.integers(0, 2)).tolist())

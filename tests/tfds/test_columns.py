@@ -167,7 +167,7 @@ REFUSED = {
     "of class my.Thing": (Leaf("unknown", "", class_name="my.Thing"), STEPS),
     "sequences within sequences, 2 deep": (tensor("int64"), (None, None, None)),
     "a sequence of images. To make its images the steps": (Leaf("image", "uint8", (8, 8, 3)), ROWS),
-    "images of float32": (Leaf("image", "float32", (8, 8, 1)), STEPS),
+    "images of float32": (Leaf("image", "float32", (None, 8, 1)), STEPS),
     r"of shape \(None, 3\), of which more varies": (tensor("int64", (None, 3)), STEPS),
     r"of shape \(3, None\)": (tensor("int64", (3, None), "bytes"), STEPS),
     r"of shape \(None, None\)": (tensor("int64", (None,), "bytes"), ROWS),

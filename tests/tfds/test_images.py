@@ -92,6 +92,17 @@ def test_images_of_other_channels_and_types(tmp_path, channels, dtype):
     assert np.array_equal(store[0]["image"][0], image)
 
 
+def test_images_of_float32_are_the_channels_of_png_files(tmp_path):
+    depth = np.random.default_rng(0).normal(size=(8, 9, 1)).astype("<f4")
+    path = written(tmp_path, leaf((8, 9, 1), dtype="float32"), [[file_of(depth.view(np.uint8))] * 2])
+    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}")):
+        assert store.schema["image"] == Image((8, 9, 1), "float32")
+        assert np.array_equal(store[1]["image"][0], depth)
+    with pytest.raises(FormatError, match="record 0, byte 12: 'image': png row"):
+        TfdsReader(written(tmp_path / "b", leaf((8, 9, 1), dtype="float32"), [[file_of(pixels(8, 9))]]))[0]
+
+
 def test_a_video_is_an_episode_where_its_images_are_the_steps(tmp_path):
     images = [pixels(8, 9), pixels(9, 8)]
     tree = Fields({"video": Repeated(leaf()), "label": Leaf("label", "int64", num_classes=2)})

@@ -6,6 +6,7 @@
     Tensor (7,) of any dtype              all steps' numbers in one list    Array(7), of the feature's dtype
     Tensor, encoding bytes or zlib        a string a step                   Array
     Image                                 a file a step                     Image, of the files' codec
+    Image of float32                      a PNG file of 4 channels          Image((8, 8, 1), "float32")
     Text, Tensor of string                a string a step                   Text, or Bytes
     ClassLabel                            a number a step                   Array((), "int64")
     Sequence of Tensor (3,)               ragged_flat_values, row lengths   Array((None, 3)); of length 5 Array((5, 3))
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.schema import Array, Bytes, Feature, Text
+from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.tfds.examples import Examples
 from stepwell.tfds.features import Placed, Shape
 from stepwell.tfds.values import Values, default_of, item_size, values_of
@@ -81,7 +82,7 @@ class Column:
     @property
     def is_image(self) -> bool:
         """Whether its rows are files of images."""
-        return self.placed.leaf.kind == "image"
+        return self.placed.leaf.kind == "image" and self.placed.leaf.dtype in IMAGE_DTYPES
 
     @property
     def is_left(self) -> bool:
@@ -199,12 +200,20 @@ def _column(name: str, placed: Placed, in_steps: bool, is_text: bool) -> Column:
     if leaf.kind == "image":
         if inner:
             raise FormatError("a sequence of images. To make its images the steps of episodes, name it by steps=")
+        if leaf.dtype == "float32" and None not in leaf.shape and leaf.shape[2] == 1:
+            return _float_image(name, placed, in_steps)
         if leaf.dtype not in IMAGE_DTYPES:
             raise FormatError(f"images of {leaf.dtype}, which are PNG files of other numbers")
         return Column(name, placed, in_steps, None)
     if leaf.dtype == "string":
         return _strings(name, placed, inner, in_steps, is_text=is_text)
     return _numbers(name, placed, inner, in_steps)
+
+
+def _float_image(name: str, placed: Placed, in_steps: bool) -> Column:
+    """Return the column of an image whose numbers are the four channels of a PNG file."""
+    shape = tuple(side or 0 for side in placed.leaf.shape)
+    return Column(name, placed, in_steps, Image(shape, "float32"), shape)
 
 
 def _strings(name: str, placed: Placed, inner: Shape, in_steps: bool, *, is_text: bool) -> Column:

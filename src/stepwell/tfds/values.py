@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
+from stepwell.codecs import make_codec
+from stepwell.errors import DecodeError, FormatError
+from stepwell.schema import Image
 from stepwell.tfds.examples import Examples
 from stepwell.tfds.features import Leaf
 
@@ -39,6 +41,8 @@ def values_of(leaf: Leaf, key: str, shape: tuple[int, ...], examples: Examples, 
     Raises:
         FormatError: values that are not as the feature says.
     """
+    if leaf.kind == "image":
+        return _float_images(examples.strings(key), shape, key)
     if leaf.encoding != "none":
         tensors = [_tensor(blob, leaf, key) for blob in examples.strings(key)]
         return tensors if None in leaf.shape else np.array(tensors, leaf.dtype).reshape(len(tensors), *shape)
@@ -60,6 +64,18 @@ def default_of(leaf: Leaf, shape: tuple[int, ...], *, is_text: bool) -> Any:
     if dtype.kind == "b":
         return np.zeros(shape, dtype)
     return np.full(shape, np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
+
+
+def _float_images(blobs: list[bytes], shape: tuple[int, ...], key: str) -> npt.NDArray[np.float32]:
+    """Return images whose float32 are the bytes of PNG files of four channels: [n, height, width, 1]."""
+    codec = make_codec(Image((*shape[:2], 4), codec="png"))
+    pixels = np.empty((len(blobs), *shape[:2], 4), np.uint8)
+    try:
+        for blob, out in zip(blobs, pixels, strict=True):
+            codec.decode_into(np.frombuffer(blob, np.uint8), out)
+    except DecodeError as error:
+        raise FormatError(f"{key!r}: {error}") from error
+    return pixels.view("<f4").astype(np.float32, copy=False)
 
 
 def _text(blob: bytes, key: str) -> str:

@@ -1,12 +1,13 @@
-"""A process that reads texts, blobs and attributes of HDF5 files, for one that must not wait for ever.
+"""A process that looks at HDF5 files and reads their heaps, for one that must not wait for ever.
 
-HDF5 keeps values of varying length in heaps; in a damaged one libhdf5 may run round in circles, and nothing in the same
-process can stop it. See `stepwell.readers.hdf5_varying`, which asks.
+In a damaged file libhdf5 may run round in circles, in groups and in the heaps of values of varying length, and nothing
+in the same process can stop it. See `stepwell.readers.hdf5_varying`, which asks.
 
 ::
 
     stdin   {"path": ..., "name": ..., "start": 0, "stop": 5}        a line of JSON a request
-    stdout  {"sizes": [3, 0, 7, ...]}  and the bytes, back to back    or {"attributes": {...}}, or {"error": ...}
+    stdout  {"sizes": [3, 0, 7, ...]}  and the bytes, back to back
+            or {"attributes": {...}}, {"names": [...]}, {"error": ...}; empty lines while it goes on
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 __all__ = ["answer", "main"]
+
+MAX_DEPTH = 32
+HEARTBEAT = 1000
 
 
 def main() -> None:
@@ -33,19 +37,24 @@ def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> N
     """Write the answer to a request.
 
     Args:
-        request: path of the file, name of the dataset or group; "start" and "stop" of rows, null of a single value;
-            without both its attributes are asked for.
+        request: path of the file, and what is asked: "values" of the dataset "name", rows "start" to "stop", or null of
+            a single value; "attributes" of "name"; or a "survey" of all that is in the file, for the names at its top.
         held: the file that is open, by path.
         target: written.
     """
     values: list[bytes] = []
     try:
-        node = _opened(request["path"], held)[request["name"]]
-        if "start" in request:
-            values = list(_values(node, request["start"], request["stop"]))
-            told: dict[str, Any] = {"sizes": [len(value) for value in values]}
-        else:
+        file = _opened(request["path"], held)
+        told: dict[str, Any]
+        if request["ask"] == "values":
+            values = list(_values(file[request["name"]], request["start"], request["stop"]))
+            told = {"sizes": [len(value) for value in values]}
+        elif request["ask"] == "attributes":
+            node = file[request["name"]]
             told = {"attributes": {name: _plain(node.attrs[name]) for name in node.attrs}}
+        else:
+            _survey(file, target)
+            told = {"names": list(file)}
     except Exception as error:
         told, values = {"error": f"{type(error).__name__}: {error}"}, []
     target.write(json.dumps(told).encode() + b"\n")
@@ -62,6 +71,26 @@ def _opened(path: str, held: dict[str, Any]) -> Any:
         held.clear()
         held[path] = h5py.File(path, "r")
     return held[path]
+
+
+def _survey(file: Any, target: BinaryIO) -> None:
+    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here."""
+    import h5py
+
+    pending = [(file, 0)]
+    count = 0
+    while pending:
+        group, depth = pending.pop()
+        for name in group:
+            node = group[name]
+            if isinstance(node, h5py.Dataset):
+                node.id.get_storage_size()
+            elif depth < MAX_DEPTH:
+                pending.append((node, depth + 1))
+            count += 1
+            if count % HEARTBEAT == 0:
+                target.write(b"\n")
+                target.flush()
 
 
 def _values(dataset: Any, start: int | None, stop: int | None) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
-from stepwell.readers.hdf5_varying import read_varying
+from stepwell.readers.hdf5_varying import read_varying, survey
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
 __all__ = ["Hdf5Files", "can_stay", "datasets_of", "feature_of", "is_hdf5", "read_rows", "rows_in_file", "top_names"]
@@ -42,11 +42,8 @@ def is_hdf5(source: str) -> bool:
 def top_names(source: str) -> set[str] | None:
     """Return the names at the top of an HDF5 file; None where they cannot be read, or h5py is not there to do it."""
     try:
-        import h5py
-
-        with h5py.File(source, "r") as file:
-            return set(file)
-    except Exception:  # a look must not fail, whatever h5py makes of a damaged file
+        return set(survey(source))
+    except (FormatError, MissingDependencyError):
         return None
 
 
@@ -63,6 +60,7 @@ class Hdf5Files:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         self._held: tuple[int, int, Any] | None = None
+        self._surveyed: set[int] = set()
 
     def open(self, number: int) -> Any:
         """Return a file as `h5py.File`, open for reading until another one is asked for.
@@ -79,6 +77,11 @@ class Hdf5Files:
             raise MissingDependencyError.of("h5py", "hdf5") from error
         self.close()
         path = self.paths[number]
+        if number not in self._surveyed:
+            if not Path(path).is_file():
+                raise FormatError(f"{path} is not there.")
+            survey(path)
+            self._surveyed.add(number)
         with self.naming(number, "the file"):
             self._held = os.getpid(), number, h5py.File(path, "r")
         assert self._held is not None
@@ -109,7 +112,7 @@ class Hdf5Files:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"paths": self.paths, "_held": None}
+        return {**self.__dict__, "_held": None}
 
 
 def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:

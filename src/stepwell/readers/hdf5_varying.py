@@ -1,4 +1,4 @@
-"""Texts, blobs and attributes of HDF5 files, read by a process of their own: a damaged heap cannot hold up this one."""
+"""What libhdf5 may not come back from, done by a process of its own: a damaged HDF5 file cannot hold up this one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,33 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, MissingDependencyError
 
-__all__ = ["SILENT_SECONDS", "read_attributes", "read_varying"]
+__all__ = ["SILENT_SECONDS", "read_attributes", "read_varying", "survey"]
 
 SILENT_SECONDS = 60.0
 """How long the process may say nothing before its file counts as damaged; it begins to answer in milliseconds."""
 
 PIECE_BYTES = 1 << 20
 _CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+
+def survey(path: str) -> list[str]:
+    """Look through all groups and datasets of a file, and return the names at its top.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        FormatError: it is no HDF5 file, or libhdf5 does not come back from a part of it.
+        MissingDependencyError: h5py is not installed.
+    """
+    told, _ = _ask(path, "the file", {"ask": "survey"})
+    names: list[str] = told["names"]
+    return names
 
 
 def read_varying(path: str, name: str, start: int | None, stop: int | None) -> list[bytes]:
@@ -35,7 +51,7 @@ def read_varying(path: str, name: str, start: int | None, stop: int | None) -> l
     Raises:
         FormatError: it cannot be read, or libhdf5 does not come back from it.
     """
-    told, rest = _ask(path, name, {"start": start, "stop": stop})
+    told, rest = _ask(path, name, {"ask": "values", "start": start, "stop": stop})
     values, place = [], 0
     for size in told["sizes"]:
         values.append(rest[place : place + size])
@@ -53,12 +69,14 @@ def read_attributes(path: str, name: str) -> dict[str, Any]:
     Raises:
         FormatError: as `read_varying` does.
     """
-    told, _ = _ask(path, name, {})
+    told, _ = _ask(path, name, {"ask": "attributes"})
     found: dict[str, Any] = told["attributes"]
     return found
 
 
 def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    if find_spec("h5py") is None:
+        raise MissingDependencyError.of("h5py", "hdf5")
     child = _running()
     try:
         assert child.stdin is not None
@@ -84,6 +102,8 @@ def _line(child: subprocess.Popen[bytes]) -> tuple[bytes, bytearray]:
     found = bytearray()
     while b"\n" not in found:
         found += _piece(child)
+        # an empty line says that it goes on
+        del found[: len(found) - len(found.lstrip(b"\n"))]
     line, _, rest = found.partition(b"\n")
     return bytes(line), bytearray(rest)
 

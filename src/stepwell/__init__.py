@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         WriterClosedError,
     )
     from stepwell.formats.opening import open
-    from stepwell.loader import Batch, Loader, WindowDataset
+    from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset, gather_valid
     from stepwell.order import BoundOrder, Order, mixed, pooled, random, sequential, weighted
     from stepwell.recorders import ConvertReport, EpisodeData, convert, write_episodes, write_samples
     from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
@@ -66,7 +66,7 @@ _HOMES = {
         "WorkerError WriterClosedError"
     ),
     "stepwell.formats.opening": "open",
-    "stepwell.loader": "Batch Loader WindowDataset",
+    "stepwell.loader": "Batch BatchSampler Loader WindowDataset gather_valid",
     "stepwell.order": "BoundOrder Order mixed pooled random sequential weighted",
     "stepwell.recorders": (
         "ConvertReport EpisodeData EpisodeRecorder VectorRecorder convert schema_of write_episodes write_samples"
@@ -78,13 +78,14 @@ _HOMES = {
     "stepwell.windows": "Field View",
 }
 # without an import statement of their own: stepwell.transforms.RandomCrop
-_PACKAGES = ("codecs", "formats", "lerobot", "order", "replay", "transforms")
+_PACKAGES = ("beton", "codecs", "ffcv", "formats", "lerobot", "order", "replay", "tfds", "transforms", "webdataset")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 # what stands on an optional package is not among them: a star import must not fail for want of it
 __all__ = [
     "Array",
     "Batch",
+    "BatchSampler",
     "BatchTransform",
     "BoundOrder",
     "Bytes",
@@ -142,6 +143,7 @@ __all__ = [
     "concatenate",
     "convert",
     "create",
+    "gather_valid",
     "infer_schema",
     "mixed",
     "open",

@@ -44,6 +44,8 @@ def _is_store(arguments: argparse.Namespace) -> bool:
 def _convert(arguments: argparse.Namespace) -> Any:
     if arguments.revision is not None:
         raise FormatError("--revision is of sources on the hub; this one is a store. Leave it out.")
+    if arguments.settings:
+        raise FormatError("--with is of other data sets; this one is a store, whose features have --option.")
     if arguments.ignore:
         raise FormatError("--ignore is of other data sets; this one is a store, of which all features come along.")
     if not arguments.source.exists():
@@ -67,6 +69,7 @@ def _import(arguments: argparse.Namespace) -> Any:
     options: dict[str, Any] = {} if arguments.revision is None else {"revision": arguments.revision}
     if arguments.ignore:
         options["ignore"] = arguments.ignore
+    options |= dict(arguments.settings)
 
     def codecs(schema: Schema) -> dict[str, Feature | str]:
         return chosen_features(schema, arguments.codec, arguments.option)

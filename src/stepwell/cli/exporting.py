@@ -1,46 +1,118 @@
-"""``stepwell export``: a store as a LeRobot dataset."""
+"""``stepwell export``: a store as a data set of another system."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from stepwell.cli.converting import check_episodes
+from stepwell.errors import StepwellError
 from stepwell.formats.opening import open
-from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.writing import write_dataset
 from stepwell.store.counting import counted
+from stepwell.store.tables import human_bytes
 from stepwell.windows import View
 
 __all__ = ["run_export"]
 
+WRITERS = {
+    "beton": "stepwell.beton.writing:write_beton",
+    "webdataset": "stepwell.webdataset.writing:write_webdataset",
+    "rlds": "stepwell.tfds.writing:write_rlds",
+    "tfds": "stepwell.tfds.writing:write_tfds",
+}
+# what only LeRobot's datasets have, with what says nothing
+LEROBOT_ONLY = {"format_version": "v3.0", "task": None, "cameras": "auto", "fps": None, "append": False}
+FLAGS = {"format_version": "--version"}
+
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Write a store as a LeRobot dataset and print what is in it."""
+    """Write a store as a data set and print what is in it."""
+    kind = arguments.to or ("beton" if arguments.target.suffix == ".beton" else "lerobot")
     with open(arguments.source, mode="r") as store:
         view = View(store)
         if arguments.episodes is not None:
             check_episodes(len(store), str(store.path), arguments.episodes)
             view = view.select(arguments.episodes)
-        dataset = write_dataset(
-            view,
-            arguments.target,
-            version=arguments.format_version,
-            features=arguments.feature or None,
-            rename=dict(arguments.rename),
-            task=arguments.task,
-            cameras=arguments.cameras,
-            fps=arguments.fps,
-            append=arguments.append,
-            workers=arguments.workers,
-        )
-    record = _record(dataset)
+        record = _write_lerobot(view, arguments) if kind == "lerobot" else _write(kind, view, arguments)
     print(json.dumps(record, indent=2) if arguments.json else _table(record))
     return 0
 
 
-def _record(dataset: Metadata) -> dict[str, Any]:
+def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write a data set by a format's own writer, and return what became of it."""
+    given = [name for name, default in LEROBOT_ONLY.items() if getattr(arguments, name) != default]
+    if given:
+        flag = FLAGS.get(given[0], f"--{given[0]}")
+        raise StepwellError(f"{flag} is of LeRobot datasets, not of {kind}. Leave it out; the format has --with.")
+    module, _, name = WRITERS[kind].partition(":")
+    write = getattr(import_module(module), name)
+    settings = _settings(write, kind, arguments)
+    target = arguments.target
+    if "name" in inspect.signature(write).parameters:
+        # a version lies in a directory of its name
+        settings.setdefault("name", target.name)
+        target = target.parent if settings["name"] == target.name else target
+    found = write(view, target, **settings)
+    place = found if isinstance(found, Path) else arguments.target
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return {
+        "path": str(place),
+        "format": kind,
+        "num_episodes": view.num_episodes,
+        "num_files": len(files),
+        "num_bytes": sum(path.stat().st_size for path in files),
+    }
+
+
+def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the writer's keywords: those of the flags, and what ``--with`` says, JSON where it is."""
+    known = [parameter.name for parameter in inspect.signature(write).parameters.values()][2:]
+    settings: dict[str, Any] = {"workers": arguments.workers}
+    if arguments.feature:
+        settings["features"] = arguments.feature
+    if arguments.rename:
+        settings["rename"] = dict(arguments.rename)
+    for name, text in arguments.settings:
+        if name not in known:
+            raise StepwellError(f"--with {name}: the writer of {kind} has no such option. It has: {', '.join(known)}.")
+        settings[name] = _value(text)
+    return settings
+
+
+def _value(text: str) -> Any:
+    """Return what a text says: JSON where it is, else the text.
+
+    Example:
+        >>> _value("4"), _value("500 MB"), _value('{"action": [0, 1]}')
+        (4, '500 MB', {'action': [0, 1]})
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _write_lerobot(view: View, arguments: argparse.Namespace) -> dict[str, Any]:
+    from stepwell.lerobot.writing import write_dataset
+
+    if arguments.settings:
+        raise StepwellError("--with is not of LeRobot datasets, whose options are flags of their own: see --help.")
+    dataset = write_dataset(
+        view,
+        arguments.target,
+        version=arguments.format_version,
+        features=arguments.feature or None,
+        rename=dict(arguments.rename),
+        task=arguments.task,
+        cameras=arguments.cameras,
+        fps=arguments.fps,
+        append=arguments.append,
+        workers=arguments.workers,
+    )
     info = dataset.info
     return {
         "path": str(dataset.root),
@@ -59,6 +131,11 @@ def _record(dataset: Metadata) -> dict[str, Any]:
 
 def _table(record: dict[str, Any]) -> str:
     name = record["path"].rsplit("/", 1)[-1]
+    if "format" in record:
+        return (
+            f"{record['path']}: {record['format']}  {counted(record['num_episodes'], 'episode')}  "
+            f"{counted(record['num_files'], 'file')}  {human_bytes(record['num_bytes'])}"
+        )
     lines = [
         f"{name}: LeRobot {record['version']}  {counted(record['num_episodes'], 'episode')}  "
         f"{counted(record['num_steps'], 'step')}  {record['fps']:g} fps  {counted(len(record['tasks']), 'task')}"

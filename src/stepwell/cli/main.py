@@ -127,9 +127,23 @@ def _add(
 
 
 def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=_place, metavar="PATH", help="directory of the store, or lerobot://...")
+    parser.add_argument(
+        "path", type=_place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH"
+    )
     _add_json(parser)
     _add_import(parser)
+
+
+def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--with",
+        dest="settings",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="OPTION=VALUE",
+        help=f"{what}; may be repeated",
+    )
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +164,13 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 def _place(text: str) -> Path | str:
     """Return a path; an address as it is, of which a path would make one slash of two."""
     return text if "://" in text else Path(text)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not OPTION=VALUE")
+    return name, value
 
 
 def _picture(text: str) -> Path:
@@ -340,12 +361,16 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "convert",
         "make a store of a data set of another system, or of a store with some features by another codec",
         "  stepwell convert lerobot://lerobot/pusht pusht.well\n"
+        "  stepwell convert bridge/1.0.0 bridge.well --with split=train[:90%%]\n"
         "  stepwell convert my-lerobot-dataset fast.well --codec jpeg --option quality=90 --episodes 0:100\n"
         "  stepwell convert pusht.well small.well --codec camera=jpeg --option camera.quality=90\n"
         "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg",
     )
     parser.add_argument(
-        "source", type=_place, metavar="SOURCE", help="a store, or a data set of another system; lerobot://owner/name"
+        "source",
+        type=_place,
+        metavar="SOURCE",
+        help="a store, or a data set of another system: a path, or FORMAT://PATH",
     )
     parser.add_argument(
         "target",
@@ -354,7 +379,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="directory of the new store; must not be there, unless interrupted: the same command goes on",
     )
     parser.add_argument(
-        "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. lerobot; default: found by looking"
+        "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. tfds; default: found by looking"
     )
     parser.add_argument(
         "--codec",
@@ -379,6 +404,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument(
         "--ignore", metavar="NAME", action="append", default=[], help="a feature to leave out; may be repeated"
     )
+    _add_with(parser, "an option of the source's reader")
     _add_json(parser)
     _add_import(parser)
 
@@ -388,14 +414,25 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         verbs,
         "exporting:run_export",
         "export",
-        "write a store as a LeRobot dataset",
+        "write a store as a data set of another system: LeRobot, FFCV's .beton, WebDataset, RLDS, TFDS",
         "  stepwell export pusht.well pusht --task 'Push the T to the goal'\n"
         "  stepwell export pusht.well pusht-v21 --version v2.1 --cameras image --episodes 0:100\n"
         "  stepwell export today.well pusht --append\n"
+        "  stepwell export pusht.well pusht.beton\n"
+        "  stepwell export pusht.well shards --to webdataset --with shard_bytes=500MB\n"
+        "  stepwell export pusht.well rlds/pusht --to rlds --with split=val\n"
         "  stepwell export arm.well arm --feature camera --feature action --rename camera=observation.images.front",
     )
-    parser.add_argument("source", type=_place, metavar="STORE", help="directory of the store, or lerobot://...")
-    parser.add_argument("target", type=Path, metavar="DST", help="directory of the dataset; must not be there")
+    parser.add_argument(
+        "source", type=_place, metavar="STORE", help="directory of the store, or an address: FORMAT://PATH"
+    )
+    parser.add_argument("target", type=Path, metavar="DST", help="of the data set, file or directory; not there yet")
+    parser.add_argument(
+        "--to",
+        choices=("lerobot", "beton", "webdataset", "rlds", "tfds"),
+        help="the format, default: beton for a DST that ends in .beton, else lerobot",
+    )
+    _add_with(parser, "an option of the format's writer, such as shard_bytes=500MB")
     parser.add_argument(
         "--version",
         dest="format_version",

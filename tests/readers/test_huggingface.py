@@ -161,5 +161,76 @@ def test_a_missing_value_is_told(tmp_path: Path):
     table = make_table()
     texts = table.column("text").to_pylist()
     table = table.set_column(5, "text", pa.array([None, *texts[1:]]))
-    with pytest.raises(FormatError, match=r"rows 0 to 5 .*text has 1 rows without a value"):
+    with pytest.raises(FormatError, match=r"rows 0 to 5 .*text has 1 rows or values that are missing"):
         open_reader(write_parquet(tmp_path / "set", table))[0]
+
+
+def test_names_with_dots_and_structs_are_dotted_features(tmp_path: Path):
+    inner = pa.array([{"pose": {"x": float(step)}, "found": list(range(step % 3))} for step in range(COUNT)])
+    table = make_table().append_column("observation", inner)
+    table = table.rename_columns({"state": "observation.state"})
+    reader = open_reader(write_parquet(tmp_path / "set", table))
+    assert {"observation.state", "observation.pose.x", "observation.found"} < set(reader.schema)
+    columns = reader[1].columns
+    assert columns["observation.pose.x"].tolist() == [5, 6, 7, 8, 9, 10]
+    assert [row.tolist() for row in columns["observation.found"]] == [list(range(step % 3)) for step in range(5, 11)]
+    assert columns["observation.state"][0].tolist() == [15, 16, 17]
+
+
+def test_lists_that_differ_only_late_are_refused_and_never_shifted(tmp_path: Path):
+    # as many values in all as if each row had two
+    rows = [[0.0, 1.0]] * 300 + [[2.0], [3.0, 4.0, 5.0]]
+    table = pa.table({"episode": [0] * 300 + [1, 1], "found": pa.array(rows)})
+    source = write_parquet(tmp_path / "set", table)
+    (source / "data/train-00000-of-00001.parquet").unlink()
+    pq.write_table(table, source / "all.parquet")
+    reader = open_reader(source)
+    with pytest.raises(FormatError, match=r"lists of 1 to 3 values.*varying=\['found'\]"):
+        reader[1]
+    columns = open_reader(source, options={"varying": "found"})[1].columns
+    assert [row.tolist() for row in columns["found"]] == rows[300:]
+
+
+def test_pictures_that_differ_only_late_are_refused(tmp_path: Path):
+    shapes = [(8, 9)] * 300 + [(8, 9), (9, 9)]
+    table = pa.table(
+        {
+            "episode": [0] * 300 + [1, 1],
+            "camera": pa.array([{"bytes": pictures([shape])[0], "path": None} for shape in shapes]),
+        }
+    )
+    (tmp_path / "set").mkdir()
+    pq.write_table(table, tmp_path / "set" / "all.parquet")
+    with pytest.raises(FormatError, match=r"row 1 is a picture of \(9, 9\).*varying=\['camera'\]"):
+        open_reader(tmp_path / "set")[1]
+    store = stepwell.open(f"huggingface://{tmp_path / 'set'}", cache=tmp_path / "cache", varying="camera")
+    assert [row.shape for row in store[1]["camera"]] == [(8, 9, 3), (9, 9, 3)]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((8, 9, 1), "uint8"), ((8, 9, 4), "uint8"), ((8, 9, 1), "uint16")])
+def test_pictures_keep_their_channels_and_depth(tmp_path: Path, shape: tuple[int, ...], dtype: str):
+    value = np.arange(np.prod(shape)).reshape(shape).astype(dtype) * (1 if dtype == "uint8" else 900)
+    file = make_codec(Image(shape, dtype, codec="png")).encode(value)
+    (tmp_path / "set").mkdir()
+    pq.write_table(pa.table({"camera": pa.array([{"bytes": file, "path": None}] * 3)}), tmp_path / "set" / "a.parquet")
+    store = stepwell.open(f"huggingface://{tmp_path / 'set'}", cache=tmp_path / "cache")
+    assert len(store) == 3
+    assert np.array_equal(store[2]["camera"][0], value)
+
+
+def test_rows_that_are_episodes_come_many_at_a_time(tmp_path: Path):
+    table = make_table().drop_columns(["episode_index"])
+    import_dataset(write_parquet(tmp_path / "set", table), tmp_path / "a.well", workers=0)
+    store = stepwell.open(tmp_path / "a.well")
+    assert len(store) == COUNT
+    assert [episode["state"][0, 0] for episode in store] == list(range(0, 3 * COUNT, 3))
+    assert [len(episode["found"][0]) for episode in store] == [step % 4 for step in range(COUNT)]
+    assert [int(episode["camera"][0, 0, 0, 0]) for episode in store] == list(range(COUNT))
+
+
+def test_rows_chosen_by_indices_are_refused(tmp_path: Path):
+    source = save_to_disk(tmp_path / "set", make_table())
+    told = json.loads((source / "state.json").read_text())
+    (source / "state.json").write_text(json.dumps({**told, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+    with pytest.raises(FormatError, match="rows are chosen by indices"):
+        open_reader(source)

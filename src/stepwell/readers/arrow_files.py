@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.readers.arrow_values import naming
+from stepwell.readers.arrow_columns import naming
 
 __all__ = ["ArrowFiles"]
 
@@ -35,6 +35,7 @@ class ArrowFiles:
         self.paths = tuple(paths)
         sizes: list[list[int]] = []
         self._held: tuple[int, Any] | None = None
+        self._mapped: tuple[str, Callable[[int], Any]] | None = None
         self.schema: Any = None
         for path in self.paths:
             with naming(path):
@@ -76,6 +77,22 @@ class ArrowFiles:
             found.validate(full=True)
         return found
 
+    def heads(self, count: int, most: int) -> Any:
+        """Return the first rows of some batches or row groups from all over the files, as a `pyarrow.Table`.
+
+        Args:
+            count: of them, the first among them.
+            most: rows of each.
+        """
+        numbers = np.unique(np.linspace(0, len(self._numbers) - 1, count).astype(np.int64))
+        return self._joined(
+            [
+                self.read(int(start), int(min(start + most, stop)))
+                for start, stop in zip(self._starts[numbers], self._starts[numbers + 1], strict=True)
+                if stop > start
+            ]
+        )
+
     def column(self, name: str) -> Any:
         """Return one column of all rows as a `pyarrow.ChunkedArray`."""
         import pyarrow as pa
@@ -83,13 +100,13 @@ class ArrowFiles:
         return pa.chunked_array([chunk for path in self.paths for chunk in self._column_of(path, name)])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "_held": None, "_mapped": None}
 
     def _part(self, number: int) -> Any:
         if self._held is None or self._held[0] != number:
             path = self.paths[int(self._files[number])]
             with naming(path):
-                table = _read_part(path, int(self._numbers[number]))
+                table = self._read_part(path, int(self._numbers[number]))
             expected = int(self._starts[number + 1] - self._starts[number])
             if len(table) != expected:
                 raise FormatError(f"{path} has changed since it was opened: {len(table)} rows, not {expected}.")
@@ -103,7 +120,19 @@ class ArrowFiles:
             if path.endswith(".parquet"):
                 table = pyarrow.parquet.read_table(path, columns=[name], use_threads=False, partitioning=None)
                 return list(table.column(name).chunks)
-            return [batch.column(name) for batch in _batches(path)]
+            count, batch = _batches(path)
+            return [batch(number).column(name) for number in range(count)]
+
+    def _read_part(self, path: str, number: int) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        if path.endswith(".parquet"):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                return file.read_row_group(number, use_threads=False)
+        if self._mapped is None or self._mapped[0] != path:
+            self._mapped = path, _batches(path)[1]
+        return pa.Table.from_batches([self._mapped[1](number)])
 
     def _joined(self, parts: list[Any]) -> Any:
         import pyarrow as pa
@@ -122,30 +151,21 @@ def _look(path: str) -> tuple[Any, list[int]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
             return file.schema_arrow, lengths
-    batches = list(_batches(path))
-    if not batches:
+    count, batch = _batches(path)
+    if not count:
         raise FormatError(f"{path} has no rows.")
-    return batches[0].schema, [batch.num_rows for batch in batches]
+    return batch(0).schema, [batch(number).num_rows for number in range(count)]
 
 
-def _read_part(path: str, number: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    if path.endswith(".parquet"):
-        with pyarrow.parquet.ParquetFile(path) as file:
-            return file.read_row_group(number, use_threads=False)
-    return pa.Table.from_batches([_batches(path)[number]])
-
-
-def _batches(path: str) -> list[Any]:
-    """Return the batches of an Arrow file, views of its map."""
+def _batches(path: str) -> tuple[int, Callable[[int], Any]]:
+    """Return how many batches an Arrow file has, and what returns one, a view of its map."""
     import pyarrow as pa
 
     source = pa.memory_map(path)
     try:
         reader = pa.ipc.open_file(source)
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        return reader.num_record_batches, reader.get_batch
     except pa.ArrowInvalid:
         source.seek(0)
-        return list(pa.ipc.open_stream(source))
+        batches = list(pa.ipc.open_stream(source))
+        return len(batches), batches.__getitem__

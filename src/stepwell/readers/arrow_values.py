@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.parquet_images import picture_format
-from stepwell.errors import FormatError, StepwellError
+from stepwell.errors import DecodeError, FormatError
+from stepwell.readers.arrow_columns import is_picture, plain_type
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.store.encoded_rows import EncodedRows
 
-__all__ = ["column_feature", "feature_of_type", "naming", "picture_bytes", "values_of"]
+__all__ = ["column_feature", "feature_of_type", "values_of"]
 
-
-@contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Make errors of pyarrow say what was read.
-
-    Args:
-        where: the file, and what of it.
-
-    Raises:
-        FormatError: whatever pyarrow raises.
-    """
-    try:
-        yield
-    except (StepwellError, ImportError):
-        raise
-    except Exception as error:  # pyarrow's own are of many kinds
-        raise FormatError(f"{where}: {type(error).__name__}: {error}") from error
+# what codecs keep as the file that it is: channels and type of the pixels, those seen most first
+PIXELS = {"png": [(3, "uint8"), (1, "uint8"), (4, "uint8"), (1, "uint16"), (3, "uint16")], "jpeg": [(3, "uint8")]}
 
 
 def feature_of_type(kind: Any, where: str) -> Feature:
@@ -52,89 +38,38 @@ def feature_of_type(kind: Any, where: str) -> Feature:
     """
     import pyarrow as pa
 
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    inner, shape, is_ragged = plain_type(kind), list[int | None](), False
+    if pa.types.is_string(inner) or pa.types.is_large_string(inner):
         return Text()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
         return Bytes()
-    shape: list[int | None] = []
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    is_ragged = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if is_ragged and not shape:
-        inner = feature_of_type(kind.value_type, where)
-        if inner.kind == "array" and not inner.is_ragged:
-            return Array((None, *inner.fixed_shape), inner.np_dtype)
-    if not is_ragged:
-        try:
-            return Array(tuple(shape), np.dtype(kind.to_pandas_dtype()))
-        except (NotImplementedError, TypeError):
-            pass  # told below
-    raise FormatError(f"{where} is of Arrow's type {kind}. Read are numbers, bool, text, bytes and lists of numbers.")
+    if _is_list(inner) and not pa.types.is_fixed_size_list(inner):
+        inner, shape, is_ragged = inner.value_type, [None], True
+    while pa.types.is_fixed_size_list(inner):
+        shape.append(inner.list_size)
+        inner = inner.value_type
+    dtype = _dtype(inner)
+    if dtype is None:
+        what = "text, bytes and lists of numbers"
+        raise FormatError(f"{where} is of Arrow's type {kind}. Read are numbers, bool, times, {what}.")
+    return Array((None, *shape[1:]) if is_ragged else tuple(shape), dtype)
 
 
-def column_feature(column: Any, where: str) -> Feature:
-    """Return the feature that holds the rows of a column, by its type and by its first rows.
+def column_feature(array: Any, where: str, *, is_varying: bool = False) -> Feature:
+    """Return the feature that holds the rows of a column, by its type and by some rows.
 
     Args:
-        column: `pyarrow.ChunkedArray` of the first rows: lists that all have one length are arrays; of pictures the
-            files say of which codec they are, and of which size.
+        array: `pyarrow.Array` of some rows: lists that all have one length are arrays; of pictures the files say of
+            which codec they are, and of which size.
         where: for messages.
+        is_varying: whether lengths and sizes differ from row to row, though they do not in these.
 
     Raises:
         FormatError: no feature holds them.
     """
-    array = _whole(column)
-    if _is_picture(array.type):
-        return _picture_feature(picture_bytes(array, where), where)
-    return feature_of_type(_plain_type(array), where)
-
-
-def picture_bytes(array: Any, where: str) -> Any:
-    """Return the files of pictures, of structs {bytes, path} or of plain binary.
-
-    Raises:
-        FormatError: a picture that is not in the table, but in a file of its own.
-    """
-    found = array.field("bytes") if _is_picture(array.type) else array
-    if found.null_count or array.null_count:
-        raise FormatError(f"{where}: pictures lie in files of their own, or are missing. Embed them: to_parquet does.")
-    return found
-
-
-def _is_picture(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
-
-
-def _picture_feature(files: Any, where: str) -> Feature:
-    blobs = [np.frombuffer(scalar.as_buffer(), np.uint8) for scalar in files]
-    codec = picture_format(blobs[0][:8].tobytes())
-    if codec is None:
-        raise FormatError(f"{where}: the first picture is neither PNG nor JPEG. Leave the column out: ignore=.")
-    reader = make_codec(Image((None, None, 3), codec=codec))
-    sizes = {reader.image_size(blob) for blob in blobs}
-    height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 else (None, None)
-    return Image((height, width, 3), codec=codec)
-
-
-def _plain_type(array: Any) -> Any:
-    """Return an array's type, of lists that all have the same length as lists of that size."""
-    import pyarrow as pa
-
-    kind = array.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return kind
-    lengths = np.unique(np.diff(np.asarray(array.offsets)))
-    if len(lengths) != 1 or not lengths[0]:
-        return kind
-    return pa.list_(_plain_type(array.flatten()), int(lengths[0]))
-
-
-def _whole(column: Any) -> Any:
-    array = column.combine_chunks()
-    return array.chunk(0) if hasattr(array, "chunks") and array.num_chunks else array
+    if is_picture(array.type):
+        return _picture_feature(_picture_files(array, where), where, is_varying)
+    return feature_of_type(array.type if is_varying else _even_type(array), where)
 
 
 def values_of(column: Any, feature: Feature, where: str) -> Any:
@@ -151,22 +86,118 @@ def values_of(column: Any, feature: Feature, where: str) -> Any:
     Raises:
         FormatError: a row is missing, or is no value of the feature.
     """
-    import pyarrow as pa
-
-    if column.null_count:
-        raise FormatError(f"{where} has {column.null_count} rows without a value. Every step needs one.")
     if feature.codec in ("jpeg", "png"):
-        return EncodedRows(bytes(blob) for blob in column.to_pylist())
+        return _pictures(column, feature, where)
+    _check_whole(column, where)
     if feature.kind in ("text", "bytes"):
         return column.to_pylist()
-    if feature.is_ragged:
-        return [np.asarray(row, feature.np_dtype).reshape(-1, *feature.shape[1:]) for row in column.to_pylist()]
-    count = len(column)
-    while pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type):
+    if not feature.is_ragged:
+        return _numbers(column, feature.fixed_shape, feature, where)
+    sizes = _lengths(column)
+    rows = _numbers(column.flatten(), tuple(int(size or 0) for size in feature.shape[1:]), feature, where)
+    return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+def _numbers(column: Any, shape: tuple[int, ...], feature: Feature, where: str) -> npt.NDArray[Any]:
+    """Return lists within lists as an array: all lists of a level must be as long as the feature says."""
+    import pyarrow as pa
+
+    count, levels = len(column), list[int]()
+    _check_whole(column, where)
+    while _is_list(column.type):
+        is_fixed = pa.types.is_fixed_size_list(column.type)
+        sizes = {column.type.list_size} if is_fixed else set(np.unique(_lengths(column)).tolist())
+        if len(sizes) > 1:
+            raise FormatError(f"{where} has lists of {min(sizes)} to {max(sizes)} values, the feature is {feature}.")
+        levels += sizes
         column = column.flatten()
+        _check_whole(column, where)
     values = column.to_numpy(zero_copy_only=False)
-    if column.null_count or values.size != count * int(np.prod(feature.fixed_shape, dtype=np.int64)):
-        raise FormatError(f"{where} has {values.size} values in {count} rows, the feature is {feature}.")
-    if values.dtype != feature.np_dtype and not np.can_cast(values.dtype, feature.np_dtype, "same_kind"):
+    # Minari writes arrays of several dimensions as flat lists
+    is_flat = levels == [int(np.prod(shape, dtype=np.int64))]
+    if count and tuple(levels) != shape and not is_flat:
+        raise FormatError(f"{where} has rows of {tuple(levels)} values, the feature is {feature}.")
+    if values.dtype != feature.np_dtype and not np.can_cast(values.dtype, feature.np_dtype, "safe"):
         raise FormatError(f"{where} holds {values.dtype}, the feature is {feature}.")
-    return values.astype(feature.np_dtype, copy=False).reshape(count, *feature.fixed_shape)
+    found: npt.NDArray[Any] = values.astype(feature.np_dtype, copy=False).reshape(count, *shape)
+    return found
+
+
+def _pictures(column: Any, feature: Feature, where: str) -> EncodedRows:
+    """Return the files of pictures, each of which must be as the feature says by its header."""
+    files = _picture_files(column, where)
+    codec = make_codec(Image((None, None, *feature.shape[2:]), feature.np_dtype, codec=feature.codec))
+    for number, blob in enumerate(_blobs(files)):
+        try:
+            size = codec.image_size(blob)
+        except DecodeError as error:
+            raise FormatError(f"{where}, row {number}: {error}") from error
+        if not feature.is_ragged and size != feature.shape[:2]:
+            raise FormatError(f"{where}, row {number} is a picture of {size}, the feature is {feature}.")
+    return EncodedRows(map(bytes, files.to_pylist()))
+
+
+def _picture_feature(files: Any, where: str, is_varying: bool) -> Feature:
+    blobs = list(_blobs(files))
+    name = picture_format(blobs[0][:8].tobytes()) if blobs else None
+    reasons = []
+    for channels, dtype in PIXELS.get(name or "", ()):
+        codec = make_codec(Image((None, None, channels), dtype, codec=name or ""))
+        try:
+            sizes = {codec.image_size(blob) for blob in blobs}
+        except DecodeError as error:
+            reasons.append(str(error))
+            continue
+        height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 and not is_varying else (None, None)
+        return Image((height, width, channels), dtype, codec=name or "")
+    raise FormatError(f"{where}: pictures that are not all PNG or all JPEG, of one kind. {' '.join(reasons[:1])}")
+
+
+def _picture_files(array: Any, where: str) -> Any:
+    found = array.field("bytes") if is_picture(array.type) else array
+    if found.null_count or array.null_count:
+        raise FormatError(f"{where}: pictures lie in files of their own, or are missing. Embed them: to_parquet does.")
+    return found
+
+
+def _blobs(files: Any) -> Iterator[npt.NDArray[np.uint8]]:
+    return (np.frombuffer(scalar.as_buffer(), np.uint8) for scalar in files)
+
+
+def _even_type(array: Any) -> Any:
+    """Return an array's type, of lists that all have the same length as lists of that size."""
+    import pyarrow as pa
+
+    kind = array.type
+    if not _is_list(kind):
+        return kind
+    sizes = [kind.list_size] if pa.types.is_fixed_size_list(kind) else np.unique(_lengths(array)).tolist()
+    is_even = len(sizes) == 1 and sizes[0] > 0
+    return pa.list_(_even_type(array.flatten()), int(sizes[0]) if is_even else -1)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _lengths(array: Any) -> npt.NDArray[np.int64]:
+    """Return the lengths of the lists of an array, 0 where one is missing."""
+    import pyarrow.compute
+
+    return np.asarray(pyarrow.compute.list_value_length(array).fill_null(0)).astype(np.int64)
+
+
+def _dtype(kind: Any) -> np.dtype[Any] | None:
+    """Return the dtype of an Arrow type's values; None of what is no number or time."""
+    try:
+        dtype = np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return None
+    return dtype if dtype.kind in "biufmM" else None
+
+
+def _check_whole(array: Any, where: str) -> None:
+    if array.null_count:
+        raise FormatError(f"{where} has {array.null_count} rows or values that are missing. Every step needs one.")

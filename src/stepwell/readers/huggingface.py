@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
-from stepwell.readers.arrow_values import column_feature, naming, picture_bytes, values_of
+from stepwell.readers.arrow_values import column_feature, values_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 
@@ -37,6 +39,9 @@ __all__ = ["HuggingFaceReader"]
 
 STATE, SPLITS, LEROBOT = "state.json", "dataset_dict.json", "meta/info.json"
 EPISODES = ("episode_index", "episode_id", "episode", "traj_id", "trajectory_id")
+# of a column some rows are looked at before all are read
+LOOKS, LOOKED_AT = 4, 128
+MOST_AT_ONCE = 1024
 SPLIT_NAME = re.compile(r"(.+?)-\d{5}-of-\d{5}\.parquet")
 
 
@@ -51,6 +56,8 @@ class HuggingFaceReader(Reader):
             ``episode_id``, ``episode``, ``traj_id`` and ``trajectory_id``. Without any, each row is an episode of one
             step; "" makes it so where there is one.
         ignore: names of columns to leave out.
+        varying: names of columns whose lists or pictures differ in length or size, where some rows from all over the
+            files do not show it.
 
     Raises:
         FormatError: damaged files, a column of no known type, or an episode whose rows do not follow each other.
@@ -66,24 +73,26 @@ class HuggingFaceReader(Reader):
     is_last_resort = True
 
     def __init__(
-        self, source: str, *, split: str | None = None, episode: str | None = None, ignore: Sequence[str] | str = ()
+        self,
+        source: str,
+        *,
+        split: str | None = None,
+        episode: str | None = None,
+        ignore: Sequence[str] | str = (),
+        varying: Sequence[str] | str = (),
     ) -> None:
         super().__init__(source)
-        left_out = ignore.split(",") if isinstance(ignore, str) else list(ignore)
         self._rows = ArrowFiles(_files(source, split))
-        names = self._rows.schema.names
-        unknown = [name for name in left_out if name and name not in names]
-        if unknown:
-            raise FormatError(f"ignore={unknown}: {source} has the columns {', '.join(names)}.")
+        names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
+        left_out, open_sized = _names("ignore", ignore, names, source), _names("varying", varying, names, source)
         if not self._rows.num_rows:
             raise FormatError(f"{source} has no rows.")
         self._column = _episode_column(episode, names, source)
         self._starts, self._values = self._cut()
-        head = self._rows.read(0, min(self._rows.num_rows, 256))
-        with naming(source):
-            self.schema = Schema(
-                {name: column_feature(head.column(name), f"{source}, {name}") for name in names if name not in left_out}
-            )
+        head = self._rows.heads(LOOKS, LOOKED_AT)
+        self.schema = Schema(
+            {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out}
+        )
         self.metadata = {"huggingface": {"labels": _labels(self._rows.schema)}}
 
     @classmethod
@@ -101,13 +110,12 @@ class HuggingFaceReader(Reader):
 
     def __getitem__(self, index: int) -> EpisodeData:
         start, stop = (int(place) for place in self._starts[index : index + 2])
-        table = self._rows.read(start, stop)
-        columns = {}
-        for name, feature in self.schema.items():
-            where = f"{self.label(index)}, {name}"
-            with naming(where):
-                columns[name] = _column_values(table.column(name), feature, where)
-        return EpisodeData(columns, metadata={} if self._values is None else {"episode": self._values[index]})
+        told = {} if self._values is None else {"episode": self._values[index]}
+        return EpisodeData(self._columns(start, stop), metadata=told)
+
+    def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
+        """Return rows that are an episode each; see `Reader.one_step_episodes`."""
+        return self._columns(start, min(stop, start + MOST_AT_ONCE)) if self._values is None else None
 
     @property
     def edges(self) -> npt.NDArray[np.int64]:
@@ -117,6 +125,15 @@ class HuggingFaceReader(Reader):
     def label(self, index: int) -> str:
         """Return the rows of an episode; see `Reader.label`."""
         return f"rows {self._starts[index]} to {self._starts[index + 1]} of {self.source}"
+
+    def _columns(self, start: int, stop: int) -> dict[str, Any]:
+        table = self._rows.read(start, stop)
+        columns = {}
+        for name, feature in self.schema.items():
+            where = f"rows {start} to {stop} of {self.source}, {name}"
+            with naming(where), _with_a_way_out(name):
+                columns[name] = values_of(leaf_column(table, name, where), feature, where)
+        return columns
 
     def _cut(self) -> tuple[npt.NDArray[np.int64], list[Any] | None]:
         """Return the first row of each episode and the number of rows, and the value of each episode."""
@@ -160,8 +177,11 @@ def _data_files(path: Path) -> list[str]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         names = [str(entry["filename"]) for entry in told["_data_files"]]
+        has_indices = bool(told.get("_indices_data_files"))
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise FormatError(f"{path}: {error!r}. It should list _data_files, as save_to_disk writes it.") from error
+    if has_indices:
+        raise FormatError(f"{path}: rows are chosen by indices, as old versions of datasets saved them. Save it anew.")
     if not names or any("/" in name or name.startswith(".") for name in names):
         raise FormatError(f"{path} lists the files {names}. Allowed: names in its directory, at least one.")
     return names
@@ -206,7 +226,25 @@ def _labels(schema: Any) -> dict[str, list[str]]:
         return {}
 
 
-def _column_values(column: Any, feature: Feature, where: str) -> Any:
-    array = column.combine_chunks()
-    array = array.chunk(0) if hasattr(array, "chunks") and array.num_chunks else array
-    return values_of(picture_bytes(array, where) if feature.kind == "image" else array, feature, where)
+def _names(option: str, given: Sequence[str] | str, known: Sequence[str], source: str) -> list[str]:
+    names = [name for name in (given.split(",") if isinstance(given, str) else given) if name]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise FormatError(f"{option}={unknown}: {source} has the columns {', '.join(known)}.")
+    return names
+
+
+def _feature(head: Any, name: str, source: str, is_varying: bool) -> Feature:
+    where = f"{source}, {name}"
+    with naming(where), _with_a_way_out(name):
+        return column_feature(leaf_column(head, name, where), where, is_varying=is_varying)
+
+
+@contextmanager
+def _with_a_way_out(name: str) -> Iterator[None]:
+    """Make errors of a column say by which options the others can be read, or it can all the same."""
+    try:
+        yield
+    except FormatError as error:
+        more = f"ignore=[{name!r}] leaves the column out, varying=[{name!r}] takes lists and pictures of any size."
+        raise FormatError(f"{error} Options: {more}") from error

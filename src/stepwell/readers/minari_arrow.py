@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.readers.arrow_values import feature_of_type, naming, values_of
+from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
+from stepwell.readers.arrow_values import feature_of_type, values_of
 from stepwell.readers.minari_spaces import Leaf
 from stepwell.schema import Array, Feature, Schema
 
@@ -49,16 +50,16 @@ class ArrowEpisodes:
         found = {name: _final(name, self._feature(table, name)) for name in self._leaves}
         found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
         if self._has_infos and "infos" in table.column_names:
-            for path, kind in _leaf_types("infos", table.schema.field("infos").type):
-                name = ".".join(path)
-                found[name] = _final(name, feature_of_type(kind, f"{self._folders[0]}, {name}"))
+            for name in leaf_names("infos", table.schema.field("infos").type):
+                where = f"{self._folders[0]}, {name}"
+                found[name] = _final(name, feature_of_type(leaf_column(table, name, where).type, where))
         return found
 
     def _feature(self, table: Any, name: str) -> Feature:
         import pyarrow
 
         feature = self._leaves[name].feature
-        is_file = feature.kind == "image" and pyarrow.types.is_binary(_column(table, name, self._folders[0]).type)
+        is_file = feature.kind == "image" and pyarrow.types.is_binary(leaf_column(table, name, self._folders[0]).type)
         return replace(feature, codec="jpeg") if is_file else feature
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -68,7 +69,7 @@ class ArrowEpisodes:
         for name, feature in schema.items():
             count = table.num_rows if feature.final else table.num_rows - 1
             with naming(f"{folder}, {name}"):
-                column = _column(table, name, folder)
+                column = leaf_column(table, name, folder)
                 columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
         return columns, _told(Path(folder, "metadata.json"))
 
@@ -89,34 +90,6 @@ class ArrowEpisodes:
         if table.num_rows < 2:
             raise FormatError(f"{folder} has {table.num_rows} rows. An episode of T steps has T + 1, T at least 1.")
         return table.combine_chunks()
-
-
-def _leaf_types(name: str, kind: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    import pyarrow
-
-    path = (*path, name)
-    if not pyarrow.types.is_struct(kind):
-        return [(path, kind)]
-    return [leaf for field in kind for leaf in _leaf_types(field.name, field.type, path)]
-
-
-def _column(table: Any, name: str, where: str) -> Any:
-    """Return an array of a table by its dotted name; names within structs may have dots themselves."""
-    import pyarrow.compute
-
-    first, _, rest = name.partition(".")
-    if first not in table.column_names:
-        raise FormatError(f"{where} has no column {first!r}.")
-    chunked = table.column(first)
-    column = chunked.chunk(0) if chunked.num_chunks else chunked.combine_chunks()
-    while rest:
-        names = [field.name for field in column.type] if hasattr(column.type, "num_fields") else []
-        part = next((each for each in names if rest == each or rest.startswith(f"{each}.")), None)
-        if part is None:
-            raise FormatError(f"{where} has no column {name!r}: {rest!r} is not among {', '.join(names) or 'none'}.")
-        column = pyarrow.compute.struct_field(column, [names.index(part)])
-        rest = rest[len(part) + 1 :]
-    return column
 
 
 def _final(name: str, feature: Feature) -> Feature:

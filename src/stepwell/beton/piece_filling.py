@@ -67,7 +67,7 @@ class Piece:
             table: `ALLOCATION_DTYPE` [count, fields with a region], of the samples; ptr and size are written.
         """
         plan = self.sizes.plan
-        data = np.zeros(self.sizes.num_bytes(self.number, self.first, self.count), np.uint8)
+        data = np.zeros(self._begins[-1] + sum(num_bytes for _, num_bytes in self._regions), np.uint8)
         for column, begin in zip(plan.columns, self._begins, strict=False):
             self._copy_column(column, data[begin:])
         for out, begin in zip(plan.read_fields, self._begins[len(plan.columns) :], strict=False):
@@ -93,26 +93,32 @@ class Piece:
         return begins
 
     @cached_property
-    def _region_ptrs(self) -> list[Int64s]:
-        """Of each kind of regions the place of each row of the span; -1 where the piece does not have it."""
+    def _shown(self) -> list[Int64s]:
+        """Of each kind of regions which of the span's rows each anchor shows, int64 [count, offsets]."""
+        kinds = range(len(self.kept))
+        return [self.sizes.region_places(self.number, at, self.first, self.count) for at in kinds]
+
+    @cached_property
+    def _regions(self) -> list[tuple[Int64s, int]]:
+        """Of each kind of regions the place of each row of the span, -1 where it is not shown; and their bytes."""
         begin, found = self._begins[-1], []
-        for at, told in enumerate(self.sizes.regions[self.number]):
-            used = self.sizes.used_rows(self.number, at, self.first, self.count)
+        for shown, told in zip(self._shown, self.sizes.regions[self.number], strict=True):
+            used = np.unique(shown)
             reserved = aligned(told.sizes[used], self.sizes.align)
+            ends = np.cumsum(reserved)
             ptrs = np.full(len(told.rows), -1, np.int64)
-            ptrs[used] = begin + np.cumsum(reserved) - reserved
-            begin += int(reserved.sum())
-            found.append(ptrs)
+            ptrs[used] = begin + ends - reserved
+            begin += int(ends[-1])
+            found.append((ptrs, int(ends[-1])))
         return found
 
     def _told(self, out: OutField) -> tuple[Int64s, Int64s, Sequence[Any]]:
         """Return ptrs in the piece and sizes, int64 [count], and cells of a field."""
         plan = self.sizes.plan
         if out.kind == "region":
-            places = self.sizes.region_places(self.number, out.number, self.first, self.count)
-            used = places[:, plan.regions[out.number].offsets.index(out.offset)]
+            used = self._shown[out.number][:, plan.regions[out.number].offsets.index(out.offset)]
             cells = [self.kept[out.number].cells[each] for each in used.tolist()]
-            return self._region_ptrs[out.number][used], self.sizes.regions[self.number][out.number].sizes[used], cells
+            return self._regions[out.number][0][used], self.sizes.regions[self.number][out.number].sizes[used], cells
         if out.kind == "shared":
             column = plan.columns[out.number]
             starts = column.rows.starts(self.count, out.offset - column.rows.offsets[0])
@@ -133,6 +139,6 @@ class Piece:
             target[rows != wanted] = 0
 
     def _copy_regions(self, at: int, data: npt.NDArray[np.uint8]) -> None:
-        for region, ptr in zip(self.kept[at].regions, self._region_ptrs[at].tolist(), strict=True):
+        for region, ptr in zip(self.kept[at].regions, self._regions[at][0].tolist(), strict=True):
             if ptr >= 0:
                 data[ptr : ptr + len(region)] = np.frombuffer(region, np.uint8)

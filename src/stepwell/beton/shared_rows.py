@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +115,13 @@ def stride_of(offsets: Sequence[int]) -> int | None:
         >>> stride_of([-2, 0, 2]), stride_of([1, 0]), stride_of([5]), stride_of([0, 0]), stride_of([0, 1, 3])
         (2, -1, 1, None, None)
     """
+    return _stride(tuple(offsets))
+
+
+# asked for every piece, of the few windows that a file has
+@lru_cache(maxsize=256)
+def _stride(offsets: tuple[int, ...]) -> int | None:
     if len(offsets) == 1:
         return 1
-    steps = set(np.diff(offsets).tolist())
+    steps = {after - before for before, after in pairwise(offsets)}
     return steps.pop() if len(steps) == 1 and 0 not in steps else None

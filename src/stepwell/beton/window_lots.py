@@ -29,7 +29,8 @@ from stepwell.windows.resolved import resolve_fields, schema_of
 __all__ = ["WindowLots"]
 
 LOT_BYTES = 16 << 20
-MAX_LOT_ANCHORS = 4096
+# at most a piece each: the places of a few lots fit into a pipe, so that nobody waits for who waits for him
+MAX_LOT_ANCHORS = 1024
 # of a row whose size nobody knows before it is read
 UNKNOWN_BYTES = 1 << 17
 Int64s = npt.NDArray[np.int64]

@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ __all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "pat
 PathLike = str | os.PathLike[str]
 
 MAX_MAPPED_FILES = 4096
+# of a column, beside those that a process keeps open: to look one up costs as much as to read a row
+MAX_HELD_FILES = 4
 # a larger row gets memory of its own, which goes with it
 MAX_SCRATCH_BYTES = 16 << 20
 SIZE = 2  # of a FileState
@@ -107,6 +110,7 @@ class SpanFiles:
     def __init__(self, paths: Sequence[PathLike]) -> None:
         self.paths = paths
         self._known: dict[int, tuple[str, FileState]] = {}
+        self._held: dict[int, tuple[str, OpenFile]] = {}
         self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 
     def __len__(self) -> int:
@@ -176,6 +180,13 @@ class SpanFiles:
         return maps if len(kept) == len(maps.files) else maps._replace(files=kept)
 
     def _opened(self, number: int, offset: int, size: int) -> OpenFile:
+        held = self._held.get(number)
+        if held is not None:
+            with suppress(OSError):
+                if state_of(held[0]) == held[1].state and offset + size <= held[1].num_bytes:
+                    return held[1]
+            # that says what is wrong
+            self._held.pop(number, None)
         local, state = self._looked_at(number)
         if offset + size > state[SIZE]:
             raise DecodeError(f"{self.paths[number]}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
@@ -184,6 +195,9 @@ class SpanFiles:
         except OSError as error:
             raise DecodeError(f"{self.paths[number]}: {error}") from error
         self._check_same(number, file.state, state)
+        # one that was fetched may go from the cache, and its space with it
+        if len(self._held) < MAX_HELD_FILES and "://" not in os.fspath(self.paths[number]):
+            self._held[number] = local, file
         return file
 
     def _fill(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:

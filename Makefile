@@ -10,12 +10,15 @@ PIP = $(PY) -m pip install -qq --disable-pip-version-check
 TORCH = torch==2.13.0+cpu
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-interop test-interop-ready check bench docs clean
+.PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
+	test-interop-ffcv test-interop-ffcv-ready check bench docs clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
 	@echo "make test    run every test and every example in the documentation"
 	@echo "make test-interop   open what stepwell wrote in the real lerobot, and the other way round"
+	@echo "make test-interop-formats   the same with the real TensorFlow Datasets, Minari and datasets"
+	@echo "make test-interop-ffcv      the same with the real FFCV, where it can be built"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
 	@echo "make docs    run the examples of README.md and docs/"
@@ -32,6 +35,16 @@ test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v21/bin/python -m pytest -n 0 tests/interop -m lerobot21
 
 test-interop-ready: $(INTEROP)/v30/.ready $(INTEROP)/v21/.ready
+
+test-interop-formats: test-interop-formats-ready
+	$(PY) -m pytest -n $(WORKERS) tests/interop -k "not lerobot and not ffcv"
+
+test-interop-formats-ready: $(INTEROP)/formats/.ready
+
+test-interop-ffcv: test-interop-ffcv-ready
+	$(PY) -m pytest -n 0 tests/interop -k ffcv
+
+test-interop-ffcv-ready: $(INTEROP)/ffcv/.ready
 
 check: $(VENV)/.lint
 	@status=0; \
@@ -91,6 +104,25 @@ $(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.t
 	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
 	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-deps -r tests/interop/lerobot-$*-alone.txt
 	@$(INTEROP)/$*/bin/python -c "import lerobot.datasets.lerobot_dataset"
+	@touch $@
+
+# TensorFlow and the others of the field are asked from outside: nothing of ours is in there
+$(INTEROP)/formats/.ready: tests/interop/formats.txt $(VENV)/.test
+	@echo "Making an environment for TensorFlow Datasets and others in $(INTEROP)/formats ..."
+	@$(PYTHON) -m venv --clear $(INTEROP)/formats
+	@$(INTEROP)/formats/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(INTEROP)/formats/bin/python -c "import tensorflow_datasets, minari, datasets"
+	@touch $@
+
+# built from source: a compiler, pkg-config, OpenCV and libturbojpeg must be there (Debian: g++ pkg-config libopencv-dev libturbojpeg0-dev)
+$(INTEROP)/ffcv/.ready: tests/interop/ffcv.txt $(VENV)/.test
+	@echo "Making an environment for FFCV in $(INTEROP)/ffcv ..."
+	@pkg-config --exists opencv4 libturbojpeg || { echo "FFCV cannot be built here: OpenCV's and libturbojpeg's headers are missing."; exit 1; }
+	@$(PYTHON) -m venv --clear $(INTEROP)/ffcv
+	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
+	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation ffcv
+	@$(INTEROP)/ffcv/bin/python -c "import ffcv"
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.test

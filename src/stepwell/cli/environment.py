@@ -20,6 +20,12 @@ PACKAGES = {
     "lz4": ("lz4",),
     "video": ("av",),
     "lerobot": ("pyarrow", "huggingface-hub"),
+    "remote": ("fsspec",),
+    "webdataset": ("webdataset",),
+    "tfds": ("google-crc32c", "array-record"),
+    "hdf5": ("h5py",),
+    "arrow": ("pyarrow",),
+    "zarr": ("zarr",),
     "torch": ("torch",),
     "gymnasium": ("gymnasium",),
     "cli": ("tqdm", "pillow"),
@@ -33,13 +39,13 @@ def run_env(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(record, indent=2))
         return 0
-    print(f"python    {record['python']} on {record['platform']}")
-    print(f"cores     {record['num_cores']} usable")
-    print(f"memory    {_gigabytes(record['available_bytes'])} available of {_gigabytes(record['memory_bytes'])}")
+    print(f"python     {record['python']} on {record['platform']}")
+    print(f"cores      {record['num_cores']} usable")
+    print(f"memory     {_gigabytes(record['available_bytes'])} available of {_gigabytes(record['memory_bytes'])}")
     for extra, packages in record["packages"].items():
         found = "  ".join(f"{name} {found or 'not installed'}" for name, found in packages.items())
         hint = "" if all(packages.values()) else f'    pip install "stepwell[{extra}]"'
-        print(f"{extra:<10}{found}{hint}")
+        print(f"{extra:<11}{found}{hint}")
     return 0
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import stepwell
 from stepwell.cli.main import main
+from stepwell.codecs.file_spans import FileSpans
+from stepwell.formats import open_reader
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("imagecodecs")
@@ -61,3 +63,47 @@ def test_a_store_without_a_rate_is_given_one(tmp_path: Path, capsys: pytest.Capt
     assert main(words) == 1
     assert main([*words, "--fps", "5"]) == 0
     assert json.loads(capsys.readouterr().out)["fps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "kind"),
+    [
+        ("toy.beton", [], "beton"),
+        ("shards", ["--to", "webdataset", "--with", "shard_samples=3"], "webdataset"),
+        ("rlds/toy", ["--to", "rlds", "--with", "split=val"], "rlds"),
+        ("tfds/toy", ["--to", "tfds"], "tfds"),
+    ],
+)
+def test_other_formats_are_written_and_read_back(toy_path: Path, tmp_path: Path, capsys, target, words, kind):
+    words = ["export", str(toy_path), str(tmp_path / target), "--feature", "action", "--json", "--workers", "0", *words]
+    assert main(words) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["format"] == kind
+    assert record["num_bytes"] > 0
+    reader = open_reader(record["path"], options={"split": "val"} if kind == "rlds" else None)
+    store = stepwell.open(toy_path, mode="r")
+    # in RLDS the observation after the last action is a step of its own
+    stop = -1 if kind == "rlds" else None
+    written = np.concatenate([columns_of(episode)["action"][:stop] for episode in reader.episodes()])
+    assert np.array_equal(written, np.concatenate([episode["action"] for episode in store]))
+
+
+def columns_of(episode):
+    """Return columns as arrays, wherever they lie."""
+    return {
+        name: column.array() if isinstance(column, FileSpans) else column for name, column in episode.columns.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--to", "beton", "--fps", "3"], "--fps is of LeRobot datasets, not of beton"),
+        (["--to", "beton", "--with", "shards=3"], "the writer of beton has no such option. It has: windows"),
+        (["--with", "task=x"], "--with is not of LeRobot datasets"),
+    ],
+)
+def test_options_of_other_formats_are_refused(toy_path: Path, tmp_path: Path, capsys, words, message):
+    assert main(["export", str(toy_path), str(tmp_path / "out"), *words]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -121,7 +121,7 @@ $(INTEROP)/ffcv/.ready: tests/interop/ffcv.txt $(VENV)/.test
 	@$(PYTHON) -m venv --clear $(INTEROP)/ffcv
 	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
 	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check -r $<
-	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation ffcv
+	@$(INTEROP)/ffcv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation "ffcv==1.0.2"
 	@$(INTEROP)/ffcv/bin/python -c "import ffcv"
 	@touch $@
 

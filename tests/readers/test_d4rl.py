@@ -57,8 +57,10 @@ def test_without_timeouts_and_next_observations_episodes_end_at_terminals(tmp_pa
     assert [episode.terminated for episode in reader.episodes()] == [True, True]
 
 
-def test_a_later_episode_whose_next_observations_differ_is_refused(tmp_path: Path):
+def test_a_later_episode_whose_next_observations_differ_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import h5py
+
+    monkeypatch.setattr("stepwell.readers.d4rl.LOOKED_AT_BYTES", 64)
 
     write_d4rl(tmp_path / "a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "a") as file:
@@ -84,3 +86,38 @@ def test_it_is_found_by_its_names(tmp_path: Path):
     assert find_reader(tmp_path / "a.hdf5").name == "d4rl"
     store = stepwell.open(f"d4rl://{tmp_path / 'a.hdf5'}?next_obs=keep", cache=tmp_path / "cache")
     assert store[2]["next_observations"].shape == (10, 4)
+
+
+def test_episodes_of_one_step_do_not_pass_for_repeating(tmp_path: Path):
+    arrays = write_d4rl(tmp_path / "a.hdf5", ends=(0, 1, 2, 9), repeats=False)
+    reader = open_reader(tmp_path / "a.hdf5")
+    assert np.array_equal(reader[0].columns["next_observations"], arrays["next_observations"][:1])
+
+
+def test_chunks_that_hold_many_episodes_are_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import h5py
+
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, width in (("observations", 200), ("actions", 2), ("rewards", 1)):
+            rows = np.arange(3000.0)[:, None] + np.zeros(width)
+            file.create_dataset(name, data=rows, chunks=(3000, width), compression="gzip")
+        file["terminals"] = np.arange(3000) % 100 == 99
+    reader = open_reader(tmp_path / "a.hdf5")
+    opened = []
+    monkeypatch.setattr(h5py.Group, "__getitem__", lambda *_: opened.append(1))
+    for number, episode in enumerate(reader.episodes()):
+        assert (episode.columns["observations"][:, 7] == 100 * number + np.arange(100)).all()
+    # datasets stay open, and with them their chunks
+    assert not opened
+
+
+def test_other_orders_of_bytes_are_read_as_numbers(tmp_path: Path):
+    import h5py
+
+    arrays = write_d4rl(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        del file["actions"]
+        file["actions"] = arrays["actions"].astype(">f4")
+    reader = open_reader(tmp_path / "a.hdf5")
+    assert reader.schema["actions"].np_dtype == np.dtype("<f4")
+    assert np.array_equal(reader[1].columns["actions"], arrays["actions"][10:20])

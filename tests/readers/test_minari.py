@@ -124,3 +124,18 @@ def test_rows_that_are_too_many_are_told(tmp_path: Path):
         file["episode_1/actions"] = np.zeros((9, 2), np.float32)
     with pytest.raises(FormatError, match=r"episode_1/actions has 9 rows\. Expected are 3"):
         open_reader(root)[1]
+
+
+def test_numbers_keep_the_dtype_they_are_stored_with(tmp_path: Path):
+    import h5py
+
+    root = write_minari(tmp_path / "set", "hdf5")
+    values = {}
+    with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
+        for number, length in enumerate(LENGTHS):
+            values[number] = np.random.default_rng(number).random((length, 2))
+            del file[f"episode_{number}/actions"]
+            file[f"episode_{number}/actions"] = values[number]
+    reader = open_reader(root)
+    assert reader.schema["actions"].np_dtype == np.float64
+    assert np.array_equal(reader[2].columns["actions"], values[2])

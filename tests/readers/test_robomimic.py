@@ -114,3 +114,63 @@ def test_what_is_no_such_file_is_told(tmp_path: Path):
     with pytest.raises(FormatError, match=r"next_obs='both'\. Allowed: auto, keep, ignore"):
         open_reader(write_robomimic(tmp_path / "b.hdf5"), options={"next_obs": "both"})
     assert find_reader(tmp_path / "b.hdf5").name == "robomimic"
+
+
+def test_every_row_of_numbers_is_compared_with_the_next_ones(file: Path):
+    import h5py
+
+    with h5py.File(file, "a") as opened:
+        del opened["data/demo_1/obs/eef"], opened["data/demo_1/next_obs/eef"]
+        rows = np.random.default_rng(0).random((7, 500))
+        opened["data/demo_1/obs/eef"] = rows[:-1]
+        rows[4] += 1
+        opened["data/demo_1/next_obs/eef"] = rows[1:]
+        for number, length in ((0, 4), (2, 5), (10, 3)):
+            del opened[f"data/demo_{number}/obs/eef"], opened[f"data/demo_{number}/next_obs/eef"]
+            rows = np.random.default_rng(number).random((length + 1, 500))
+            opened[f"data/demo_{number}/obs/eef"] = rows[:-1]
+            opened[f"data/demo_{number}/next_obs/eef"] = rows[1:]
+    reader = open_reader(file)
+    with pytest.raises(FormatError, match=r"demo_1 of .*next_obs does not repeat obs.eef"):
+        reader[1]
+
+
+def test_rows_that_are_not_one_a_step_are_told_and_can_be_left_out(file: Path):
+    import h5py
+
+    with h5py.File(file, "a") as opened:
+        for name in opened["data"]:
+            opened[f"data/{name}/pose"] = np.eye(9)
+    with pytest.raises(FormatError, match=r'demo_0 of .*pose has \(9, 9\).*Leave it out: ignore="pose"'):
+        open_reader(file)[0]
+    assert open_reader(file, options={"ignore": "pose,rewards"})[0].columns.keys() == {
+        "actions",
+        "dones",
+        "obs.cam",
+        "obs.eef",
+    }
+    with pytest.raises(FormatError, match=r"ignore=\['nothing'\]: demo_0 of .* has actions, "):
+        open_reader(file, options={"ignore": ["nothing"]})
+
+
+def test_an_episode_without_dones_has_no_end_that_is_known(file: Path):
+    import h5py
+
+    with h5py.File(file, "a") as opened:
+        for name in opened["data"]:
+            del opened[f"data/{name}/dones"]
+    episode = open_reader(file)[0]
+    assert (episode.terminated, episode.truncated) == (False, False)
+
+
+def test_a_directory_is_looked_at_without_a_walk_of_all(tmp_path: Path):
+    from stepwell.readers.robomimic import RobomimicReader
+
+    write_robomimic(tmp_path / "a.hdf5")
+    (tmp_path / "one/two/three").mkdir(parents=True)
+    assert RobomimicReader.accepts(str(tmp_path))
+    (tmp_path / "a.hdf5").rename(tmp_path / "one/a.hdf5")
+    assert RobomimicReader.accepts(str(tmp_path))
+    (tmp_path / "one/a.hdf5").rename(tmp_path / "one/two/three/a.hdf5")
+    assert not RobomimicReader.accepts(str(tmp_path))
+    assert len(open_reader(tmp_path, "robomimic")) == len(NUMBERS)

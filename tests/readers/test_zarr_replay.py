@@ -42,7 +42,7 @@ def test_floats_that_are_no_bytes_are_not_rounded(tmp_path: Path):
     write_replay(tmp_path / "p.zarr")
     zarr.open_group(str(tmp_path / "p.zarr"), mode="a")["data/img"][20, 0, 0, 0] = 0.5
     reader = open_reader(tmp_path / "p.zarr", options={"images": "uint8"})
-    with pytest.raises(FormatError, match="no whole numbers"):
+    with pytest.raises(FormatError, match=r"p.zarr, rows 14 to 30 of data/img: values that are no whole numbers"):
         reader[2]
 
 
@@ -72,3 +72,45 @@ def test_a_damaged_chunk_is_told(tmp_path: Path):
         path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(FormatError, match="rows 0 to 13 of data/img"):
         open_reader(tmp_path / "p.zarr")[0]
+
+
+def test_arrays_in_groups_are_dotted_features(tmp_path: Path):
+    import zarr
+
+    write_replay(tmp_path / "p.zarr")
+    root = zarr.open_group(str(tmp_path / "p.zarr"), mode="a")
+    depth = np.arange(50 * 6, dtype=">u2").reshape(50, 2, 3)
+    made = root["data"].create_group("obs").create_array("depth", shape=depth.shape, chunks=(9, 2, 3), dtype=">u2")
+    made[...] = depth
+    reader = open_reader(tmp_path / "p.zarr")
+    assert reader.schema["obs.depth"].np_dtype == np.dtype("<u2")
+    assert np.array_equal(reader[2].columns["obs.depth"], depth[14:30])
+
+
+def test_values_that_are_no_numbers_stay_where_they_are_kept(tmp_path: Path):
+    import zarr
+
+    write_replay(tmp_path / "p.zarr")
+    zarr.open_group(str(tmp_path / "p.zarr"), mode="a")["data/img"][20, 0, 0, 0] = np.nan
+    assert np.isnan(open_reader(tmp_path / "p.zarr")[2].columns["img"][6, 0, 0, 0])
+    with pytest.raises(FormatError, match="no whole numbers"):
+        open_reader(tmp_path / "p.zarr", options={"images": "uint8"})[2]
+
+
+def test_shards_are_read_whole(tmp_path: Path):
+    import zarr
+
+    write_replay(tmp_path / "p.zarr", zarr_format=3)
+    root = zarr.open_group(str(tmp_path / "p.zarr"), mode="a")
+    rows = np.arange(100).reshape(50, 2)
+    root["data"].create_array("pair", shape=(50, 2), chunks=(3, 2), shards=(12, 2), dtype="int64")[...] = rows
+    reader = open_reader(tmp_path / "p.zarr")
+    assert [len(reader[number].columns["pair"]) for number in range(4)] == [13, 1, 16, 20]
+    assert np.array_equal(reader[3].columns["pair"], rows[30:])
+
+
+def test_several_processes_read_it(tmp_path: Path):
+    arrays = write_replay(tmp_path / "p.zarr")
+    import_dataset(tmp_path / "p.zarr", tmp_path / "a.well", workers=2)
+    store = stepwell.open(tmp_path / "a.well")
+    assert np.array_equal(np.concatenate([episode["state"] for episode in store]), arrays["state"])

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, is_hdf5, read_rows, top_names
+from stepwell.readers.hdf5_files import Hdf5Files, feature_of, is_hdf5, read_rows, top_names
 from stepwell.readers.hdf5_varying import read_varying
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
@@ -34,6 +34,8 @@ NEEDED = ("observations", "actions", "rewards")
 OBSERVATIONS, NEXT = "observations", "next_observations"
 MODES = ("auto", "keep", "ignore")
 MAX_TOLD = 4096
+# of observations that are compared before it is decided how next ones are kept
+LOOKED_AT_BYTES = 32 << 20
 
 
 @register_reader
@@ -64,7 +66,7 @@ class D4rlReader(Reader):
             raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
         self._files = Hdf5Files([source])
         with self._files.naming(0, "its arrays"):
-            found = datasets_of(self._files.open(0))
+            found = self._files.datasets(0)
             missing = [name for name in NEEDED if name not in found or not found[name].shape]
             if missing:
                 raise FormatError(f"{source} has no {', '.join(missing)}. A D4RL file has {', '.join(NEEDED)}.")
@@ -98,7 +100,7 @@ class D4rlReader(Reader):
     def __getitem__(self, index: int) -> EpisodeData:
         start, stop = (int(place) for place in self._starts[index : index + 2])
         with self._files.naming(0, self.label(index)):
-            found = datasets_of(self._files.open(0))
+            found = self._files.datasets(0)
             columns = {name: self._rows(found, name, feature, start, stop) for name, feature in self.schema.items()}
         is_terminal = bool(self._terminals[stop - 1])
         is_cut = stop < self._num_steps or self._is_last_ended
@@ -118,7 +120,7 @@ class D4rlReader(Reader):
         after = read_rows(found[NEXT], plain, start, stop)
         if not _same(rows[1:], after[:-1]):
             raise FormatError(
-                f"{NEXT} do not repeat {OBSERVATIONS} one step later, as they do in the first episode. Keep both: "
+                f"{NEXT} do not repeat {OBSERVATIONS} one step later, as they do at its beginning. Keep both: "
                 'next_obs="keep".'
             )
         return np.concatenate([rows, after[-1:]])
@@ -133,11 +135,14 @@ class D4rlReader(Reader):
     def _is_repeated(self, found: Any) -> bool:
         if NEXT not in found or found[NEXT].shape != found[OBSERVATIONS].shape:
             return False
-        stop = int(self._starts[1])
         feature = feature_of(found[OBSERVATIONS])
         if feature_of(found[NEXT]) != feature:
             return False
-        return _same(read_rows(found[OBSERVATIONS], feature, 1, stop), read_rows(found[NEXT], feature, 0, stop - 1))
+        stop = min(self._num_steps, 2 + LOOKED_AT_BYTES // max(1, feature.row_bytes))
+        goes_on = np.ones(stop - 1, np.bool_)
+        goes_on[self._starts[(self._starts > 0) & (self._starts < stop)] - 1] = False
+        rows, after = (np.asarray(read_rows(found[name], feature, 0, stop)) for name in (OBSERVATIONS, NEXT))
+        return _same(rows[1:][goes_on], after[:-1][goes_on])
 
 
 def _flags(found: Any, name: str, count: int) -> npt.NDArray[np.bool_]:

@@ -26,6 +26,8 @@ MIN_SPAN_BYTES = 1024
 MAX_RATIO = 1100
 MIN_STORED = 1 << 16
 MAX_DEPTH = 32
+# of each dataset: where episodes are shorter than chunks, a chunk is unpacked once
+CHUNK_CACHE_BYTES = 16 << 20
 
 
 def is_hdf5(source: str) -> bool:
@@ -60,6 +62,7 @@ class Hdf5Files:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         self._held: tuple[int, int, Any] | None = None
+        self._datasets: dict[str, Any] | None = None
         self._surveyed: set[int] = set()
 
     def open(self, number: int) -> Any:
@@ -83,13 +86,24 @@ class Hdf5Files:
             survey(path)
             self._surveyed.add(number)
         with self.naming(number, "the file"):
-            self._held = os.getpid(), number, h5py.File(path, "r")
+            self._held = os.getpid(), number, h5py.File(path, "r", rdcc_nbytes=CHUNK_CACHE_BYTES)
         assert self._held is not None
         return self._held[2]
 
+    def datasets(self, number: int) -> dict[str, Any]:
+        """Return all datasets of a file by their dotted names, held as long as the file, with their chunks.
+
+        Raises:
+            FormatError: as `open`.
+        """
+        file = self.open(number)
+        if self._datasets is None:
+            self._datasets = datasets_of(file)
+        return self._datasets
+
     def close(self) -> None:
         """Close what is open."""
-        held, self._held = self._held, None
+        held, self._held, self._datasets = self._held, None, None
         if held is not None and held[0] == os.getpid():
             held[2].close()
 
@@ -112,7 +126,7 @@ class Hdf5Files:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "_held": None, "_datasets": None}
 
 
 def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
@@ -164,7 +178,7 @@ def feature_of(dataset: Any) -> Feature:
         raise FormatError(f"{_where(dataset)} has elements of {dtype}. Allowed: numbers, bool, text and bytes.")
     shape = tuple(int(size) for size in dataset.shape[1:])
     is_picture = dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
-    plain = np.dtype(dtype.str)
+    plain = np.dtype(dtype.str).newbyteorder("=")
     return Image(shape) if is_picture else Array(shape, plain)
 
 
@@ -185,7 +199,7 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
     if feature.kind in ("text", "bytes"):
         values = read_varying(dataset.file.filename, dataset.name, start, stop)
         return values if feature.kind == "bytes" else [_decoded(value, dataset) for value in values]
-    if dataset.dtype != feature.np_dtype or dataset.shape[1:] != feature.fixed_shape:
+    if dataset.dtype.newbyteorder("=") != feature.np_dtype or dataset.shape[1:] != feature.fixed_shape:
         raise FormatError(
             f"{_where(dataset)} has rows of {dataset.dtype} {dataset.shape[1:]}, the first episode {feature}."
         )

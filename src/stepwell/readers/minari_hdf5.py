@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stepwell.errors import FormatError
 from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read_rows
 from stepwell.readers.hdf5_varying import read_attributes, read_varying
@@ -72,10 +70,16 @@ class Hdf5Episodes:
             return columns, _told(read_attributes(self._files.paths[0], group.name))
 
     def _feature(self, group: Any, name: str) -> Feature:
-        """Return the feature of a leaf: JPEG files are a row of bytes each, as long as each other or not."""
-        feature = self._leaves[name].feature
-        is_file = feature.kind == "image" and len(self._dataset(group, name).shape) < 1 + len(feature.shape)
-        return replace(feature, codec="jpeg") if is_file else feature
+        """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes.
+
+        JPEG files are a row of bytes each, as long as each other or not.
+        """
+        feature, dataset = self._leaves[name].feature, self._dataset(group, name)
+        if feature.kind == "image" and len(dataset.shape) < 1 + len(feature.shape):
+            return replace(feature, codec="jpeg")
+        if feature.kind == "text" or dataset.dtype == feature.np_dtype:
+            return feature
+        return Array(feature.fixed_shape, feature_of(dataset).np_dtype)
 
     def _dataset(self, group: Any, name: str) -> Any:
         leaf = self._leaves.get(name)
@@ -90,10 +94,7 @@ class Hdf5Episodes:
             raise FormatError(f"{group.file.filename}, {dataset.name} has {len(dataset)} rows. Expected are {count}.")
         if feature.codec == "jpeg":
             return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
-        plain = feature.with_final(False)
-        if plain.kind == "image" and dataset.dtype != np.uint8:
-            raise FormatError(f"{group.file.filename}, {dataset.name} has {dataset.dtype}, the space uint8.")
-        return read_rows(dataset, plain, 0, count)
+        return read_rows(dataset, feature.with_final(False), 0, count)
 
 
 def _part(part: str | int) -> str:

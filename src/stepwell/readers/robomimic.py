@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ OBS, NEXT_OBS = "obs.", "next_obs."
 MODES = ("auto", "keep", "ignore")
 # the simulator's XML of each demonstration is larger than most of them
 MAX_TOLD_BYTES = 4096
+# of a demonstration's observations of one name, up to which all are compared with the next ones
+COMPARED_BYTES = 1 << 20
+MINARI = "main_data.hdf5"
+# folders below a directory that are looked into to find out what it is
+MOST_FOLDERS = 16
+MOST_ENTRIES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class RobomimicReader(Reader):
 
     Args:
         source: an HDF5 file, or a directory of them (LIBERO: a file a task).
+        ignore: names of features to leave out, ``states`` or ``obs.agentview_image``.
         next_obs: "auto" (default): where it repeats ``obs``, as it should, its last row becomes the final observation
             and nothing is stored twice, else it is kept; "keep": as features of its own; "ignore": left out.
 
@@ -77,14 +85,16 @@ class RobomimicReader(Reader):
 
     Notes:
         As for `Reader`. Features are named as in the file, ``obs.agentview_image``. An episode is terminated where its
-        last ``dones`` is set. Its metadata hold ``demo``, ``masks``, ``tasks`` (LIBERO's instruction) and the file's
-        short attributes. Image rows of files without compression stay in the file when it is opened in place.
+        last ``dones`` is set, else truncated; neither in a file without ``dones``. Its metadata hold ``demo``,
+        ``masks``, ``tasks`` (LIBERO's instruction) and the file's short attributes. Image rows of files without
+        compression stay in the file when it is opened in place.
     """
 
     name = "robomimic"
 
-    def __init__(self, source: str, *, next_obs: str = "auto") -> None:
+    def __init__(self, source: str, *, next_obs: str = "auto", ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
+        self._ignored = frozenset(ignore.split(",") if isinstance(ignore, str) else ignore)
         if next_obs not in MODES:
             raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
         self._next_obs = next_obs
@@ -99,13 +109,12 @@ class RobomimicReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether it is an HDF5 file of demonstrations, or a directory of them; see `Reader.accepts`."""
-        try:
-            first = next(iter(_paths(source)), None)
-        except FormatError:
+        first = _first_file(source)
+        if first is None or not is_hdf5(first) or Path(first).name == MINARI:
             return False
         # a file whose names cannot be read is taken, so that the error says why
-        names = None if first is None else top_names(first)
-        return first is not None and is_hdf5(first) and (names is None or "data" in names)
+        names = top_names(first)
+        return names is None or "data" in names
 
     def __len__(self) -> int:
         return len(self._demos)
@@ -116,14 +125,15 @@ class RobomimicReader(Reader):
             group = self._group(demo)
             found = datasets_of(group)
             columns = {name: self._column(demo, found, name, feature) for name, feature in self.schema.items()}
-            is_done = "dones" in found and demo.length > 0 and bool(np.any(found["dones"][demo.length - 1]))
+            is_told = "dones" in found
+            is_done = is_told and bool(np.any(found["dones"][demo.length - 1]))
             told = {"demo": demo.name, "masks": list(demo.masks), **_short(self._attributes(demo.file, group))}
         if len(self._files.paths) > 1:
             told["file"] = Path(self._files.paths[demo.file]).name
         tasks = self.metadata["robomimic"]["tasks"][demo.file]
         if tasks:
             told["tasks"] = [tasks]
-        return EpisodeData(columns, terminated=is_done, truncated=not is_done, metadata=told)
+        return EpisodeData(columns, terminated=is_done, truncated=is_told and not is_done, metadata=told)
 
     @property
     def in_place_schema(self) -> Schema:
@@ -174,9 +184,12 @@ class RobomimicReader(Reader):
             if mode == "auto":
                 mode = "final" if _repeats(found) else "keep"
             self._next_obs = mode
+            unknown = self._ignored - set(found) - {""}
+            if unknown:
+                raise FormatError(f"ignore={sorted(unknown)}: {self.label(0)} has {', '.join(found)}.")
             features: dict[str, Feature] = {}
             for name, dataset in found.items():
-                if name.startswith(NEXT_OBS) and mode != "keep":
+                if name in self._ignored or (name.startswith(NEXT_OBS) and mode != "keep"):
                     continue
                 feature = feature_of(dataset)
                 has_next = mode == "final" and name.startswith(OBS)
@@ -198,7 +211,13 @@ class RobomimicReader(Reader):
         return True
 
     def _column(self, demo: Demo, found: Mapping[str, Any], name: str, feature: Feature) -> Any:
-        parts = [(self._dataset(demo, found, name), 0, demo.length)]
+        dataset = self._dataset(demo, found, name)
+        if dataset.shape[:1] != (demo.length,):
+            raise FormatError(
+                f"{self.label(self._demos.index(demo))}: {name} has {dataset.shape} where there are {demo.length} "
+                f'actions. Leave it out: ignore="{name}".'
+            )
+        parts = [(dataset, 0, demo.length)]
         if feature.final:
             after = self._dataset(demo, found, _next_name(name))
             self._check_repeats(demo, parts[0][0], after, name)
@@ -211,9 +230,10 @@ class RobomimicReader(Reader):
 
     def _check_repeats(self, demo: Demo, before: Any, after: Any, name: str) -> None:
         """Refuse a demonstration whose next observations are not the observations of the next steps."""
-        # of images two rows tell it, where comparing all would read them twice
-        rows = range(1, demo.length) if before.nbytes < MAX_TOLD_BYTES else [1, demo.length - 1][: demo.length - 1]
-        if any(not np.array_equal(before[row], after[row - 1], equal_nan=before.dtype.kind == "f") for row in rows):
+        # of images the ends tell it, where comparing all would read them twice
+        ends = [(1, 2), (demo.length - 1, demo.length)] if demo.length > 1 else []
+        parts = [(1, demo.length)] if before.nbytes < COMPARED_BYTES else ends
+        if any(not _same(before[start:stop], after[start - 1 : stop - 1]) for start, stop in parts):
             raise FormatError(
                 f"{self.label(self._demos.index(demo))}: next_obs does not repeat {name} one step later, as it does "
                 'in the first demonstration. Keep both: next_obs="keep".'
@@ -247,6 +267,20 @@ def _paths(source: str) -> Sequence[str]:
     if not paths:
         raise FormatError(f"{source} holds no HDF5 files ({', '.join(SUFFIXES)}).")
     return paths
+
+
+def _first_file(source: str) -> str | None:
+    """Return an HDF5 file of a source: itself, or one in it or in the first folders of it, without a walk of all."""
+    place = Path(source.partition("\n")[0])
+    if "://" in source or not place.is_dir():
+        return None if "://" in source else str(place)
+    try:
+        inside = list(islice(place.iterdir(), MOST_ENTRIES))
+        folders = sorted(path for path in inside if path.is_dir())[:MOST_FOLDERS]
+        entries = (path for folder in folders for path in islice(folder.iterdir(), MOST_ENTRIES))
+        return next((str(path) for path in (*sorted(inside), *entries) if path.suffix in SUFFIXES), None)
+    except OSError:
+        return None
 
 
 def _names(dataset: Any) -> set[str]:

@@ -51,8 +51,9 @@ class ZarrReader(Reader):
         MissingDependencyError: zarr is not installed.
 
     Notes:
-        As for `Reader`. Features are named as the arrays of ``data``. Nothing says how an episode ended: it is neither
-        terminated nor truncated. A chunk is decompressed once where episodes are read in order.
+        As for `Reader`. Features are named as the arrays of ``data``, ``obs.img`` of a group in it. Nothing says how an
+        episode ended: it is neither terminated nor truncated. A chunk is decompressed once where episodes are read in
+        order.
     """
 
     name = "zarr"
@@ -95,8 +96,9 @@ class ZarrReader(Reader):
         start, stop = (int(place) for place in self._starts[index : index + 2])
         columns = {}
         for name, feature in self.schema.items():
-            with self._naming(f"rows {start} to {stop} of data/{name}"):
-                columns[name] = _values(self._rows(name, start, stop), feature)
+            where = f"rows {start} to {stop} of data/{name}"
+            with self._naming(where):
+                columns[name] = _values(self._rows(name, start, stop), feature, f"{self.source}, {where}")
         return EpisodeData(columns)
 
     def label(self, index: int) -> str:
@@ -109,7 +111,7 @@ class ZarrReader(Reader):
     def _rows(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows of an array; what was read of their last chunk is kept, since the next episode begins in it."""
         array = self._arrays()[name]
-        chunk = max(1, int(array.chunks[0]))
+        chunk = max(1, int((array.shards or array.chunks)[0]))
         first, held = self._held.get(name, (0, np.empty(0)))
         if not first <= start <= first + len(held):
             first, held = start // chunk * chunk, np.empty(0)
@@ -126,8 +128,8 @@ class ZarrReader(Reader):
     def _check_stored(self, name: str, array: Any, rows: int) -> None:
         """Refuse to read what is not stored: memory follows the shape that a header claims."""
         claimed = rows * int(np.prod(array.shape[1:], dtype=np.float64)) * array.dtype.itemsize
-        stored = int(array.nbytes_stored())
-        if claimed > MAX_RATIO * max(stored, MIN_STORED):
+        # what is stored is found by listing all chunks, which takes too long to be done for each of them
+        if claimed > MAX_RATIO * MIN_STORED and claimed > MAX_RATIO * (stored := int(array.nbytes_stored())):
             raise FormatError(
                 f"{self.source}, data/{name}: {rows} rows would take {claimed} bytes, of which {stored} are stored."
             )
@@ -137,7 +139,9 @@ class ZarrReader(Reader):
         if self._opened is None or self._opened[0] != os.getpid():
             with self._naming("data"):
                 group = self._group()["data"]
-                self._opened = os.getpid(), {name: group[name] for name in sorted(group.array_keys())}
+                members = dict(group.members(max_depth=None))
+                arrays = {path.replace("/", "."): each for path, each in members.items() if hasattr(each, "chunks")}
+                self._opened = os.getpid(), {name: arrays[name] for name in sorted(arrays)}
                 self._held = {}
         if not self._opened[1]:
             raise FormatError(f"{self.source} has no arrays in data.")
@@ -205,14 +209,15 @@ def _feature(array: Any, images: str) -> Feature:
     is_image = len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
     if is_image and (array.dtype == np.uint8 or (images == "uint8" and array.dtype.kind == "f")):
         return Image(shape)
-    return Array(shape, array.dtype)
+    return Array(shape, array.dtype.newbyteorder("="))
 
 
-def _values(rows: npt.NDArray[Any], feature: Feature) -> npt.NDArray[Any]:
+def _values(rows: npt.NDArray[Any], feature: Feature, where: str) -> npt.NDArray[Any]:
     """Return rows as the feature's dtype; floats become bytes only where nothing is lost."""
-    if rows.dtype == feature.np_dtype:
-        return rows
-    whole = rows.astype(feature.np_dtype)
+    if rows.dtype.newbyteorder("=") == feature.np_dtype:
+        return rows.astype(feature.np_dtype, copy=False)
+    with np.errstate(invalid="ignore"):
+        whole = rows.astype(feature.np_dtype)
     if not np.array_equal(whole, rows):
-        raise FormatError('values that are no whole numbers from 0 to 255. Keep them as they are: images="keep".')
+        raise FormatError(f'{where}: values that are no whole numbers from 0 to 255. Keep them all: images="keep".')
     return whole

@@ -107,9 +107,9 @@ def test_what_is_wrong_is_told(tmp_path: Path):
     with pytest.raises(FormatError, match="has no videos"):
         open_reader(tmp_path / "set", options={"layout": "videos"})
     write_image(tmp_path / "set" / "b" / "0.jpg", 7)
-    with pytest.raises(FormatError, match=r"0.jpg is jpeg, others of 'image' are png"):
+    with pytest.raises(FormatError, match=r"0.jpg is not as others of 'image'.*Convert them to one format"):
         open_reader(tmp_path / "set")
-    (tmp_path / "set" / "b" / "0.jpg").write_bytes(b"GIF89a")
+    (tmp_path / "set" / "a" / "0.png").write_bytes(b"GIF89a")
     with pytest.raises(FormatError, match="neither PNG nor JPEG"):
         open_reader(tmp_path / "set")
 
@@ -124,3 +124,20 @@ def test_episodes_of_other_features_are_told(tmp_path: Path):
     (tmp_path / "set" / "b" / "actions.npy").write_bytes(b"\x93NUMPY rest")
     with pytest.raises(FormatError, match=r"actions.npy: .*arrays of numbers"):
         reader.__class__(str(tmp_path / "set"), layout="episodes")[1]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((8, 9, 1), "uint8"), ((8, 9, 4), "uint8"), ((8, 9, 1), "uint16")])
+def test_images_keep_their_channels_and_depth(tmp_path: Path, shape: tuple[int, ...], dtype: str):
+    value = np.arange(np.prod(shape)).reshape(shape).astype(dtype) * (1 if dtype == "uint8" else 900)
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "a" / "0.png").write_bytes(make_codec(Image(shape, dtype, codec="png")).encode(value))
+    for store in read_both(tmp_path / "set", tmp_path):
+        assert store.schema["image"].shape == shape
+        assert np.array_equal(store[0]["image"][0], value)
+
+
+def test_an_image_whose_header_comes_late_is_read(tmp_path: Path):
+    data = write_image(tmp_path / "set" / "a" / "0.jpg", 7)
+    preview = b"\xff\xe1" + (9000).to_bytes(2, "big") + bytes(8998)
+    (tmp_path / "set" / "a" / "0.jpg").write_bytes(data[:2] + preview + data[2:])
+    assert open_reader(tmp_path / "set").schema["image"].shape == (16, 24, 3)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.parquet_images import picture_format
 from stepwell.errors import DecodeError, FormatError
 from stepwell.readers.arrow_columns import is_picture, plain_type
+from stepwell.readers.pictures import picture_codec
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.store.encoded_rows import EncodedRows
 
 __all__ = ["column_feature", "feature_of_type", "values_of"]
-
-# what codecs keep as the file that it is: channels and type of the pixels, those seen most first
-PIXELS = {"png": [(3, "uint8"), (1, "uint8"), (4, "uint8"), (1, "uint16"), (3, "uint16")], "jpeg": [(3, "uint8")]}
 
 
 def feature_of_type(kind: Any, where: str) -> Feature:
@@ -139,18 +137,13 @@ def _pictures(column: Any, feature: Feature, where: str) -> EncodedRows:
 
 def _picture_feature(files: Any, where: str, is_varying: bool) -> Feature:
     blobs = list(_blobs(files))
-    name = picture_format(blobs[0][:8].tobytes()) if blobs else None
-    reasons = []
-    for channels, dtype in PIXELS.get(name or "", ()):
-        codec = make_codec(Image((None, None, channels), dtype, codec=name or ""))
-        try:
-            sizes = {codec.image_size(blob) for blob in blobs}
-        except DecodeError as error:
-            reasons.append(str(error))
-            continue
-        height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 and not is_varying else (None, None)
-        return Image((height, width, channels), dtype, codec=name or "")
-    raise FormatError(f"{where}: pictures that are not all PNG or all JPEG, of one kind. {' '.join(reasons[:1])}")
+    try:
+        codec = picture_codec(blobs[0])
+        sizes = {codec.image_size(blob) for blob in blobs}
+    except DecodeError as error:
+        raise FormatError(f"{where}: all pictures must be PNG, or JPEG, of one kind: {error}") from error
+    height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 and not is_varying else (None, None)
+    return replace(codec.feature, shape=(height, width, *codec.feature.shape[2:]))
 
 
 def _picture_files(array: Any, where: str) -> Any:

@@ -18,21 +18,22 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import Codec
 from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.codecs.parquet_images import picture_format
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.readers.pictures import picture_codec
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Array, Feature, Image, Schema
+from stepwell.schema import Array, Feature, Schema
 
 __all__ = ["FolderReader"]
 
@@ -140,20 +141,16 @@ class FolderReader(Reader):
         return features
 
     def _image_feature(self, name: str) -> Feature:
-        """Return the feature of a camera: all its images are of one format, of one size or of any."""
-        found: tuple[str, tuple[int, int] | None] | None = None
-        for part in self._episodes:
-            for path in part["images"].get(name, ()):
-                codec, size = _look(path)
-                if found is not None and codec != found[0]:
-                    raise FormatError(
-                        f"{path} is {codec}, others of {name!r} are {found[0]}. Convert them to one format."
-                    )
-                found = codec, size if found is None or found[1] == size else None
-        if found is None:
-            raise FormatError(f"{self.source} has no images of {name!r}.")
-        height, width = found[1] or (None, None)
-        return Image((height, width, 3), codec=found[0])
+        """Return the feature of a camera: all its images are of one kind, of one size or of any."""
+        paths = [path for part in self._episodes for path in part["images"].get(name, ())]
+        codec = _codec_of(paths[0])
+        sizes = set[tuple[int, int]]()
+        for path in paths:
+            size = _size(path, codec, f"others of {name!r}")
+            if len(sizes) < 2:
+                sizes.add(size)
+        height, width = sizes.pop() if len(sizes) == 1 else (None, None)
+        return replace(codec.feature, shape=(height, width, *codec.feature.shape[2:]))
 
     def _spans(self, name: str, files: Sequence[Path]) -> FileSpans:
         numbers = np.array([self._numbers[str(path)] for path in files], np.int64)
@@ -239,26 +236,33 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts if part]
 
 
-def _look(path: Path) -> tuple[str, tuple[int, int] | None]:
-    """Return format and size of an image by its head.
+def _codec_of(path: Path) -> Codec:
+    """Return the codec that reads an image, by its head."""
+    try:
+        return picture_codec(np.fromfile(path, np.uint8, HEAD_BYTES))
+    except DecodeError:
+        pass  # what it is comes after colours and previews
+    try:
+        return picture_codec(np.fromfile(path, np.uint8))
+    except DecodeError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def _size(path: Path, codec: Codec, others: str) -> tuple[int, int]:
+    """Return height and width of an image, by its head.
 
     Raises:
-        FormatError: it is neither PNG nor JPEG, or cut off.
+        FormatError: it is of another kind than the others, or cut off.
     """
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-        codec = picture_format(head[:8])
-        if codec is None:
-            raise FormatError(f"{path} is neither PNG nor JPEG: it begins with {head[:8]!r}.")
-        reader = make_codec(Image((None, None, 3), codec=codec))
+    try:
+        size = codec.image_size(np.fromfile(path, np.uint8, HEAD_BYTES))
+    except DecodeError:
         try:
-            return codec, reader.image_size(np.frombuffer(head, np.uint8))
-        except DecodeError:
-            pass  # its size comes after colours and previews
-        try:
-            return codec, reader.image_size(np.frombuffer(head + file.read(), np.uint8))
+            size = codec.image_size(np.fromfile(path, np.uint8))
         except DecodeError as error:
-            raise FormatError(f"{path}: {error}") from error
+            raise FormatError(f"{path} is not as {others}: {error} Convert them to one format.") from error
+    assert size is not None
+    return size
 
 
 def _video(path: Path) -> VideoFile:

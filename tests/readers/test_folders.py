@@ -141,3 +141,17 @@ def test_an_image_whose_header_comes_late_is_read(tmp_path: Path):
     preview = b"\xff\xe1" + (9000).to_bytes(2, "big") + bytes(8998)
     (tmp_path / "set" / "a" / "0.jpg").write_bytes(data[:2] + preview + data[2:])
     assert open_reader(tmp_path / "set").schema["image"].shape == (16, 24, 3)
+
+
+def test_two_cameras_of_one_name_are_refused(tmp_path: Path):
+    write_image(tmp_path / "set" / "run" / "0.png", 1)
+    write_image(tmp_path / "set" / "run" / "image" / "0.png", 2)
+    with pytest.raises(FormatError, match="run has two cameras of one name"):
+        open_reader(tmp_path / "set", "folders")
+
+
+def test_a_rate_must_be_a_number(tmp_path: Path):
+    write_image(tmp_path / "set" / "a" / "0.png", 7)
+    assert open_reader(f"folders://{tmp_path / 'set'}?fps=12.5").fps == 12.5
+    with pytest.raises(FormatError, match="fps='fast'"):
+        open_reader(f"folders://{tmp_path / 'set'}?fps=fast")

@@ -98,7 +98,7 @@ class FolderReader(Reader):
             return False
         try:
             return any(_EPISODES[_layout_of(root)](root, most=1))
-        except OSError:
+        except (OSError, FormatError):
             return False
 
     def __len__(self) -> int:
@@ -184,6 +184,8 @@ def _folder_episodes(root: Path, most: int | None = None) -> list[Part]:
         images = {name: files for name, files in images.items() if files}
         own = _files(folder, IMAGES)
         videos = {path.stem: path for path in _files(folder, VIDEOS)}
+        if set(videos) & set(images) or (own and IMAGE in {*images, *videos}):
+            raise FormatError(f"{folder} has two cameras of one name. Rename a folder or a video, or move images.")
         if own or images or videos:
             images |= {IMAGE: own} if own else {}
             parts.append(_part(folder.name, images=images, videos=videos, arrays=_files(folder, ARRAYS)))
@@ -305,6 +307,9 @@ def _loaded(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 def _rate(fps: float | str | None, first: Mapping[str, Any]) -> float | None:
     """Return the steps a second that were given, or those of the first episode's videos."""
     if fps is not None:
-        return float(fps)
+        try:
+            return float(fps)
+        except ValueError as error:
+            raise FormatError(f"fps={fps!r}. Allowed: a number.") from error
     durations = [float(np.median(_video(path).frames["duration"])) for path in first["videos"].values()]
     return round(1 / durations[0], 6) if durations and durations[0] > 0 and np.ptp(durations) < 1e-6 else None

@@ -1,0 +1,141 @@
+"""Rows of HDF5 files are read as values of features, or left where they lie; errors name the file and the dataset."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.errors import FormatError
+from stepwell.readers.hdf5_files import (
+    Hdf5Files,
+    can_stay,
+    datasets_of,
+    feature_of,
+    is_hdf5,
+    read_rows,
+    rows_in_file,
+    top_names,
+)
+from stepwell.schema import Array, Bytes, Image, Text
+
+h5py = pytest.importorskip("h5py")
+ROWS = np.arange(6 * 16 * 24 * 3).reshape(6, 16, 24, 3)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["image"] = ROWS.astype(np.uint8)
+        file["group/depth"] = ROWS.astype(">f8")
+        file["group/flag"] = np.arange(6) % 2 == 0
+        file["group/deep/text"] = ["é" * number for number in range(6)]
+        file["one"] = 7
+        file["pair"] = np.zeros(6, [("a", "f4"), ("b", "i2")])
+        blobs = file.create_dataset("blob", (6,), h5py.vlen_dtype(np.uint8))
+        for number in range(6):
+            blobs[number] = np.full(number, number, np.uint8)
+        file.create_dataset("packed", data=ROWS.astype(np.uint8), compression="gzip", chunks=(2, 16, 24, 3))
+        file.create_dataset("empty", (1 << 40, 10), "f4", chunks=(1, 10))
+    return str(tmp_path / "a.hdf5")
+
+
+@pytest.fixture
+def file(path: str):
+    files = Hdf5Files([path])
+    yield files.open(0)
+    files.close()
+
+
+def test_datasets_are_found_by_dotted_names(file):
+    assert list(datasets_of(file["group"], "g")) == ["g.deep.text", "g.depth", "g.flag"]
+    assert list(datasets_of(file["one"], "one")) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [
+        ("image", Image((16, 24, 3))),
+        ("packed", Image((16, 24, 3))),
+        ("group/depth", Array((16, 24, 3), "float64")),
+        ("group/flag", Array((), "bool")),
+        ("group/deep/text", Text()),
+        ("blob", Bytes()),
+    ],
+)
+def test_rows_are_values_of_their_feature(file, name: str, feature: object):
+    assert feature_of(file[name]) == feature
+    rows = read_rows(file[name], feature, 2, 5)
+    if name == "group/deep/text":
+        assert rows == ["éé", "ééé", "éééé"]
+    elif name == "blob":
+        assert rows == [b"\2\2", b"\3\3\3", b"\4\4\4\4"]
+    else:
+        expected = np.arange(6) % 2 == 0 if name == "group/flag" else ROWS.astype(feature.np_dtype)
+        assert rows.dtype == feature.np_dtype
+        assert np.array_equal(rows, expected[2:5])
+
+
+def test_what_no_feature_holds_is_named(file):
+    with pytest.raises(FormatError, match=r"a.hdf5, /one is one value, not a row a step"):
+        feature_of(file["one"])
+    with pytest.raises(FormatError, match=r"a.hdf5, /pair has elements of .*Allowed: numbers, bool, text and bytes"):
+        feature_of(file["pair"])
+
+
+def test_other_rows_than_the_features_are_refused(file):
+    with pytest.raises(FormatError, match=r"/image has \(6, 16, 24, 3\) where 7 rows are needed"):
+        read_rows(file["image"], Image((16, 24, 3)), 0, 7)
+    with pytest.raises(FormatError, match=r"/image has rows of uint8 \(16, 24, 3\)"):
+        read_rows(file["image"], Array((16, 24, 3), "float64"), 0, 6)
+
+
+def test_rows_that_are_claimed_but_not_stored_cost_no_memory(file):
+    with pytest.raises(FormatError, match=r"/empty claims \d+ bytes, of which 0 are stored: damaged"):
+        read_rows(file["empty"], feature_of(file["empty"]), 0, 1 << 40)
+
+
+def test_plain_rows_stay_where_they_lie(path: str, file):
+    assert can_stay(file["image"], Image((16, 24, 3)))
+    assert not can_stay(file["packed"], Image((16, 24, 3)))
+    assert not can_stay(file["group/depth"], Array((16, 24, 3), "float64"))
+    assert not can_stay(file["group/flag"], Array((), "bool"))
+    spans = rows_in_file([(file["image"], 1, 3), (file["image"], 5, 6)], Image((16, 24, 3)), [path], 0)
+    assert np.array_equal(spans.array(), ROWS.astype(np.uint8)[[1, 2, 5]])
+
+
+def test_rows_beyond_the_end_of_a_file_are_refused(path: str, file):
+    offset = file["image"].id.get_offset()
+    os.truncate(path, offset + 3 * 16 * 24 * 3)
+    with pytest.raises(FormatError, match=r"/image lies beyond the end of its file"):
+        rows_in_file([(file["image"], 0, 4)], Image((16, 24, 3)), [path], 0)
+
+
+def test_a_file_is_opened_anew_where_it_is_sent(path: str):
+    files = Hdf5Files([path, path])
+    first = files.open(0)
+    assert files.open(0) is first
+    assert files.datasets(0)["group.flag"] is files.datasets(0)["group.flag"]
+    again = pickle.loads(pickle.dumps(files))
+    assert np.array_equal(again.datasets(0)["image"][2], ROWS[2].astype(np.uint8))
+    second = files.open(1)
+    assert not first
+    assert np.array_equal(files.datasets(1)["image"][1], second["image"][1])
+    files.close()
+    assert not second
+    again.close()
+
+
+def test_what_is_no_hdf5_file_is_told(tmp_path: Path, path: str):
+    assert is_hdf5(path)
+    assert top_names(path) >= {"image", "group"}
+    (tmp_path / "b.hdf5").write_bytes(b"nothing of the kind")
+    assert not is_hdf5(str(tmp_path / "b.hdf5"))
+    assert not is_hdf5(str(tmp_path / "c.hdf5"))
+    assert not is_hdf5("http://somewhere/a.hdf5")
+    assert top_names(str(tmp_path / "b.hdf5")) is None
+    with pytest.raises(FormatError, match=r"b\.hdf5"):
+        Hdf5Files([str(tmp_path / "b.hdf5")]).open(0)
+    with pytest.raises(FormatError, match=r"c.hdf5 is not there"):
+        Hdf5Files([str(tmp_path / "c.hdf5")]).open(0)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -369,3 +370,13 @@ def test_examples_of_plain_numbers_are_steps(tmp_path):
         assert [found["x"][0, 0] for found in store] == list(range(7))
         assert [found["z"][0].shape for found in store] == [(n, 2) for n in range(7)]
         assert [found.terminated for found in store] == [False] * 7
+
+
+def test_a_store_in_the_cache_is_of_the_function_as_it_is_now(path, monkeypatch):
+    def tripled(data):
+        return replace(data, columns={**data.columns, "action": 3 * data.columns["action"]})
+
+    before = stepwell.open(f"tfds://{path}?transform=made_sets:doubled")[0]["action"]
+    monkeypatch.setattr("made_sets.doubled", tripled)
+    after = stepwell.open(f"tfds://{path}?transform=made_sets:doubled")[0]["action"]
+    assert np.array_equal(2 * after, 3 * before) and after.any()

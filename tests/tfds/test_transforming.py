@@ -8,7 +8,7 @@ from stepwell.errors import FormatError
 from stepwell.recorders import EpisodeData
 from stepwell.schema import Array, Image, Schema, Text
 from stepwell.store import EncodedRows
-from stepwell.tfds.transforming import name_of, transform_of, transformed_schema
+from stepwell.tfds.transforming import transform_of, transformed_schema
 
 BEFORE = Schema({"top": Image((8, 8, 3), codec="png"), "goal": Array((None, 2)), "action": Array(2)})
 
@@ -21,8 +21,6 @@ def test_functions_are_found_by_their_names():
     assert transform_of("made_sets:doubled") is made_sets.doubled
     assert transform_of(made_sets.doubled) is made_sets.doubled
     assert transform_of(None) is None
-    assert name_of(made_sets.doubled) == "made_sets:doubled"
-    assert name_of(None) == ""
 
 
 @pytest.mark.parametrize("name", ["made_sets", "made_sets:none", "no_such_module:f", ":f"])

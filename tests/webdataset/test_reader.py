@@ -315,3 +315,16 @@ def test_a_loader_over_shards_serves_each_sample_once(mixed: str) -> None:
     loader = Loader(store, {"label": "cls", "text": "txt"}, batch_size=2, order="random", seed=1)
     for _ in range(2):
         assert sorted(text for batch in loader for text in batch["text"]) == [f"sämple {n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_store_in_the_cache_is_of_the_very_decoder_that_made_it(tmp_path: Path, factor: int) -> None:
+    path = shard(tmp_path / "a.tar", [("0.txt", b"3")])
+    names = set()
+    for times in (1, 2, 1):
+        decoders = {"txt": (Array((), "int64"), lambda data, by=factor * times: by * int(data))}
+        store = stepwell.formats.open_in_place(path, decoders=decoders)
+        assert store[0]["txt"].tolist() == [3 * factor * times]
+        names.add(store.path)
+        assert WebDatasetReader(path, decoders=decoders).identity != WebDatasetReader(path).identity
+    assert len(names) == 2

@@ -30,6 +30,7 @@ from stepwell.errors import DatasetNotFoundError
 from stepwell.formats.addresses import Address, SourceLike
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of
+from stepwell.formats.option_keys import option_key
 from stepwell.formats.reader import Reader
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import OPENERS, address_of, check_options, find_reader
@@ -106,7 +107,7 @@ class _Opening:
 
     def open(self, cache: Path) -> Store:
         """Return the store, made unless it is there."""
-        options = sorted(self.address.options.items())
+        options = self._options()
         places = [part if is_remote(part) else os.path.abspath(part) for part in self.address.source.split("\n")]  # noqa: PTH100
         # before anything is read: what changes afterwards has another digest
         files = _states_of(self.kind.files(self.address.source, **self.address.options))
@@ -120,6 +121,11 @@ class _Opening:
             cache=cache,
         )
         return cached.open(lambda path: self._build(path, files))
+
+    def _options(self) -> list[tuple[str, str]]:
+        """Return what tells the options from others, the same in every process."""
+        meant = self.kind.meant(self.address.options)
+        return sorted((name, option_key(value)) for name, value in meant.items())
 
     def _build(self, path: Path, files: Sequence[Entry]) -> None:
         """Write the store."""
@@ -155,7 +161,7 @@ class _Opening:
         """Return the same for the same files wherever they lie: training goes on on another machine."""
         root = common_root([path for path, _, _ in files])[0] if files else ""
         told = [(path.removeprefix(root), num_bytes) for path, num_bytes, _ in files]
-        whole = repr((reader.name, sorted(self.address.options.items()), len(reader), sorted(told)))
+        whole = repr((reader.name, self._options(), len(reader), sorted(told)))
         return hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 

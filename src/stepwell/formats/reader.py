@@ -83,6 +83,14 @@ class Reader(ABC):
             found += sorted(name for name, _, _ in walked(Path(path))) if is_folder else [path]
         return found
 
+    @classmethod
+    def meant(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options with what they mean in place of its name: a function is another when its code changes.
+
+        A store in the cache is found again by these. Default: as they are.
+        """
+        return options
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of episodes."""

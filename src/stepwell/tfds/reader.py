@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError
+from stepwell.formats.option_keys import option_key
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
@@ -36,7 +37,7 @@ from stepwell.tfds.naming import choose, names_of, renames_of
 from stepwell.tfds.record_files import RecordFile, Records, open_records
 from stepwell.tfds.selection import lengths_by_split, select
 from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
-from stepwell.tfds.transforming import Transform, name_of, transform_of, transformed_schema
+from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
 
 __all__ = ["RldsReader", "TfdsReader"]
 
@@ -116,7 +117,7 @@ class TfdsReader(Reader):
         self._transform: Transform | None = transform_of(transform)
         self._is_verified = str(verify).lower() not in {"false", "0", "no"}
         told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes)
-        self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {name_of(self._transform)}"
+        self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
         self._open: tuple[int, RecordFile] | None = None
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}
@@ -136,6 +137,11 @@ class TfdsReader(Reader):
         info = read_info(source)
         described = sorted(str(path) for path in info.directory.iterdir() if path.suffix in {".json", ".txt"})
         return [*described, *select(info, options.get("split", "train")).paths]
+
+    @classmethod
+    def meant(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options with the function for its name; see `Reader.meant`."""
+        return {**options, "transform": transform_of(options["transform"])} if "transform" in options else options
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]  # it takes a look at the first images

@@ -11,7 +11,7 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, flatten, infer_feature
 from stepwell.store.encoded_rows import HasRows
 
-__all__ = ["Transform", "name_of", "transform_of", "transformed_schema"]
+__all__ = ["Transform", "transform_of", "transformed_schema"]
 
 Transform = Callable[[EpisodeData], EpisodeData]
 
@@ -30,13 +30,6 @@ def transform_of(given: Transform | str | None) -> Transform | None:
     except (ImportError, AttributeError, ValueError) as error:
         raise FormatError(f'transform={given!r}: {error}. Give "module:function" of a module on sys.path.') from error
     return found
-
-
-def name_of(transform: Transform | None) -> str:
-    """Return what tells a function from others, in every process."""
-    if transform is None:
-        return ""
-    return f"{getattr(transform, '__module__', '')}:{getattr(transform, '__qualname__', type(transform).__qualname__)}"
 
 
 def transformed_schema(episode: EpisodeData, before: Schema) -> Schema:

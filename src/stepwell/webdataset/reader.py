@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from stepwell.codecs.file_spans import make_spans, span_feature
 from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
+from stepwell.formats.option_keys import option_key
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
@@ -186,8 +188,9 @@ class WebDatasetReader(Reader):
 
     @property
     def identity(self) -> str:
-        """The shards, their samples and bytes; see `Reader.identity`."""
-        return f"{super().identity}, {len(self.paths)} shards, {self._num_bytes} bytes, {', '.join(self.schema)}"
+        """The shards, their samples and bytes, and how they are read; see `Reader.identity`."""
+        told = zlib.crc32(option_key(self._settings).encode("utf-8", "surrogateescape"))
+        return f"{super().identity}, {len(self.paths)} shards, {self._num_bytes} bytes, {told:08x}"
 
     def episode_bytes(self, schema: Schema) -> int:
         """Return the bytes of all members by the samples; see `Reader.episode_bytes`."""

@@ -114,6 +114,13 @@ def test_bytes_of_another_codec_are_decoded_as_it_does(tmp_path: Path) -> None:
         codec.decode(make_spans(0, 9, 100)[0])
 
 
+def test_a_crop_of_plain_pixels_is_memory_of_its_own(tmp_path: Path) -> None:
+    pictures = np.arange(2 * 6 * 5 * 3, dtype=np.uint8).reshape(2, 6, 5, 3)
+    codec = make_codec(span_feature(Image((6, 5, 3)), written(tmp_path, [pictures.tobytes()])))
+    crops = [codec.decode_crop(blob, (1, 1, 3, 3), (3, 3)) for blob in make_spans(0, [0, 90], 90)]
+    np.testing.assert_array_equal(crops, pictures[:, 1:4, 1:4])
+
+
 def test_threads_share_one_codec(rows: Any) -> None:
     paths, values = rows
     codec, notes = make_codec(span_feature(FEATURE, paths)), make_codec(span_feature(Bytes(), paths))

@@ -177,7 +177,13 @@ class FileSpanCodec(FileCodec):
 
     def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[Any]:
         """Return the pixels of a part; see `Codec.decode_crop`."""
-        found: npt.NDArray[Any] = self._made(blob, lambda data: self._inner.decode_crop(data, box, size))
+
+        def crop(data: Blob) -> npt.NDArray[Any]:
+            part = self._inner.decode_crop(data, box, size)
+            # the thread's memory is read into again by the next row
+            return part.copy() if np.may_share_memory(part, data) else part
+
+        found: npt.NDArray[Any] = self._made(blob, crop)
         return found
 
     def image_size(self, blob: Blob) -> tuple[int, int] | None:

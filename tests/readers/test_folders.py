@@ -155,3 +155,19 @@ def test_a_rate_must_be_a_number(tmp_path: Path):
     assert open_reader(f"folders://{tmp_path / 'set'}?fps=12.5").fps == 12.5
     with pytest.raises(FormatError, match="fps='fast'"):
         open_reader(f"folders://{tmp_path / 'set'}?fps=fast")
+
+
+@pytest.mark.parametrize("save", [np.save, lambda path, rows: np.savez_compressed(path, state=rows)])
+def test_damaged_arrays_are_told_or_read_right(tmp_path: Path, save):
+    from stepwell.testing import check_damage
+
+    rows = np.arange(40, dtype=np.float32).reshape(1, 40)
+    write_image(tmp_path / "set" / "run" / "0.png", 1)
+    path = tmp_path / "set" / "run" / ("state.npy" if save is np.save else "state.npz")
+    save(path, rows)
+
+    def read(_: Path) -> None:
+        reader = open_reader(tmp_path / "set", "folders", {"layout": "episodes"})
+        assert all(len(episode.columns) >= 1 for episode in reader.episodes())
+
+    assert check_damage(path, read, count=150, seed=1).errors["FormatError"] > 30

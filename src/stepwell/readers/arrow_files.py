@@ -40,10 +40,10 @@ class ArrowFiles:
         for path in self.paths:
             with naming(path):
                 schema, lengths = _look(path)
-            if self.schema is not None and not schema.equals(self.schema):
-                raise FormatError(
-                    f"{path} has other columns than {self.paths[0]}: {schema.names}, {self.schema.names}."
-                )
+                if self.schema is not None and not schema.equals(self.schema):
+                    raise FormatError(
+                        f"{path} has other columns than {self.paths[0]}: {schema.names}, {self.schema.names}."
+                    )
             self.schema = schema
             sizes.append(lengths)
         # every batch or row group, and in which file it is

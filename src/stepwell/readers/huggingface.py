@@ -83,16 +83,17 @@ class HuggingFaceReader(Reader):
     ) -> None:
         super().__init__(source)
         self._rows = ArrowFiles(_files(source, split))
-        names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
-        left_out, open_sized = _names("ignore", ignore, names, source), _names("varying", varying, names, source)
-        if not self._rows.num_rows:
-            raise FormatError(f"{source} has no rows.")
-        self._column = _episode_column(episode, names, source)
-        self._starts, self._values = self._cut()
-        head = self._rows.heads(LOOKS, LOOKED_AT)
-        self.schema = Schema(
-            {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out}
-        )
+        with naming(source):
+            names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
+            left_out, open_sized = _names("ignore", ignore, names, source), _names("varying", varying, names, source)
+            if not self._rows.num_rows:
+                raise FormatError(f"{source} has no rows.")
+            self._column = _episode_column(episode, names, source)
+            self._starts, self._values = self._cut()
+            head = self._rows.heads(LOOKS, LOOKED_AT)
+            self.schema = Schema(
+                {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out}
+            )
         self.metadata = {"huggingface": {"labels": _labels(self._rows.schema)}}
 
     @classmethod
@@ -140,6 +141,7 @@ class HuggingFaceReader(Reader):
         if not self._column:
             return np.arange(self._rows.num_rows + 1), None
         column = self._rows.column(self._column)
+        column.validate(full=True)
         if column.null_count:
             raise FormatError(f"{self.source}: {column.null_count} rows have no {self._column}. Every row needs one.")
         codes = column.combine_chunks().dictionary_encode()

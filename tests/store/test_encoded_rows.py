@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 from stepwell.codecs import make_codec
-from stepwell.errors import StepError
+from stepwell.errors import DiskFullError, StepError
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 from stepwell.store import EncodedRows, Store, create
 from stepwell.testing import RunningCodec
@@ -139,3 +142,66 @@ def test_encoded_rows_are_bytes(tmp_path: Path) -> None:
         [b"a", b"bc", b"d"],
     )
     assert repr(rows) == "<EncodedRows 3 rows, 4 bytes>"
+
+
+def in_memory(blobs: list[bytes]) -> EncodedRows:
+    """Return rows that lie in one piece of memory, a byte of something else before each."""
+    sizes = np.array([len(blob) for blob in blobs], np.int64)
+    data = np.frombuffer(b"".join(b"#" + blob for blob in blobs), np.uint8)
+    return EncodedRows.in_memory(data, np.cumsum(sizes + 1) - sizes, sizes)
+
+
+@pytest.mark.parametrize(("count", "size"), [(3000, 5), (3000, 1500), (2, 300_000)])
+def test_rows_in_memory_are_stored_as_they_are_by_few_calls(tmp_path: Path, count: int, size: int) -> None:
+    blobs = [bytes([number % 251]) * (size + number % 7) for number in range(count)]
+    store = create(tmp_path / "a.well", {"blob": Bytes()})
+    with store.writer() as writer:
+        writer.add_episode({"blob": in_memory(blobs)})
+        writer.add_episode({"blob": blobs[:3]})
+        writer.add_one_step_episodes({"blob": in_memory(blobs)})
+    assert store[0]["blob"] == blobs
+    assert store[1]["blob"] == blobs[:3]
+    assert store[-1]["blob"] == blobs[-1:]
+    assert stored_bytes(store, "blob") == b"".join([*blobs, *blobs[:3], *blobs])
+    assert store.verify(deep=True).is_ok
+
+
+def test_what_the_system_does_not_take_at_once_is_written_by_more_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = [bytes([number]) * 2000 for number in range(100)]
+    whole = os.pwritev
+    monkeypatch.setattr(
+        os, "pwritev", lambda descriptor, buffers, place: whole(descriptor, [b"".join(buffers)[:12345]], place)
+    )
+    store = create(tmp_path / "a.well", {"blob": Bytes()})
+    with store.writer() as writer:
+        writer.add_episode({"blob": in_memory(blobs)})
+    assert store[0]["blob"] == blobs
+
+
+def test_a_full_disk_leaves_rows_in_memory_unstored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(descriptor: int, buffers: Any, place: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    store = create(tmp_path / "a.well", {"blob": Bytes()})
+    with store.writer() as writer:
+        writer.add_episode({"blob": [b"first"]})
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwritev", fill)
+            with pytest.raises(DiskFullError):
+                writer.add_episode({"blob": in_memory([b"x" * 5000] * 3)})
+        writer.add_episode({"blob": in_memory([b"y" * 5000] * 2)})
+    assert [episode["blob"] for episode in store] == [[b"first"], [b"y" * 5000] * 2]
+
+
+def test_rows_in_memory_are_sent_and_cut_as_others() -> None:
+    rows = in_memory([b"a", b"bc", b"def"])
+    assert list(pickle.loads(pickle.dumps(rows))) == [b"a", b"bc", b"def"]
+    assert (rows[1], list(rows[1:]), rows.nbytes, len(rows[3:])) == (b"bc", [b"bc", b"def"], 6, 0)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-1, 2), (0, -1), (2, 2)])
+def test_rows_beyond_their_memory_are_refused(offset: int, size: int) -> None:
+    with pytest.raises(StepError, match="of 3\\. Give what lies within"):
+        EncodedRows.in_memory(np.zeros(3, np.uint8), np.array([0, offset]), np.array([1, size]))

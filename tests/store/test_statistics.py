@@ -126,6 +126,17 @@ def test_at_most_256_evenly_spaced_frames_are_counted_and_it_is_said():
     assert sample_rows(Image((16, 16)), 256) is None
     assert sample_rows(Array(256), 10**9) is None
     assert len(sample_rows(Image((4000, 4000, 3)), 1000)) == 32
+    assert len(sample_rows(Image((256, 256, 3), codec="jpeg"), 1000)) == 42
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8"])
+def test_bytes_of_a_stream_count_as_those_of_a_column(dtype: str):
+    rows = np.random.default_rng(3).integers(0, 256, (700, 5, 3)).astype(np.uint8)
+    rows = rows < 128 if dtype == "bool" else rows.view(dtype)
+    streamed = stream_statistics(iter(rows), Array((5, 3), dtype))
+    assert_same(streamed, column_statistics(rows, Array((5, 3), dtype)))
+    np.testing.assert_allclose(streamed.mean, rows.mean(0), rtol=1e-12)
+    assert streamed.min.tolist() == rows.min(0).astype(float).tolist()
 
 
 def test_only_chosen_rows_are_counted():

@@ -24,7 +24,7 @@ from stepwell.formats.reader import Reader
 from stepwell.formats.recoded import Recoded
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, flatten
-from stepwell.store.encoded_rows import HasRows, has_rows
+from stepwell.store.encoded_rows import EncodedRows, HasRows, encoded_of, has_rows
 
 __all__ = ["ReaderEpisodes"]
 
@@ -135,3 +135,13 @@ class _Named:
                 yield blob
         except (OSError, ValueError, LookupError) as error:
             raise FormatError(f"{self._where}: {error}") from error
+
+    def encoded(self, feature: Feature) -> EncodedRows | None:
+        """Return the rows where they lie in memory; see `encoded_of`."""
+        try:
+            found = encoded_of(self._given, feature)
+        except (OSError, ValueError, LookupError) as error:
+            raise FormatError(f"{self._where}: {error}") from error
+        if found is not None:
+            self.nbytes = found.nbytes
+        return found

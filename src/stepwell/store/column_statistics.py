@@ -26,6 +26,8 @@ MAX_FRAMES = 256
 MIN_STEPS = 32
 MAX_DECODED_STEPS = 16384
 MAX_SAMPLED_VALUES = 1 << 25
+# pixels of a few dozen frames tell as much as those of hundreds, whose decoding would take a third of an import
+MAX_SAMPLED_PIXELS = 1 << 23
 BLOCK_VALUES = 1 << 22
 CHUNK_VALUES = 1 << 16
 SAFE_SQUARE = 1e140
@@ -60,14 +62,15 @@ def statistics_shape(feature: Feature) -> tuple[int, ...]:
 def sample_rows(feature: Feature, num_rows: int) -> Ints | None:
     """Return which rows are counted, or None when all of them are.
 
-    Raw features of at most 256 elements a step are always counted whole. Of images at most 256 frames are, of other
-    encoded features at most 16,384 steps, and of both and of larger arrays at most 2**25 values (but 32 steps, and of
-    images of any size no more): evenly spaced, the first and the last included.
+    Raw features of at most 256 elements a step are always counted whole. Of images at most 256 frames and 2**23 values
+    are, of other encoded features at most 16,384 steps, and of these and of larger arrays at most 2**25 values (but 32
+    steps of either, and of images of any size no more): evenly spaced, the first and the last included.
     """
     elements = math.prod(size for size in feature.shape if size is not None)
     if feature.is_raw and feature.kind != "image" and elements <= MAX_ELEMENTS:
         return None
-    limit = max(MIN_STEPS, MAX_SAMPLED_VALUES // max(elements, 1))
+    most = MAX_SAMPLED_PIXELS if feature.kind == "image" else MAX_SAMPLED_VALUES
+    limit = max(MIN_STEPS, most // max(elements, 1))
     if feature.is_image_of_any_size:
         limit = MIN_STEPS
     elif feature.kind == "image":
@@ -115,6 +118,8 @@ def stream_statistics(
         is_sampled: whether the caller left steps out.
     """
     shape = statistics_shape(feature)
+    if feature.np_dtype.itemsize == 1:
+        return _byte_statistics(values, feature.np_dtype, shape, is_sampled)
     blocks = batches((value.reshape(-1, *shape).copy() for value in values), _rows_a_block(feature))
     parts = (_block_statistics(np.concatenate(block), shape, is_sampled) for block in blocks)
     return merge_all(itertools.chain([FeatureStatistics.empty(shape)], parts))
@@ -136,13 +141,15 @@ def _masked_blocks(
 
 def _block_statistics(block: npt.NDArray[Any], shape: tuple[int, ...], is_sampled: bool) -> FeatureStatistics:
     """Return the statistics of [..., *shape]."""
+    if block.dtype.itemsize == 1:
+        return _byte_statistics([block], block.dtype, shape, is_sampled)
     columns = block.reshape(-1, math.prod(shape)).T
-    if columns.dtype.kind == "b":
-        columns = columns.view(np.uint8)
-    if columns.dtype.itemsize == 1:
-        found = [_byte_column(column) for column in columns]
-    else:
-        found = [_sorted_column(column) for column in _sort_columns(columns)]
+    return _of_columns([_sorted_column(column) for column in _sort_columns(columns)], shape, is_sampled)
+
+
+def _of_columns(
+    found: list[tuple[Counts, Moments, Sketch]], shape: tuple[int, ...], is_sampled: bool
+) -> FeatureStatistics:
     counts = np.array([column[0] for column in found], np.int64).T.reshape(3, *shape)
     moments = np.array([column[1] for column in found], np.float64).T.reshape(4, *shape)
     sketches = tuple(column[2] for column in found)
@@ -151,13 +158,22 @@ def _block_statistics(block: npt.NDArray[Any], shape: tuple[int, ...], is_sample
     )
 
 
-def _byte_column(column: npt.NDArray[Any]) -> tuple[Counts, Moments, Sketch]:
-    """Count int8 and uint8 by value: exact, and faster than sorting."""
-    first = -128 if column.dtype.kind == "i" else 0
-    counts = np.zeros(256, np.int64)
-    for start in range(0, len(column), CHUNK_VALUES):
-        chunk = column[start : start + CHUNK_VALUES]
-        counts += np.bincount(chunk.astype(np.int64) - first if first else chunk, minlength=256)
+def _byte_statistics(
+    blocks: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...], is_sampled: bool
+) -> FeatureStatistics:
+    """Count bools, int8 and uint8 by value: exact, and faster than sorting; nothing of the blocks is kept."""
+    counts = np.zeros((math.prod(shape), 256), np.int64)
+    for block in blocks:
+        for place, column in enumerate(block.view(np.uint8).reshape(-1, len(counts)).T):
+            for start in range(0, len(column), CHUNK_VALUES):
+                counts[place] += np.bincount(column[start : start + CHUNK_VALUES], minlength=256)
+    is_signed = dtype.kind == "i"
+    if is_signed:
+        counts = np.roll(counts, 128, axis=1)
+    return _of_columns([_counted_column(mine, -128 if is_signed else 0) for mine in counts], shape, is_sampled)
+
+
+def _counted_column(counts: Ints, first: int) -> tuple[Counts, Moments, Sketch]:
     sketch = sketch_counts(counts, first)
     total = sketch.count
     if total == 0:

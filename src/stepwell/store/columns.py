@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from stepwell.codecs import make_codec
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import DiskFullError
 from stepwell.schema import Feature
+from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.first_rows import check_first_row
 from stepwell.store.npy import header_bytes, header_size
 
@@ -28,6 +29,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 WRITE_BYTES = 2 << 10
 # encoded rows that are joined to be written by one call
 PART_BYTES = 256 << 10
+# of longer ones a copy costs more than that the system takes them from where they are, so many by one call
+GATHERED_BYTES = 1 << 10
+MOST_GATHERED = 1024
 
 
 class RawColumn:
@@ -135,6 +139,19 @@ class EncodedColumn:
             offsets[row + 1 : row + 1 + len(part)] = ends
             start, row = int(ends[-1]), row + len(part)
 
+    def write_encoded(self, row: int, rows: EncodedRows) -> None:
+        """Store rows that are encoded already from ``row`` on, as `write` does each."""
+        buffers = rows.buffers
+        if rows.nbytes < GATHERED_BYTES * len(buffers):
+            self.write_rows(row, rows)
+            return
+        offsets = self.offsets.rows
+        ends = np.cumsum([offsets[row], *map(len, buffers)], dtype=np.uint64)
+        for first in range(0, len(buffers), MOST_GATHERED):
+            stop = min(first + MOST_GATHERED, len(buffers))
+            write_gathered(self._descriptor, buffers[first:stop], int(ends[first]), int(ends[stop]), self.path)
+            offsets[row + first + 1 : row + stop + 1] = ends[first + 1 : stop + 1]
+
     def moved(self, old: str, new: str) -> None:
         """Take note that the directory was renamed; only messages name it."""
         self.path = self.path.replace(old, new, 1)
@@ -201,6 +218,17 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int, path: str)
             offset += written
     except OSError as error:
         raise disk_error(error, len(data), path) from error
+
+
+def write_gathered(descriptor: int, buffers: Sequence[bytes | memoryview], start: int, end: int, path: str) -> None:
+    """Write buffers back to back from ``start`` to ``end``; DiskFullError when there is no room for them."""
+    try:
+        written = os.pwritev(descriptor, buffers, start)
+    except OSError as error:
+        raise disk_error(error, end - start, path) from error
+    if start + written < end:
+        # rare: the disk is full, or more than the system takes at once
+        write_all(descriptor, b"".join(buffers)[written:], start + written, path)
 
 
 def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard, overload, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class, make_codec
 from stepwell.codecs.files import FileCodec, parse_references
@@ -14,7 +15,10 @@ from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows
 
-__all__ = ["EncodedRows", "HasRows", "accept_encoded", "has_rows", "row_of"]
+__all__ = ["EncodedRows", "HasRows", "accept_encoded", "encoded_of", "has_rows", "row_of"]
+
+Buffer = bytes | memoryview
+Int64s = npt.NDArray[np.int64]
 
 
 @runtime_checkable
@@ -57,10 +61,39 @@ class EncodedRows(Sequence[bytes]):
     __slots__ = ("_blobs",)
 
     def __init__(self, blobs: Iterable[bytes]) -> None:
-        self._blobs = tuple(blobs)
+        self._blobs: tuple[Buffer, ...] = tuple(blobs)
         for row, blob in enumerate(self._blobs):
             if not isinstance(blob, bytes):
                 raise StepError(f"row {row} is a {type(blob).__name__}. Give bytes, an encoded row each.")
+
+    @classmethod
+    def in_memory(cls, data: npt.NDArray[np.uint8], offsets: Int64s, sizes: Int64s) -> EncodedRows:
+        """Return rows that lie in memory, which is not copied: nobody may write to it as long as they are there.
+
+        Args:
+            data: uint8 [n], contiguous.
+            offsets: int64 [rows], first byte of each in the data.
+            sizes: int64 [rows], its bytes.
+
+        Raises:
+            StepError: a row that does not lie within the data.
+
+        Example:
+            >>> data = np.frombuffer(b"-left-right", np.uint8)
+            >>> list(EncodedRows.in_memory(data, np.array([1, 6]), np.array([4, 5])))
+            [b'left', b'right']
+        """
+        ends = offsets + sizes
+        if len(ends) and (offsets.min() < 0 or sizes.min() < 0 or ends.max() > len(data)):
+            raise StepError(f"rows from byte {offsets.min()} to {ends.max()} of {len(data)}. Give what lies within.")
+        view = data.data
+        return cls._of(tuple(view[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)))
+
+    @classmethod
+    def _of(cls, blobs: tuple[Buffer, ...]) -> EncodedRows:
+        made = cls(())
+        made._blobs = blobs
+        return made
 
     @property
     def num_rows(self) -> int:
@@ -72,9 +105,18 @@ class EncodedRows(Sequence[bytes]):
         """Bytes of all rows."""
         return sum(map(len, self._blobs))
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The rows, those that lie in other memory as views of it."""
+        return self._blobs
+
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Return the rows, whatever the feature."""
-        return iter(self._blobs)
+        return iter(self)
+
+    def encoded(self, feature: Feature) -> EncodedRows:
+        """Return itself, whatever the feature; see `encoded_of`."""
+        return self
 
     def __len__(self) -> int:
         return len(self._blobs)
@@ -84,10 +126,27 @@ class EncodedRows(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> EncodedRows: ...
     def __getitem__(self, index: int | slice) -> bytes | EncodedRows:
-        return EncodedRows(self._blobs[index]) if isinstance(index, slice) else self._blobs[index]
+        return self._of(self._blobs[index]) if isinstance(index, slice) else bytes(self._blobs[index])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self._blobs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedRows, (tuple(self),)
 
     def __repr__(self) -> str:
         return f"<EncodedRows {counted(len(self), 'row')}, {counted(self.nbytes, 'byte')}>"
+
+
+def encoded_of(given: HasRows, feature: Feature) -> EncodedRows | None:
+    """Return the rows where they lie in memory as the feature has them; None: they are made one by one.
+
+    Args:
+        given: that may have a method ``encoded(feature)``, which says so.
+        feature: whose rows they shall be.
+    """
+    encoded = getattr(given, "encoded", None)
+    return None if encoded is None else encoded(feature)
 
 
 def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows | PiecewiseRows:
@@ -110,7 +169,9 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows |
             f"Give an array, or make the feature {one}."
         )
     try:
-        found = EncodedRows(given.rows(feature))
+        found = encoded_of(given, feature)
+        if found is None:
+            found = EncodedRows(given.rows(feature))
     except (StepError, SchemaError) as error:
         raise StepError(f"feature {name!r}: {error}") from error
     if len(found) != given.num_rows:

@@ -221,7 +221,10 @@ class SegmentWriter:
                 _write_raw(column, row, values)
         for place, column in self._encoded:
             values = columns[place]
-            column.write_rows(row, values if isinstance(values, EncodedRows) else map(column.encode, values))
+            if isinstance(values, EncodedRows):
+                column.write_encoded(row, values)
+            else:
+                column.write_rows(row, map(column.encode, values))
 
     def append_one_step_episodes(self, columns: Sequence[Any], count: int) -> int:
         """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place.

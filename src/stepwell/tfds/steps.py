@@ -67,10 +67,15 @@ class HeldSpans:
         """Return the rows as a feature has them; see `FileSpans`."""
         if feature.codec == FileSpanCodec.name:
             return self.spans.rows(feature)
-        starts = self.offsets.tolist()
-        ends = (self.offsets + np.asarray(self.spans.sizes)).tolist()
-        view = self.data.data
-        return (bytes(view[start:end]) for start, end in zip(starts, ends, strict=True))
+        return iter(self._held)
+
+    def encoded(self, feature: Feature) -> EncodedRows | None:
+        """Return the rows in memory; None where references to the file are asked for; see `encoded_of`."""
+        return None if feature.codec == FileSpanCodec.name else self._held
+
+    @property
+    def _held(self) -> EncodedRows:
+        return EncodedRows.in_memory(self.data, self.offsets, np.asarray(self.spans.sizes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,13 +98,11 @@ class ImageRows:
         return len(self.sizes)
 
     def in_memory(self, start: int, stop: int, feature: Feature) -> EncodedRows | npt.NDArray[Any]:
-        """Return some rows, copied: the files of images, or plain rows as an array."""
-        ends = (self.offsets + self.sizes)[start:stop].tolist()
-        view = self.data.data
-        blobs = [bytes(view[first:end]) for first, end in zip(self.offsets[start:stop].tolist(), ends, strict=True)]
+        """Return some rows: the files of images where they were read, or plain rows copied into an array."""
+        rows = EncodedRows.in_memory(self.data, self.offsets[start:stop], self.sizes[start:stop])
         if not feature.is_raw:
-            return EncodedRows(blobs)
-        return np.frombuffer(b"".join(blobs), feature.np_dtype).reshape(len(blobs), *feature.fixed_shape)
+            return rows
+        return np.frombuffer(b"".join(rows.buffers), feature.np_dtype).reshape(len(rows), *feature.fixed_shape)
 
     def part(self, start: int, stop: int, feature: Feature, paths: Sequence[str], file: int) -> Any:
         """Return some rows as a store takes them, which may leave them in the file where they lie in one."""

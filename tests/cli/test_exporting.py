@@ -101,6 +101,12 @@ def columns_of(episode):
         (["--to", "beton", "--fps", "3"], "--fps is of LeRobot datasets, not of beton"),
         (["--to", "beton", "--with", "shards=3"], "the writer of beton has no such option. It has: windows"),
         (["--with", "task=x"], "--with is not of LeRobot datasets"),
+        (["--to", "webdataset", "--with", "shard_samples=abc"], "shard_samples=abc: allowed is a whole number"),
+        (["--to", "webdataset", "--with", "shard_samples=1.5"], "shard_samples=1.5: allowed is a whole number"),
+        (["--to", "rlds", "--with", "workers=true"], "workers=true: allowed is a whole number"),
+        (["--to", "rlds", "--with", "rename=a"], "rename=a: allowed is an object of JSON"),
+        (["--to", "rlds", "--with", "features=action"], "features=action: allowed is a list of JSON"),
+        (["--to", "rlds", "--with", "version=1.0"], "version='1.0'"),
     ],
 )
 def test_options_of_other_formats_are_refused(toy_path: Path, tmp_path: Path, capsys, words, message):

@@ -5,7 +5,7 @@ from made_sets import FLAG, FLOATS, TEXT, simple_tree, steps_of
 
 from stepwell.errors import FeatureNotFoundError, FormatError
 from stepwell.tfds.features import Fields, Leaf, Repeated
-from stepwell.tfds.naming import choose, names_of, renames_of
+from stepwell.tfds.naming import choose, names_of
 
 IMAGE = Leaf("image", "uint8", (8, 8, 3))
 TREE = Fields(
@@ -112,7 +112,3 @@ def test_a_dataset_of_another_name_is_found_and_of_several_one_must_be_named():
 def test_options_may_be_text():
     assert names_of("a, b") == ["a", "b"]
     assert names_of(None) is None
-    assert renames_of("a:b, c.d:e") == {"a": "b", "c.d": "e"}
-    assert renames_of({"a": "b"}) == {"a": "b"}
-    with pytest.raises(FormatError, match='"old:new,old:new"'):
-        renames_of("a")

@@ -328,3 +328,11 @@ def test_a_store_in_the_cache_is_of_the_very_decoder_that_made_it(tmp_path: Path
         names.add(store.path)
         assert WebDatasetReader(path, decoders=decoders).identity != WebDatasetReader(path).identity
     assert len(names) == 2
+
+
+def test_new_names_of_endings_that_are_in_no_shard_are_refused(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", [("0.txt", b"3")])
+    with pytest.raises(FormatError, match=r"no members of ending 'jpeg' to rename.* There are: txt"):
+        WebDatasetReader(path, rename="jpeg=image")
+    names = "__key__=key,jpeg=image,txt=text,text=text"
+    assert list(WebDatasetReader(path, rename=names, ignore="jpeg").schema) == ["key", "text"]

@@ -19,6 +19,7 @@ from stepwell.codecs.beton_images import BetonImages, beton_image_feature, make_
 from stepwell.codecs.file_spans import FileSpans, make_spans, span_feature
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError, SchemaError, StepwellError
+from stepwell.formats.option_texts import renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import source_files
@@ -68,7 +69,7 @@ class BetonReader(Reader):
         super().__init__(source)
         self.paths = source_files(source, ENDINGS)
         self._custom_fields = dict(custom_fields or {})
-        self._names = _names(self._opened, _renamed(rename))
+        self._names = _names(self._opened, renames_of(rename))
         self._stops = np.cumsum([len(file) for file in self._opened])
         self.schema = _schema({self._names[name]: self._feature(name) for name in self._opened[0].fields}, self.paths)
         self._block: tuple[int, int, dict[str, Any]] = (0, 0, {})
@@ -200,16 +201,6 @@ def _is_beton(path: str) -> bool:
         return header.table_ptr <= Path(path).stat().st_size
     except (OSError, ValueError):
         return False
-
-
-def _renamed(rename: Mapping[str, str] | str | None) -> dict[str, str]:
-    if not isinstance(rename, str):
-        return dict(rename or {})
-    pairs = [part.partition("=") for part in rename.split(",") if part.strip()]
-    wrong = next((old for old, sign, new in pairs if not sign or not new.strip()), None)
-    if wrong is not None:
-        raise FormatError(f'rename={rename!r}: {wrong!r} has no new name. Allowed: "old=new,other=another".')
-    return {old.strip(): new.strip() for old, _, new in pairs}
 
 
 def _names(files: Sequence[BetonFile], rename: Mapping[str, str]) -> dict[str, str]:

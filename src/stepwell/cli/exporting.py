@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,22 @@ WRITERS = {
     "webdataset": "stepwell.webdataset.writing:write_webdataset",
     "rlds": "stepwell.tfds.writing:write_rlds",
     "tfds": "stepwell.tfds.writing:write_tfds",
+}
+# what JSON makes of an option, by what the writer takes; other names there are those of texts
+VALUES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "Mapping": (dict,),
+    "Collection": (list,),
+}
+MEANT = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "Mapping": 'an object of JSON, such as \'{"NAME": "VALUE"}\'',
+    "Collection": "a list of JSON, such as '[\"NAME\"]'",
 }
 # what only LeRobot's datasets have, with what says nothing
 LEROBOT_ONLY = {"format_version": "v3.0", "task": None, "cameras": "auto", "fps": None, "append": False}
@@ -70,7 +87,7 @@ def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, An
 
 def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the writer's keywords: those of the flags, and what ``--with`` says, JSON where it is."""
-    known = [parameter.name for parameter in inspect.signature(write).parameters.values()][2:]
+    known = dict(list(inspect.signature(write).parameters.items())[2:])
     settings: dict[str, Any] = {"workers": arguments.workers}
     if arguments.feature:
         settings["features"] = arguments.feature
@@ -79,21 +96,39 @@ def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str,
     for name, text in arguments.settings:
         if name not in known:
             raise StepwellError(f"--with {name}: the writer of {kind} has no such option. It has: {', '.join(known)}.")
-        settings[name] = _value(text)
+        settings[name] = _value(name, text, str(known[name].annotation))
     return settings
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str, annotation: str) -> Any:
     """Return what a text says: JSON where it is, else the text.
 
+    Args:
+        name: of the option.
+        text: what was given.
+        annotation: what the writer takes, such as "int | str".
+
+    Raises:
+        StepwellError: a text for what is never one, or another number than a whole one.
+
     Example:
-        >>> _value("4"), _value("500 MB"), _value('{"action": [0, 1]}')
-        (4, '500 MB', {'action': [0, 1]})
+        >>> _value("n", "4", "int | None"), _value("n", "500 MB", "int | str"), _value("n", "4", "str")
+        (4, '500 MB', '4')
+        >>> _value("windows", '{"action": [0, 1]}', "Mapping[str, Any] | None")
+        {'action': [0, 1]}
     """
-    try:
-        return json.loads(text)
-    except ValueError:
+    kinds = {part.strip() for part in re.sub(r"\[.*?\]+", "", annotation).split("|")} - {"None"}
+    if kinds == {"str"}:
         return text
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    taken = {kind for kind_name in kinds for kind in VALUES.get(kind_name, (object,))}
+    if not taken.isdisjoint({type(found), object}) or (found is None and "None" in annotation):
+        return found
+    told = " or ".join(sorted(MEANT.get(kind, kind) for kind in kinds))
+    raise StepwellError(f"--with {name}={text}: allowed is {told}.")
 
 
 def _write_lerobot(view: View, arguments: argparse.Namespace) -> dict[str, Any]:

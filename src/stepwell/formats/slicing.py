@@ -119,6 +119,8 @@ def split_ranges(split: Split, sizes: Sizes, *, rounding: Rounding = "closest") 
         return [_even_range(part, split) for part in split_ranges(split.split, sizes, rounding=rounding)]
     if rounding not in get_args(Rounding):
         raise FormatError(f"rounding {rounding!r}. Allowed: {', '.join(get_args(Rounding))}.")
+    if not isinstance(split, str):
+        raise FormatError(f"split {split!r}. {ALLOWED}")
     ranges = []
     for part in re.split(r"\s*\+\s*", split.strip()):
         if part == ALL and ALL not in sizes:

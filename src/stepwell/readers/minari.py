@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
+from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.minari_arrow import ArrowEpisodes
@@ -61,7 +62,7 @@ class MinariReader(Reader):
         super().__init__(source)
         folder = _folder(source)
         told = _metadata(folder)
-        has_infos = _flag("infos", infos)
+        has_infos = flag_of("infos", infos)
         leaves = _leaves(told, folder)
         kind = Hdf5Episodes if told.get("data_format", "hdf5") == "hdf5" else ArrowEpisodes
         self._episodes: Hdf5Episodes | ArrowEpisodes = kind(folder, told, leaves, has_infos)
@@ -124,15 +125,6 @@ def _leaves(told: Mapping[str, Any], folder: Path) -> dict[str, Leaf]:
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{folder / METADATA}: {key}: {error}") from error
     return found
-
-
-def _flag(name: str, value: bool | str) -> bool:
-    known = {"true": True, "1": True, "false": False, "0": False}
-    if isinstance(value, bool):
-        return value
-    if value.lower() not in known:
-        raise FormatError(f"{name}={value!r}. Allowed: true, false.")
-    return known[value.lower()]
 
 
 def _last(flags: Any) -> bool:

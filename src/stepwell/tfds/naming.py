@@ -20,7 +20,7 @@ from stepwell.schema.schemas import RESERVED
 from stepwell.tfds.features import Fields, Node, Placed, Repeated, walk
 from stepwell.windows.resolved import VIRTUAL_DTYPES
 
-__all__ = ["Chosen", "choose", "names_of", "renames_of"]
+__all__ = ["Chosen", "choose", "names_of"]
 
 STEPS, METADATA = "steps", "episode_metadata"
 # what stepwell says of an episode itself
@@ -104,20 +104,6 @@ def names_of(given: str | Collection[str] | None) -> Collection[str] | None:
         (['action', 'reward'], ['action'])
     """
     return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
-
-
-def renames_of(given: str | Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return names by names that may be given as one text, ``"old:new,old:new"``.
-
-    Raises:
-        FormatError: another text.
-    """
-    if not isinstance(given, str):
-        return given
-    pairs = [part.strip().split(":") for part in given.split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise FormatError(f'rename={given!r}. Allowed: "old:new,old:new".')
-    return {pair[0]: pair[1] for pair in pairs}
 
 
 def _steps_path(tree: Node, steps: str | None) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError
 from stepwell.formats.option_keys import option_key
+from stepwell.formats.option_texts import flag_of, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
@@ -33,7 +34,7 @@ from stepwell.tfds.features import walk
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.images import with_image_features
 from stepwell.tfds.info import INFO, find_version, label_names, read_info
-from stepwell.tfds.naming import choose, names_of, renames_of
+from stepwell.tfds.naming import choose, names_of
 from stepwell.tfds.record_files import RecordFile, Records, open_records
 from stepwell.tfds.selection import lengths_by_split, select
 from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
@@ -115,7 +116,7 @@ class TfdsReader(Reader):
                 f"as_bytes: no feature {', '.join(sorted(unknown))}. There are: {', '.join(self._chosen.sources)}."
             )
         self._transform: Transform | None = transform_of(transform)
-        self._is_verified = str(verify).lower() not in {"false", "0", "no"}
+        self._is_verified = flag_of("verify", verify)
         told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes)
         self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
         self._open: tuple[int, RecordFile] | None = None

@@ -15,6 +15,7 @@ from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.option_keys import option_key
+from stepwell.formats.option_texts import flag_of, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
@@ -28,10 +29,8 @@ from stepwell.webdataset.samples import Members, Shard, group_samples
 from stepwell.webdataset.settings import (
     Decoders,
     Settings,
-    flag_of,
     info_path,
     list_of,
-    names_of,
     told_names,
     told_samples,
 )
@@ -95,7 +94,8 @@ class WebDatasetReader(Reader):
     ) -> None:
         super().__init__(source)
         self.paths = find_shards(source)
-        names = {**told_names(self.paths[0]), **names_of(rename)}
+        renames = renames_of(rename)
+        names = {**told_names(self.paths[0]), **renames}
         self._settings = Settings(list_of(endings), list_of(ignore), names, json, dict(decoders or {}))
         self._allow_missing = flag_of("allow_missing", allow_missing)
         self._allow_cut, self._allow_repeats = flag_of("allow_cut", allow_cut), flag_of("allow_repeats", allow_repeats)
@@ -108,6 +108,7 @@ class WebDatasetReader(Reader):
         self._stops = np.cumsum([len(shard) for shard in self._shards.values()])
         self._num_bytes = sum(int(members.sizes.sum()) for shard in whole for members in shard.members.values())
         self.schema = schema_of(self._columns, {self._settings.name_of(KEY): Text()})
+        self._check_are_there(renames)
         self.metadata = {"shards": [path.rpartition("/")[2] for path in self.paths]}
         self._window: ShardWindow | None = None
 
@@ -200,6 +201,15 @@ class WebDatasetReader(Reader):
         """Return a sample's key and its shard; see `Reader.label`."""
         number, sample = self._place_of(index)
         return f"sample {self._shard(number).keys[sample]} of {self.paths[number]}"
+
+    def _check_are_there(self, renames: Mapping[str, str]) -> None:
+        """Refuse new names of what is in no shard; ``"jpg=image,png=image"`` is for shards of either."""
+        lacking = [old for old, new in renames.items() if new not in self.schema and self._settings.wants(old)]
+        if lacking:
+            raise FormatError(
+                f"{self.paths[0]}: no members of ending {lacking[0]!r} to rename, nor in other shards. There are: "
+                f"{', '.join(self._columns)}."
+            )
 
     def _read_shard(self, number: int, file: OpenFile | None = None) -> Shard:
         index = read_tar_index(self.paths[number], file=file, allow_cut=self._allow_cut)

@@ -12,15 +12,13 @@ from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 
-__all__ = ["INFO", "Decoders", "Settings", "flag_of", "info_path", "list_of", "names_of", "told_names", "told_samples"]
+__all__ = ["INFO", "Decoders", "Settings", "info_path", "list_of", "told_names", "told_samples"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
 
 INFO = "_info.json"
 """A file beside shards: timm's lengths of shards; of those that stepwell wrote the features by their endings, too."""
-
-WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +63,6 @@ def list_of(names: Collection[str] | str) -> frozenset[str]:
     return frozenset(part.strip().lstrip(".").lower() for part in parts if part.strip())
 
 
-def names_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Return new names that are given as a mapping, or as text: ``"jpg=image,cls=label"``.
-
-    Raises:
-        FormatError: a part without a new name.
-    """
-    if not isinstance(rename, str):
-        return dict(rename or {})
-    pairs = [part.partition("=") for part in rename.split(",") if part.strip()]
-    wrong = next((old for old, _, new in pairs if not new.strip()), None)
-    if wrong is not None:
-        raise FormatError(f'rename={rename!r}: {wrong!r} has no new name. Allowed: "jpg=image,cls=label".')
-    return {old.strip(): new.strip() for old, _, new in pairs}
-
-
 def info_path(shard: str) -> Path | None:
     """Return where ``_info.json`` of a shard is; None of one on another machine.
 
@@ -119,15 +102,3 @@ def told_samples(source: str) -> str | None:
         return None
     found = told.get("samples") if isinstance(told, dict) else None
     return found if isinstance(found, str) else None
-
-
-def flag_of(name: str, value: bool | str) -> bool:
-    """Return a truth that may be given as text.
-
-    Raises:
-        FormatError: another text than "true", "false", "1", "0", "yes" or "no".
-    """
-    found = value if isinstance(value, bool) else WORDS.get(str(value).lower())
-    if found is None:
-        raise FormatError(f"{name}={value!r}. Allowed: true, false.")
-    return found

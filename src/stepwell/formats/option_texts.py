@@ -1,0 +1,52 @@
+"""Options of readers that may be given as text, as in addresses and on the command line: truths, new names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepwell.errors import FormatError
+
+__all__ = ["flag_of", "renames_of"]
+
+WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+
+
+def flag_of(name: str, value: bool | str) -> bool:
+    """Return a truth that may be given as text.
+
+    Args:
+        name: of the option.
+        value: what was given.
+
+    Raises:
+        FormatError: another text than "true", "false", "1", "0", "yes" or "no".
+
+    Example:
+        >>> flag_of("verify", "no"), flag_of("verify", True)
+        (False, True)
+    """
+    found = value if isinstance(value, bool) else WORDS.get(str(value).lower())
+    if found is None:
+        raise FormatError(f"{name}={value!r}. Allowed: true, false.")
+    return found
+
+
+def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Return new names that are given as a mapping, or as text, with ``=`` or ``:``.
+
+    Raises:
+        FormatError: a part without a new name.
+
+    Example:
+        >>> renames_of("jpg=image, cls=label"), renames_of("observation.state:proprio")
+        ({'jpg': 'image', 'cls': 'label'}, {'observation.state': 'proprio'})
+    """
+    if not isinstance(rename, str):
+        return dict(rename or {})
+    # names of features have no colon, names of members may
+    parts = [part for part in rename.split(",") if part.strip()]
+    pairs = [part.partition("=" if "=" in part else ":") for part in parts]
+    wrong = next((old for old, _, new in pairs if not new.strip()), None)
+    if wrong is not None:
+        raise FormatError(f'rename={rename!r}: {wrong.strip()!r} has no new name. Allowed: "old=new,other=another".')
+    return {old.strip(): new.strip() for old, _, new in pairs}

@@ -97,10 +97,10 @@ def test_rows_that_are_claimed_but_not_stored_cost_no_memory(file):
 
 
 def test_plain_rows_stay_where_they_lie(path: str, file):
-    assert can_stay(file["image"], Image((16, 24, 3)))
-    assert not can_stay(file["packed"], Image((16, 24, 3)))
-    assert not can_stay(file["group/depth"], Array((16, 24, 3), "float64"))
-    assert not can_stay(file["group/flag"], Array((), "bool"))
+    assert can_stay(file["image"], Image((16, 24, 3)), path)
+    assert not can_stay(file["packed"], Image((16, 24, 3)), path)
+    assert not can_stay(file["group/depth"], Array((16, 24, 3), "float64"), path)
+    assert not can_stay(file["group/flag"], Array((), "bool"), path)
     spans = rows_in_file([(file["image"], 1, 3), (file["image"], 5, 6)], Image((16, 24, 3)), [path], 0)
     assert np.array_equal(spans.array(), ROWS.astype(np.uint8)[[1, 2, 5]])
 
@@ -139,3 +139,15 @@ def test_what_is_no_hdf5_file_is_told(tmp_path: Path, path: str):
         Hdf5Files([str(tmp_path / "b.hdf5")]).open(0)
     with pytest.raises(FormatError, match=r"c.hdf5 is not there"):
         Hdf5Files([str(tmp_path / "c.hdf5")]).open(0)
+
+
+def test_rows_that_a_link_leads_to_do_not_stay(path: str, tmp_path: Path):
+    with h5py.File(tmp_path / "linked.hdf5", "w") as linked:
+        linked["image"] = h5py.ExternalLink("a.hdf5", "/image")
+        linked["texts"] = h5py.ExternalLink("a.hdf5", "/group/deep/text")
+    files = Hdf5Files([str(tmp_path / "linked.hdf5")])
+    image = files.open(0)["image"]
+    assert not can_stay(image, Image((16, 24, 3)), files.paths[0])
+    assert np.array_equal(read_rows(image, Image((16, 24, 3)), 0, 6), ROWS.astype(np.uint8))
+    assert read_rows(files.open(0)["texts"], Text(), 0, 2) == ["", "é"]
+    files.close()

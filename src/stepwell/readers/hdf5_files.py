@@ -208,10 +208,17 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
     return rows
 
 
-def can_stay(dataset: Any, feature: Feature) -> bool:
-    """Return whether a dataset's rows can be left in the file: plain, contiguous, and large enough to be worth it."""
+def can_stay(dataset: Any, feature: Feature, path: str) -> bool:
+    """Return whether a dataset's rows can be left in a file: plain, contiguous, and large enough to be worth it.
+
+    Args:
+        dataset: `h5py.Dataset`.
+        feature: of `feature_of`.
+        path: of the file; a link may have led to another one.
+    """
     return bool(
         feature.is_raw
+        and dataset.file.filename == path
         and feature.row_bytes >= MIN_SPAN_BYTES
         and dataset.dtype == feature.np_dtype
         and dataset.shape[1:] == feature.fixed_shape

@@ -206,7 +206,7 @@ class RobomimicReader(Reader):
                 group = self._group(demo)
                 wanted = [name, _next_name(name)] if feature.final else [name]
                 parts = [group.get(part.replace(".", "/")) for part in wanted]
-                if any(part is None or not can_stay(part, plain) for part in parts):
+                if any(part is None or not can_stay(part, plain, self._files.paths[demo.file]) for part in parts):
                     return False
         return True
 

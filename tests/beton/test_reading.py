@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from built_files import Built, WordField, array_arguments, write_arrays, write_custom, write_images, write_values
 
 from stepwell.beton import BetonFile, SpanField, ValueField, register_beton_field
-from stepwell.beton.layout import ROW_TYPES
+from stepwell.beton.layout import ROW_TYPES, Header
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.schema import Array
 
@@ -246,6 +247,18 @@ def test_a_file_that_was_cut_off_is_told(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(FormatError, match=r"a\.beton"):
             BetonFile(path)
+
+
+def test_a_damaged_number_of_fields_takes_no_memory(tmp_path):
+    path = tmp_path / "a.beton"
+    path.write_bytes(Header(65535, 1 << 16, 0, 4096).to_bytes().ljust(4096, b"\0"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"cut off at byte 4096; its 65535 fields \(byte 2\)"):
+            BetonFile(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_becomes_shorter_is_an_error_not_a_crash(tmp_path):

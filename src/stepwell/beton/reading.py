@@ -54,7 +54,8 @@ class BetonFile:
         except OSError as error:
             raise DatasetNotFoundError(f"no file at {self.path}: {error}.") from error
         header = Header.parse(self._opened().read(0, HEADER_BYTES), self.path)
-        head = self._opened().read(0, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields)
+        # of a damaged number no more is asked for than there is
+        head = self._opened().read(0, min(self.num_bytes, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields))
         described = BetonLayout.parse_fields(head, header, self.path)
         self.fields: dict[str, BetonField] = {}
         for index, each in enumerate(described):

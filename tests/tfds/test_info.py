@@ -124,3 +124,9 @@ def test_names_of_classes_must_be_as_many_as_classes(tmp_path, rlds_sets):
     (tmp_path / "episode_metadata-robot_id.labels.txt").write_text("a\nb\nc\n")
     with pytest.raises(FormatError, match=r"3 names\. By features\.json there are 2 classes"):
         label_names(tmp_path, label)
+
+
+@pytest.mark.parametrize("source", ["gs://bucket/set/1.0.0", "https://host/set"])
+def test_a_dataset_of_another_machine_is_refused_by_what_to_do(source):
+    with pytest.raises(DatasetNotFoundError, match="Copy the directory"):
+        find_version(source)

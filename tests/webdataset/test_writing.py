@@ -166,3 +166,11 @@ def test_long_names_are_written(tmp_path: Path) -> None:
         assert archive.getnames() == [f"{key}.txt" for key in keys]
     reader = WebDatasetReader(str(shard))
     assert [reader[n].columns["__key__"][0] for n in range(6)] == keys
+
+
+def test_names_of_features_are_found_by_endings_of_any_case(tmp_path: Path) -> None:
+    made = stepwell.create(tmp_path / "a.well", {"action": Array(2)})
+    with made.writer() as writer:
+        writer.add_episode({"action": np.ones((3, 2), np.float32)})
+    write_webdataset(made, tmp_path / "shards", rename={"action": "Act.npy"}, workers=1)
+    assert list(WebDatasetReader(str(tmp_path / "shards")).schema) == ["__key__", "action"]

@@ -117,7 +117,7 @@ def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -
     try:
         size = codecs[name].image_size(blob)
     except DecodeError as error:
-        raise FormatError(f"{where}: {error}") from error
+        raise FormatError(f"{where}: {error} {_way_out(column)}") from error
     assert size is not None
     return name, size
 

@@ -85,6 +85,11 @@ def find_version(source: str) -> Path:
         DatasetNotFoundError: no dataset there.
         FormatError: several datasets or configurations.
     """
+    if "://" in source:
+        raise DatasetNotFoundError(
+            f"{source}: TFDS datasets are read from directories of this machine. Copy the directory of its version "
+            "first, such as by gsutil -m cp -r or aws s3 cp --recursive."
+        )
     place = Path(source).expanduser()
     for _ in range(MAX_DEPTH + 1):
         if (place / FEATURES).is_file():

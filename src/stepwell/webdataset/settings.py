@@ -82,7 +82,7 @@ def told_names(shard: str) -> dict[str, str]:
     path = info_path(shard)
     try:
         told = {} if path is None else json.loads(path.read_bytes())["features"]
-        return {str(ending): str(name) for ending, name in told.items()}
+        return {str(ending).lower(): str(name) for ending, name in told.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
 

@@ -336,3 +336,19 @@ def test_new_names_of_endings_that_are_in_no_shard_are_refused(tmp_path: Path) -
         WebDatasetReader(path, rename="jpeg=image")
     names = "__key__=key,jpeg=image,txt=text,text=text"
     assert list(WebDatasetReader(path, rename=names, ignore="jpeg").schema) == ["key", "text"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "data", "words"),
+    [
+        ("cls", [b"1", b"99999999999999999999"], "1.cls, byte .*99999999999999999999 is no int64"),
+        ("json", [b'{"a": 1}', b'{"a": 99999999999999999999}'], "99999999999999999999 is no int64"),
+        ("json", [b'{"a": 1.5}', b'{"a": 9007199254740993}'], "'a' is 9007199254740993, which is no float64"),
+    ],
+)
+def test_numbers_that_no_feature_holds_are_refused(tmp_path: Path, ending: str, data: list[bytes], words: str) -> None:
+    path = shard(tmp_path / "a.tar", [(f"{number}.{ending}", part) for number, part in enumerate(data)])
+    with pytest.raises(FormatError, match=words):
+        stepwell.open(f"webdataset://{path}?json=columns")
+    with pytest.raises(FormatError, match=words):
+        WebDatasetReader(path, json="columns")[1]

@@ -361,7 +361,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "convert",
         "make a store of a data set of another system, or of a store with some features by another codec",
         "  stepwell convert lerobot://lerobot/pusht pusht.well\n"
-        "  stepwell convert bridge/1.0.0 bridge.well --with split=train[:90%%]\n"
+        "  stepwell convert bridge/1.0.0 bridge.well --with split=train[:90%]\n"
         "  stepwell convert my-lerobot-dataset fast.well --codec jpeg --option quality=90 --episodes 0:100\n"
         "  stepwell convert pusht.well small.well --codec camera=jpeg --option camera.quality=90\n"
         "  stepwell convert arm.well arm-video.well --codec front=video --option front.gop=10 --codec wrist=jpeg",

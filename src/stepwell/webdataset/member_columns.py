@@ -94,7 +94,7 @@ class NumberColumn(MemberColumn):
 
     def values(self, data: bytes) -> tuple[Any, ...]:
         """Return the integer."""
-        return (int(data),)
+        return (_int64(int(data)),)
 
 
 @dataclass(frozen=True)
@@ -261,4 +261,12 @@ def _checked(name: str, value: Any, feature: Feature) -> Any:
     allowed = {"text": (str,), "b": (bool,), "i": (int,)}.get(kind, (int, float))
     if type(value) not in allowed:
         raise ValueError(f"{name!r} is {value!r}, where {feature} is wanted")
+    if kind == "f" and type(value) is int and int(float(value)) != value:
+        raise ValueError(f"{name!r} is {value}, which is no float64; others are floats. Write all in one kind")
+    return _int64(value) if kind == "i" else value
+
+
+def _int64(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is no int64")
     return value

@@ -198,3 +198,19 @@ def test_a_reader_of_ones_own_is_imported_by_name(tmp_path):
     store = stepwell.open(tmp_path / "x.well")
     assert [episode.length for episode in store] == [4, 7, 3, 5]
     np.testing.assert_array_equal(store[1]["action"], np.ones((7, 2)))
+
+
+def test_a_feature_that_is_left_out_in_two_ways_is_refused(tmp_path, capsys):
+    words = [
+        "convert",
+        str(tmp_path),
+        str(tmp_path / "x.well"),
+        "--from",
+        "tfds",
+        "--ignore",
+        "a",
+        "--with",
+        "ignore=b",
+    ]
+    assert main(words) == 1
+    assert "--with ignore=b: ignore is given twice" in capsys.readouterr().err

@@ -69,7 +69,10 @@ def _import(arguments: argparse.Namespace) -> Any:
     options: dict[str, Any] = {} if arguments.revision is None else {"revision": arguments.revision}
     if arguments.ignore:
         options["ignore"] = arguments.ignore
-    options |= dict(arguments.settings)
+    for name, text in arguments.settings:
+        if name in options:
+            raise FormatError(f"--with {name}={text}: {name} is given twice. Give it once.")
+        options[name] = text
 
     def codecs(schema: Schema) -> dict[str, Feature | str]:
         return chosen_features(schema, arguments.codec, arguments.option)

@@ -28,7 +28,10 @@ def transform_of(given: Transform | str | None) -> Transform | None:
     try:
         found: Transform = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise FormatError(f'transform={given!r}: {error}. Give "module:function" of a module on sys.path.') from error
+        raise FormatError(
+            f'transform={given!r}: {error}. Give "module:function" of a module on sys.path; on the command line, '
+            "--import MODULE finds one in the current directory."
+        ) from error
     return found
 
 

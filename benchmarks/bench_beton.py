@@ -2,11 +2,10 @@
 
 JPEG and raw images of 256 x 256 in random order, in batches of 64, two threads each; arrays of (16, 10) float32 in
 batches of 256 in every order (pooled beside FFCV's quasi-random one), where FFCV decodes in one thread and so does the
-loader. All decode JPEG by libjpeg-turbo's fast transform. A turn is a whole
-epoch (of arrays a few), since both sides read ahead of a batch; FFCV compiles in an epoch before. FFCV lives in an
-interpreter of its own, which the environment variable STEPWELL_FFCV_PYTHON names: `make test-interop-ready` makes one.
-The bare rivals, simplejpeg on as many threads and `numpy.take`, have what they read in memory already, and write to the same
-buffer again and again.
+loader. All decode JPEG by libjpeg-turbo's fast transform. A turn is a whole epoch (of arrays a few), since both sides
+read ahead of a batch; FFCV compiles in an epoch before. FFCV lives in an interpreter of its own, which the environment
+variable STEPWELL_FFCV_PYTHON names: `make test-interop-ffcv-ready` makes one. The bare rivals, simplejpeg on as many
+threads and `numpy.take`, have what they read in memory already, and write to the same buffer again and again.
 """
 
 from __future__ import annotations

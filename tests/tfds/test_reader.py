@@ -15,6 +15,7 @@ from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatEr
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.schema import Array
 from stepwell.tfds import reader as reader_module
+from stepwell.tfds import record_files
 from stepwell.tfds.features import Fields, Leaf, Repeated, feature_json
 from stepwell.tfds.reader import TfdsReader
 
@@ -263,6 +264,16 @@ def test_a_file_of_another_number_of_records_is_an_error(path):
     file.write_bytes(file.read_bytes() + next(path.glob("*-val*")).read_bytes())
     with pytest.raises(FormatError, match=r"3 records, by .*dataset_info\.json 2"):
         TfdsReader(str(path))[0]
+
+
+@pytest.mark.parametrize(("there", "told"), [(3, 2), (1, 2)])
+def test_another_number_of_records_shows_at_the_end_of_a_file_read_in_order(tmp_path, monkeypatch, there, told):
+    path = write_set(tmp_path, simple_tree(), {"train": [[episode(2)] * told]})
+    file = next(path.glob("*-train*"))
+    monkeypatch.setattr(record_files, "BATCH_BYTES", file.stat().st_size // told)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // told] * there)
+    with pytest.raises(FormatError, match=rf"{there} records, by .*dataset_info\.json {told}"):
+        list(TfdsReader(str(path)).episodes())
 
 
 def test_a_flipped_bit_is_an_error_of_its_record_unless_nobody_asks(path):

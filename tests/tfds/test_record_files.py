@@ -102,3 +102,46 @@ def test_array_record_files_are_read_the_same_way(image_sets):
 def test_other_formats_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"format 'riegeli'\. Allowed: tfrecord, array_record"):
         open_records(str(tmp_path / "a"), "riegeli")
+
+
+def test_short_records_read_in_order_need_no_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_files, "BATCH_BYTES", 300)
+    monkeypatch.setattr(record_files, "index_records", None)
+    (tmp_path / "plain").write_bytes(PLAIN)
+    file = open_records(str(tmp_path / "plain"), "tfrecord")
+    seen = all_of(file.read(0, 2))
+    while len(seen) < 50:
+        assert file.num_known is None
+        assert file.is_next(len(seen))
+        found = file.read(len(seen), 9)
+        places = found.starts + found.offset, found.stops + found.offset
+        assert all_of(found) == [PLAIN[a:b] for a, b in zip(*places, strict=True)]
+        seen += all_of(found)
+    assert seen == RECORDS
+    assert len(file) == 50
+    assert all_of(file.read(0, 3)) == RECORDS[:3]
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_reading_in_order_back_and_ahead_gives_the_same(tmp_path, monkeypatch, is_verified):
+    monkeypatch.setattr(record_files, "BATCH_BYTES", 300)
+    (tmp_path / "plain").write_bytes(PLAIN)
+    file = TFRecordFile(str(tmp_path / "plain"), is_verified=is_verified)
+    for first in (0, 3, 0, 20, 0, 3, 49):
+        found = all_of(file.read(first, 3))
+        assert found == RECORDS[first : first + len(found)]
+        assert found
+
+
+def test_records_before_a_damaged_one_are_read(tmp_path):
+    place = len(b"".join(map(framed, RECORDS[:30]))) + 20
+    (tmp_path / "plain").write_bytes(PLAIN[:place] + b"#" + PLAIN[place + 1 :])
+    file = open_records(str(tmp_path / "plain"), "tfrecord")
+    assert all_of(file.read(0, 50)) == RECORDS[:30]
+    with pytest.raises(FormatError, match=r"record 30, byte \d+: its bytes"):
+        file.read(30, 20)
+    (tmp_path / "cut").write_bytes(PLAIN[:place])
+    file = open_records(str(tmp_path / "cut"), "tfrecord")
+    assert all_of(file.read(0, 50)) == RECORDS[:30]
+    with pytest.raises(FormatError, match=r"record 30, byte \d+: the file ends"):
+        file.read(30, 20)

@@ -5,7 +5,8 @@
     | u64 size | u32 crc of it | record 0 | u32 crc | u64 size | u32 crc of it | record 1 | u32 crc | ...
 
 `index_records` goes from size to size, or reads all once and checks the records, too; `read_records` checks those that
-it reads. Nothing is ever skipped: what is damaged is an error that names the file, the record and the byte.
+it reads, and so does `read_next`, which needs no index. Nothing is ever skipped: what is damaged is an error that names
+the file, the record and the byte.
 
 Source:
     TFRecord of TensorFlow, ``lib/io/record_writer.h``.
@@ -23,7 +24,7 @@ from stepwell.codecs.open_files import OpenFile, open_file, state_of
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.tfds.crc32c import crc32c, masked, masked_crc32c
 
-__all__ = ["RecordIndex", "framed", "index_records", "is_compressed", "read_records"]
+__all__ = ["RecordIndex", "framed", "index_records", "is_compressed", "read_next", "read_records"]
 
 HEADER, FOOTER = struct.Struct("<QI"), struct.Struct("<I")
 FRAME_BYTES = HEADER.size + FOOTER.size
@@ -145,6 +146,38 @@ def read_records(path: str, index: RecordIndex, first: int, stop: int, *, is_che
         if fault or not np.array_equal(found[:, 0] + place, index.offsets[first:stop]):
             raise _fault(path, first + count, place + behind, _FAULTS.get(fault, BAD_HEADER))
     return out
+
+
+def read_next(path: str, place: int, number: int, most: int, *, is_checked: bool = True) -> tuple[Uint8s, Int64s]:
+    """Return bytes of a file from a record on, and the whole records in them that are not damaged.
+
+    Args:
+        path: of the file.
+        place: of the record's header.
+        number: of the record.
+        most: bytes to read.
+        is_checked: whether each is compared with its CRC; those of sizes always are.
+
+    Returns:
+        uint8 [m], and int64 [n, 2]: place in them and size of each record; none where the first one is longer.
+
+    Raises:
+        FormatError: the first record is damaged.
+    """
+    from stepwell.kernels.tfrecords import scan_records
+
+    file = _opened(path)
+    left = file.num_bytes - place
+    out = np.empty(max(0, min(most, left)), np.uint8)
+    if out.size and file.read_into(place, out) < out.size:
+        raise _fault(path, number, place, "the file was cut off since it was opened")
+    found = np.empty((out.size // FRAME_BYTES + 1, 2), np.int64)
+    count, behind, fault = scan_records(out, left, is_checked, found)
+    if fault and not count:
+        raise _fault(path, number, place + behind, _FAULTS[fault])
+    if count and found[count - 1].sum() + FOOTER.size > out.size:
+        count -= 1
+    return out, found[:count].copy()
 
 
 def _opened(path: str) -> OpenFile:

@@ -270,35 +270,50 @@ class TfdsReader(Reader):
         is_next = held is not None and held[0] == shard and record == held[1] + len(held[2])
         ahead = 4 * len(held[2]) if is_next and held is not None else 1
         most = self._selection.run(index, min(MOST_RECORDS, max(most, ahead)))
-        records = self._file(shard).read(record, most)
+        records = self._read(shard, record, most)
         steps = self._decoder.decode(records, self._selection.paths[shard])
         if records.offset is not None and len(records.data) > MOST_HELD_BYTES:
             steps = steps.without_data()
         self._held = shard, record, steps
         return steps, 0, len(steps)
 
-    def _file(self, shard: int) -> RecordFile:
-        """Return a file, and see whether it has as many records as the dataset says."""
+    def _read(self, shard: int, record: int, most: int) -> Records:
+        """Return some records of a file, and see whether it has as many as the dataset says, as soon as that is known.
+
+        Raises:
+            FormatError: it has more or fewer, or is damaged.
+        """
         if self._open is None or self._open[0] != shard:
-            path, length = self._selection.paths[shard], int(self._selection.lengths[shard])
-            file = open_records(path, self._info.file_format, is_verified=self._is_verified)
-            if len(file) != length:
-                raise FormatError(
-                    f"{path}: {len(file)} records, by {self._info.directory / INFO} {length}. A file was cut off or "
-                    "replaced: copy all of the dataset again."
-                )
-            self._open = shard, file
-        return self._open[1]
+            path = self._selection.paths[shard]
+            self._open = shard, open_records(path, self._info.file_format, is_verified=self._is_verified)
+        file, length = self._open[1], int(self._selection.lengths[shard])
+        if not file.is_next(record):
+            self._check_length(len(file), shard)
+        records = file.read(record, most)
+        is_last = record + len(records.starts) == length
+        known = len(file) if is_last else file.num_known
+        if known is not None:
+            self._check_length(known, shard)
+        return records
+
+    def _check_length(self, found: int, shard: int) -> None:
+        length = int(self._selection.lengths[shard])
+        if found != length:
+            self._open = None
+            raise FormatError(
+                f"{self._selection.paths[shard]}: {found} records, by {self._info.directory / INFO} {length}. A file "
+                "was cut off or replaced: copy all of the dataset again."
+            )
 
     def _record(self, index: int) -> tuple[Records, str]:
         shard = int(self._selection.shard[index])
-        return self._file(shard).read(int(self._selection.record[index]), 1), self._selection.paths[shard]
+        return self._read(shard, int(self._selection.record[index]), 1), self._selection.paths[shard]
 
     def _all_records(self) -> Iterator[tuple[Records, str]]:
         position = 0
         while position < len(self):
             shard, record = int(self._selection.shard[position]), int(self._selection.record[position])
-            records = self._file(shard).read(record, self._selection.run(position, MOST_RECORDS))
+            records = self._read(shard, record, self._selection.run(position, MOST_RECORDS))
             yield records, self._selection.paths[shard]
             position += len(records.starts)
 

@@ -2,7 +2,7 @@
 
 ::
 
-    TFRecord               TFRecordFile      an index of the file; many short records a read, which may stay there
+    TFRecord               TFRecordFile      in order, or an index; many short records a read, which may stay there
     TFRecord, compressed   CompressedFile    from the beginning on; who asks in ascending order waits for nothing twice
     ArrayRecord            IndexedFile       by the package array_record
 """
@@ -20,7 +20,16 @@ import numpy.typing as npt
 from stepwell.codecs.open_files import open_file, state_of
 from stepwell.errors import FormatError
 from stepwell.tfds.crc32c import masked_crc32c
-from stepwell.tfds.framing import FOOTER, HEADER, RecordIndex, index_records, is_compressed, read_records
+from stepwell.tfds.framing import (
+    FOOTER,
+    HEADER,
+    LONG_BYTES,
+    RecordIndex,
+    index_records,
+    is_compressed,
+    read_next,
+    read_records,
+)
 
 __all__ = ["CompressedFile", "IndexedFile", "RecordFile", "Records", "TFRecordFile", "open_records"]
 
@@ -59,6 +68,13 @@ class RecordFile(Protocol):
     def __len__(self) -> int:
         """Return how many there are."""
 
+    @property
+    def num_known(self) -> int | None:
+        """How many there are, where that was seen already."""
+
+    def is_next(self, first: int, /) -> bool:
+        """Return whether a record can be read without knowing where all of them lie."""
+
     def read(self, first: int, most: int, /) -> Records:
         """Return some records: at least one, at most ``most``, and not many megabytes of short ones."""
 
@@ -71,12 +87,25 @@ class TFRecordFile:
         is_verified: whether records are compared with their CRCs as they are read. Those of sizes always are.
 
     Notes:
-        For one thread. Its index is made when it is needed first.
+        For one thread. Short records that are read from the first one on, in order, are found as they are read; else
+        an index is made, of all headers.
     """
 
     def __init__(self, path: str, *, is_verified: bool = True) -> None:
         self.path, self._is_verified = path, is_verified
         self._index: RecordIndex | None = None
+        # where reading in order has come to: number and place of the next record; and the number of all at the end
+        self._next = self._place = 0
+        self._length: int | None = None
+
+    @property
+    def num_known(self) -> int | None:
+        """How many records there are; None as long as neither all headers nor the end were seen."""
+        return self._length if self._index is None else len(self._index)
+
+    def is_next(self, first: int) -> bool:
+        """Return whether it is the first record, or follows those that were read last, and there is no index."""
+        return self._index is None and first in (0, self._next)
 
     @property
     def index(self) -> RecordIndex:
@@ -94,7 +123,8 @@ class TFRecordFile:
         self._index = index_records(self.path, is_checked=True)
 
     def __len__(self) -> int:
-        return len(self.index)
+        known = self.num_known
+        return len(self.index) if known is None else known
 
     def read(self, first: int, most: int) -> Records:
         """Return some records; see `RecordFile`.
@@ -102,6 +132,9 @@ class TFRecordFile:
         Raises:
             FormatError: damaged, or there is no such record; names the file and the record.
         """
+        found = self._read_on(first, most) if self.is_next(first) else None
+        if found is not None:
+            return found
         index = self.index
         if not 0 <= first < len(index):
             raise FormatError(f"{self.path}: there is no record {first}, only {len(index)}. Is the file complete?")
@@ -111,6 +144,20 @@ class TFRecordFile:
         data = read_records(self.path, index, first, stop, is_checked=self._is_verified)
         starts = index.offsets[first:stop] - place
         return Records(first, data, starts, starts + index.sizes[first:stop], place)
+
+    def _read_on(self, first: int, most: int) -> Records | None:
+        """Return the records that come next; None where they are long: then an index costs little."""
+        place = self._place if first else 0
+        data, found = read_next(self.path, place, first, BATCH_BYTES, is_checked=self._is_verified)
+        if not len(found) or found[-1, 1] > LONG_BYTES:
+            return None
+        stops = found.sum(axis=1)
+        if place + stops[-1] + FOOTER.size == state_of(self.path)[2]:
+            self._length = first + len(found)
+        starts, stops = found[:most, 0].copy(), stops[:most]
+        end = int(stops[-1]) + FOOTER.size
+        self._next, self._place = first + len(starts), place + end
+        return Records(first, data[:end], starts, stops, place)
 
     def __repr__(self) -> str:
         return f"<TFRecordFile {self.path}>"
@@ -137,6 +184,15 @@ class CompressedFile:
         if self._length is None:
             self._length = sum(1 for _ in self._read())
         return self._length
+
+    @property
+    def num_known(self) -> int | None:
+        """How many records there are, where they were counted."""
+        return self._length
+
+    def is_next(self, first: int) -> bool:
+        """Return False: who reads wants to know first that the file is whole."""
+        return False
 
     def read(self, first: int, most: int) -> Records:
         """Return some records; see `RecordFile`.
@@ -225,6 +281,15 @@ class IndexedFile:
 
     def __len__(self) -> int:
         return len(self._file)
+
+    @property
+    def num_known(self) -> int | None:
+        """How many records there are."""
+        return len(self)
+
+    def is_next(self, first: int) -> bool:
+        """Return False: all places are known."""
+        return False
 
     def read(self, first: int, most: int) -> Records:
         """Return some records; see `RecordFile`.

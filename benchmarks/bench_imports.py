@@ -8,6 +8,9 @@ its checksums and statistics; and here it waits until all of it is on the disk. 
 - "disk" does what any import has to: it reads the files from the disk, writes as many bytes, and waits until they are
   there. Both it and ours ("ours, cold") begin without the files in the page cache.
 
+The target is half of the speed of who reads a tar; of TFRecord files, whose CRCs cost next to nothing in memory, half of
+the disk's.
+
 WebDataset: 2 shards of 4,000 samples, a JPEG image of 256 x 256, a label and 60 bytes of JSON each; and as many samples
 without an image. TFRecord: 2 shards of 100 RLDS episodes of 150 steps, a JPEG image of 256 x 256, an action and a flag
 each; and of 15,000 examples of one image and a label.
@@ -77,7 +80,7 @@ def _rows(
         settings: of the run.
         files: of the data set, in one folder.
         rivals: who reads it.
-        target: the ratio to reach beside them.
+        target: the ratio to reach beside them; None: it is to be reached beside the disk.
     """
     store, copies = settings.data / "imported.well", settings.data / "copies"
     contenders: dict[str, Work] = {
@@ -90,7 +93,7 @@ def _rows(
     rates = time_rounds(contenders, settings, partial(_remove, store, copies))
     for rival in rivals:
         yield compare(NAME, case, rates, ours="ours", theirs=rival, unit="MB/s", target=target)
-    yield compare(NAME, case, rates, ours="ours, cold", theirs="disk", unit="MB/s", target=TARGET)
+    yield compare(NAME, case, rates, ours="ours, cold", theirs="disk", unit="MB/s", target=None if target else TARGET)
 
 
 def _write_records(folder: Path, settings: Settings, blobs: list[bytes], is_rlds: bool) -> list[Path]:

@@ -8,8 +8,8 @@ its checksums and statistics; and here it waits until all of it is on the disk. 
 - "disk" does what any import has to: it reads the files from the disk, writes as many bytes, and waits until they are
   there. Both it and ours ("ours, cold") begin without the files in the page cache.
 
-The target is half of the speed of who reads a tar; of TFRecord files, whose CRCs cost next to nothing in memory, half of
-the disk's.
+The target is half of the speed of who reads a tar; of TFRecord files, whose CRCs cost next to nothing in memory, half
+of that of the disk.
 
 WebDataset: 2 shards of 4,000 samples, a JPEG image of 256 x 256, a label and 60 bytes of JSON each; and as many samples
 without an image. TFRecord: 2 shards of 100 RLDS episodes of 150 steps, a JPEG image of 256 x 256, an action and a flag

@@ -1,9 +1,13 @@
 """Which stream a run belongs to."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from written_videos import plain_frames, write_video
 
 from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_rows import parse_row
 from stepwell.codecs.video_streams import StreamId, stream_of
 from stepwell.schema import Video
@@ -52,3 +56,48 @@ def test_packet_without_slices_has_no_head(packet: str) -> None:
 
 def test_other_kinds_are_one_stream_each() -> None:
     assert stream_of("av1", b"\0\0\1\x67abc") == (StreamId("av1"), b"")
+
+
+@pytest.mark.parametrize("encoder", ["av1", "mpeg4"])
+def test_streams_that_say_other_things_of_themselves_are_different_ones(encoder: str, tmp_path: Path) -> None:
+    wide, narrow = (packets_of_file(tmp_path / f"{width}.mp4", encoder, width) for width in (64, 48))
+    assert len({stream_of(encoder, packet)[0] for packet in wide}) == 1
+    assert stream_of(encoder, wide[0])[0] != stream_of(encoder, narrow[0])[0]
+    for packet in (*wide, *narrow):
+        stream, head = stream_of(encoder, packet)
+        assert head
+        assert packet.startswith(head)
+        assert stream.parameters
+
+
+def packets_of_file(path: Path, encoder: str, width: int) -> list[bytes]:
+    """Return the packets of a video file that begin runs, as rows have them."""
+    write_video(path, {"av1": "libsvtav1", "mpeg4": "mpeg4"}[encoder], "lp=1", size=(48, width))
+    video = VideoFile(path)
+    codec = make_codec(video.feature)
+    assert isinstance(codec, SequentialCodec)
+    return [bytes(parse_row(blob).packets[0]) for blob in video.rows(video.feature) if codec.is_sync(blob)]
+
+
+@pytest.mark.parametrize("packet", [b"", b"\x12", b"\x0a\xff\xff\xff", b"\x12\x00\x32\x05abcde", b"\x08"])
+def test_packets_of_av1_without_a_whole_header_do_no_harm(packet: bytes) -> None:
+    stream, head = stream_of("av1", packet)
+    assert packet.startswith(head)
+    assert stream.kind == "av1"
+
+
+def test_colours_of_one_stream_are_not_taken_for_those_of_the_next(tmp_path: Path) -> None:
+    # a file that says nothing of its colours
+    path = write_video(tmp_path / "a.mp4", "libsvtav1", "lp=1")
+    _, frames = plain_frames(path)
+    video = VideoFile(path)
+    codec = make_codec(video.feature)
+    assert isinstance(codec, SequentialCodec)
+    run = [np.frombuffer(blob, np.uint8) for blob in video.rows(video.feature)][:10]
+    for _ in range(2):
+        outs = list(np.empty((10, *frames.shape[1:]), np.uint8))
+        codec.decode_run(run, range(10), outs)
+        np.testing.assert_array_equal(np.stack(outs), frames[:10])
+        # one that does
+        own = make_codec(Video(frames.shape[1:], encoder="av1"))
+        own.decode(np.frombuffer(own.encode(frames[0]), np.uint8))

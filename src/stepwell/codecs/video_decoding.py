@@ -81,6 +81,7 @@ class PictureDecoder:
         self._shape, self._size = (height, width), size
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
+        self._has_known_sets = stream.kind in ("h264", "hevc")
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
@@ -96,7 +97,8 @@ class PictureDecoder:
         """
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small picture
-        known = len(head) - SLICE_START_BYTES if head and head == self._head else 0
+        is_known = self._has_known_sets and head and head == self._head
+        known = len(head) - SLICE_START_BYTES if is_known else 0
         num_late = 0
         for number, data in enumerate(packets):
             frames = self._decode(self._packet(data if number else data[known:], number))

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder
+from stepwell.codecs.stalling import PatientCaller, StalledError
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.codecs.video_rows import pack_row
 from stepwell.codecs.video_settings import ENCODERS, MAX_GOP, EncoderSettings, built_in_encoders
-from stepwell.errors import MissingDependencyError, SchemaError
+from stepwell.errors import EncodeError, MissingDependencyError, SchemaError
 
 __all__ = ["VideoEncoder", "ordinary_threads"]
 
@@ -26,6 +27,10 @@ FRAMES_PER_SECOND = 30
 INTRA_PICTURE = 1
 SVT_LOG_FATAL = "0"
 SVT_PRIORITY = 99
+SVT = "libsvtav1"
+# for a picture, and for each of its pixels: slow presets take seconds for large ones
+STALL_SECONDS, STALL_SECONDS_A_PIXEL = 30.0, 2e-5
+MAX_STALLS = 3
 TASKS = Path("/proc/self/task")
 
 
@@ -41,7 +46,8 @@ class VideoEncoder(RowEncoder):
     Notes:
         For one thread at a time; not to be used after a fork. Equal pictures from the start give equal bytes. x264 and
         x265 start no threads; SVT-AV1 has a few of its own, scheduled as the one that opens it, and prints to stderr
-        as the environment's ``SVT_LOG`` says, which is set to fatal errors only unless it is set.
+        as the environment's ``SVT_LOG`` says, which is set to fatal errors only unless it is set. It may stand still
+        for ever: after half a minute it is left behind, with its threads, and another one goes on with the run.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -53,6 +59,8 @@ class VideoEncoder(RowEncoder):
         self._is_sync: deque[bool] = deque()  # of the rows that were put and have not come out
         self._place = 0  # of the next row to put, from the last sync row
         self._picture = -1  # the last one that came out, in its run
+        self._caller: PatientCaller | None = None  # of an encoder that may stall
+        self._run: list[Any] = []  # for such a one: pictures since the sync row of the oldest that has not come out
         self._open()
 
     def _open(self) -> None:
@@ -82,19 +90,22 @@ class VideoEncoder(RowEncoder):
             raise SchemaError(f"{kind.library} refuses {settings}: {error}.") from error
         self._context, self._reformatter, self._error = context, VideoReformatter(), av.error.FFmpegError
         self._num_put = 0
+        if kind.library == SVT:
+            height, width = settings.shape[:2]
+            self._caller = PatientCaller(STALL_SECONDS + STALL_SECONDS_A_PIXEL * height * width)
 
     def put(self, value: Any) -> list[bytes]:
         """Take the next picture; see `RowEncoder.put`."""
         if self._context is None:
             self._open()
         frame = self._frame(value)
-        frame.pts = self._num_put
         is_sync = self._place == 0
         if is_sync:
             frame.pict_type = INTRA_PICTURE
+            if not self._is_sync:
+                self._run.clear()
         self._is_sync.append(is_sync)
-        packets = self._context.encode(frame)
-        self._num_put += 1
+        packets = self._encode(frame)
         self._place = (self._place + 1) % self._settings.gop
         return self._rows(packets)
 
@@ -104,16 +115,58 @@ class VideoEncoder(RowEncoder):
         if not self._is_sync:
             return []
         # none of the encoders does so with these options; one that did would have to be opened anew
-        rows = self._rows(self._context.encode(None))
-        self._context = None
+        rows = self._rows(self._encode(None))
+        self._let_go()
         return rows
 
     def close(self) -> None:
         """Let go of the encoder; see `RowEncoder.close`."""
         if self._context is not None:
-            with suppress(self._error):
-                self._context.encode(None)  # SVT-AV1 wants to be told that it is over
-            self._context = None
+            with suppress(self._error, StalledError):
+                self._call(None)  # SVT-AV1 wants to be told that it is over
+            self._let_go()
+
+    def _encode(self, frame: Any) -> list[Any]:
+        """Give the encoder a picture, or None at the end; where it stalls another one gets the run again."""
+        if self._caller is None:
+            return self._call(frame)
+        if frame is not None:
+            self._run.append(frame)
+        with suppress(StalledError):
+            return self._call(frame)
+        for _ in range(MAX_STALLS):
+            with suppress(StalledError):
+                return self._encode_again(is_end=frame is None)
+        raise EncodeError(
+            f"{SVT} did not come back from pictures of {self._settings.shape}, {MAX_STALLS + 1} times. Use another "
+            'encoder: encoder="h264".'
+        )
+
+    def _encode_again(self, *, is_end: bool) -> list[Any]:
+        """Open an encoder anew, leaving the one that stalled behind, and give it the run; return what is missing."""
+        num_out = len(self._run) - len(self._is_sync)
+        self._open()
+        packets = [packet for frame in self._run for packet in self._call(frame)]
+        if is_end:
+            packets += self._call(None)
+        return packets[num_out:]
+
+    def _call(self, frame: Any) -> list[Any]:
+        context = self._context
+        if frame is not None:
+            frame.pts = self._num_put
+            self._num_put += 1
+        packets: list[Any] = (
+            context.encode(frame) if self._caller is None else self._caller.call(lambda: context.encode(frame))
+        )
+        return packets
+
+    def _let_go(self) -> None:
+        self._context = None
+        self._run.clear()
+        if self._caller is not None:
+            self._caller.close()
+            self._caller = None
 
     def _rows(self, packets: list[Any]) -> list[bytes]:
         rows = []

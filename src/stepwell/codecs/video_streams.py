@@ -11,6 +11,10 @@ START_CODE = b"\0\0\1"
 H264_IDR = 5
 _PARAMETER_SETS = {"h264": 7, "hevc": 33}
 _SLICES = {"h264": range(1, 6), "hevc": range(32)}
+# AV1: open bitstream units
+SEQUENCE_HEADER, FRAMES = 1, (3, 4, 6)
+# MPEG-4: a group of pictures, which has a time of its own, and a picture
+MPEG4_PICTURES = (b"\0\0\1\xb3", b"\0\0\1\xb6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class StreamId:
 
     Args:
         kind: of the stream, see `video_rows`.
-        parameters: the sequence parameter set of h264 and hevc; empty for others, whose headers say everything.
+        parameters: the sequence parameter set of h264 and hevc, the sequence header of av1, what mpeg4 has before its
+            picture; empty for vp9, whose headers say everything.
         is_closed: whether nothing in the run speaks of pictures before it.
     """
 
@@ -61,6 +66,12 @@ def stream_of(kind: str, packet: bytes) -> tuple[StreamId, bytes]:
         >>> stream.parameters.hex(), stream.is_closed, len(head)
         ('674d', True, 15)
     """
+    if kind == "av1":
+        begin, end = _sequence_header(packet)
+        return StreamId(kind, packet[begin:end]), packet[:end]
+    if kind == "mpeg4":
+        head = packet[: min((place for place in map(packet.find, MPEG4_PICTURES) if place >= 0), default=0)]
+        return StreamId(kind, head), head
     if kind not in ("h264", "hevc"):
         return StreamId(kind), b""
     parameters = b""
@@ -72,6 +83,34 @@ def stream_of(kind: str, packet: bytes) -> tuple[StreamId, bytes]:
             is_closed = kind == "hevc" or unit_type == H264_IDR
             return StreamId(kind, parameters, is_closed), packet[: begin + 1]
     return StreamId(kind, parameters), b""
+
+
+def _sequence_header(packet: bytes) -> tuple[int, int]:
+    """Return where the sequence header of a packet of AV1 begins and ends; (0, 0) where it has none.
+
+    Source: AV1 Bitstream & Decoding Process Specification, 5.3.2 and 4.10.5.
+    """
+    place = 0
+    while place < len(packet):
+        begin, header = place, packet[place]
+        place += 2 if header & 0x04 else 1
+        size = shift = 0
+        if header & 0x02:
+            while place < len(packet) and shift < 56:
+                byte = packet[place]
+                size |= (byte & 0x7F) << shift
+                place, shift = place + 1, shift + 7
+                if not byte & 0x80:
+                    break
+        else:
+            size = len(packet) - place
+        place += size
+        unit_type = header >> 3 & 0x0F
+        if unit_type == SEQUENCE_HEADER:
+            return begin, min(place, len(packet))
+        if unit_type in FRAMES:
+            break
+    return 0, 0
 
 
 def _units(packet: bytes) -> Iterator[tuple[int, int]]:

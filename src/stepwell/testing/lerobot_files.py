@@ -18,7 +18,7 @@ __all__ = ["arrow_schema", "encode_png", "flat", "lists", "statistics", "write_l
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 ENCODERS = {
     "h264": ("libx264", {"g": "2", "crf": "20", "bf": "0"}),
-    "av1": ("libsvtav1", {"g": "2", "crf": "30", "preset": "11", "svtav1-params": "pred-struct=1:lp=1:scd=0"}),
+    "av1": ("libsvtav1", {"g": "2", "crf": "30", "preset": "11", "svtav1-params": "lp=1:scd=0"}),
 }
 
 

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -52,3 +54,24 @@ def test_a_worker_that_dies_with_several_in_hand_is_detected_and_its_item_named(
             pool.send(0, chunk(number))
         while True:
             pool.answers()
+
+
+UNGUARDED = """
+import sys
+import numpy as np
+import stepwell
+
+samples = [{"state": np.zeros(400, np.float32)} for _ in range(500)]
+stepwell.write_samples(sys.argv[1], samples, workers=2)
+"""
+
+
+def test_a_script_without_a_guard_is_told_so_and_not_left_waiting(tmp_path):
+    # workers die of their start, and what they are to do is more than a pipe holds
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script), str(tmp_path / "a.well")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 1
+    assert "a worker died before it began (exit code 1)" in found.stderr
+    assert 'if __name__ == "__main__":' in found.stderr

@@ -17,6 +17,8 @@ from stepwell.store.tables import make_table
 
 __all__ = ["episode_records", "metadata_text", "name_of", "run_info", "run_ls"]
 
+# a value of an episode's metadata, in a table; --json has it whole
+MAX_VALUE = 60
 ENDINGS = ("terminated", "truncated", "interrupted")
 
 
@@ -89,4 +91,5 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    text = f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

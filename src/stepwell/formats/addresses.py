@@ -92,7 +92,8 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
 
 def _options(text: str, query: str) -> dict[str, str]:
     try:
-        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True))
+        # a plus is one: splits are joined by it
+        return dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True))
     except ValueError as error:
         raise FormatError(f"options {query!r} of {text}: {error}. Allowed: name=value, joined by &.") from error
 

@@ -118,7 +118,7 @@ class _Named:
     """Rows whose errors say of which episode and feature they are; it counts their bytes as they come."""
 
     def __init__(self, given: HasRows, where: str, num_bytes: int | None = None) -> None:
-        self._given, self._where = given, where
+        self._given, self.where = given, where
         self.nbytes = int(getattr(given, "nbytes", 0)) if num_bytes is None else num_bytes
 
     @property
@@ -134,14 +134,14 @@ class _Named:
                 self.nbytes += len(blob)
                 yield blob
         except (OSError, ValueError, LookupError) as error:
-            raise FormatError(f"{self._where}: {error}") from error
+            raise FormatError(f"{self.where}: {error}") from error
 
     def encoded(self, feature: Feature) -> EncodedRows | None:
         """Return the rows where they lie in memory; see `encoded_of`."""
         try:
             found = encoded_of(self._given, feature)
         except (OSError, ValueError, LookupError) as error:
-            raise FormatError(f"{self._where}: {error}") from error
+            raise FormatError(f"{self.where}: {error}") from error
         if found is not None:
             self.nbytes = found.nbytes
         return found

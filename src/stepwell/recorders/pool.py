@@ -71,7 +71,11 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         try:
             for number in range(num_workers):
-                self._workers.append(_Worker(start_method, payload, number))
+                self._workers.append(_Worker(start_method, payload if start_method == "fork" else None, number))
+            if start_method != "fork":
+                # not among what a process is started with: to one that dies of its start that may be written for ever
+                for worker in self._workers:
+                    worker.begin(payload)
         except BaseException:
             self.__exit__(WorkerError)
             raise
@@ -147,6 +151,7 @@ class _Worker:
     def __init__(self, start_method: StartMethod, payload: Any, number: int) -> None:
         context: Any = multiprocessing.get_context(start_method)
         self.counters: MutableSequence[int] = context.RawArray("q", NUM_COUNTERS)
+        self.counters[ITEM] = -1
         self._connection, child = context.Pipe()
         self.answer: Any = None
         self._chunks: deque[Span] = deque()
@@ -169,6 +174,13 @@ class _Worker:
     def is_busy(self) -> bool:
         """Whether it has not yet answered for all that it was sent."""
         return bool(self._chunks)
+
+    def begin(self, payload: bytes) -> None:
+        """Send the job to a process that was started without it; raises WorkerError when it has died."""
+        try:
+            self._connection.send_bytes(payload)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death() from None
 
     def send(self, chunk: Span) -> None:
         if not self._chunks:
@@ -227,9 +239,10 @@ class _Worker:
         if item >= 0:
             hint = "If it was SIGKILL, memory may have run out: use fewer workers or smaller items."
             return WorkerError(f"a worker died at item {item} ({how}). {hint}")
-        start, stop = (self._chunks[0].start, self._chunks[0].stop) if self._chunks else (0, 0)
+        chunk = self._chunks[0] if self._chunks else None
+        at = "it began" if chunk is None else f"item {chunk.start} of items {chunk.start} to {chunk.stop - 1}"
         return WorkerError(
-            f"a worker died before item {start} of items {start} to {stop - 1} ({how}); what it printed says more. "
+            f"a worker died before {at} ({how}); what it printed says more. "
             'in a script, call this under if __name__ == "__main__":; in a notebook, define the source in a module, '
             "or use workers=1."
         )
@@ -250,7 +263,9 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        job: Work = pickle.loads(payload) if isinstance(payload, bytes) else payload
+        job: Work = pickle.loads(connection.recv_bytes()) if payload is None else payload
+    except (EOFError, ConnectionResetError):
+        return  # the parent is gone
     except Exception as error:
         connection.send(Failure.of(None, error))
         return

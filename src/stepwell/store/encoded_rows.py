@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class, make_codec
 from stepwell.codecs.files import FileCodec, parse_references
-from stepwell.errors import DecodeError, SchemaError, StepError
+from stepwell.errors import DecodeError, FormatError, SchemaError, StepError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows
@@ -177,7 +177,14 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows |
     if len(found) != given.num_rows:
         raise StepError(f"feature {name!r}: {given!r} told of {given.num_rows} rows and gave {len(found)}.")
     if len(found):
-        _check_first(name, feature, found[0])
+        try:
+            _check_first(name, feature, found[0])
+        except StepError as error:
+            # rows of another system's files say which
+            where = getattr(given, "where", None)
+            if where is None:
+                raise
+            raise FormatError(f"{where}: {error}") from error
     return found
 
 

@@ -319,7 +319,9 @@ def is_running(pid):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_writer_that_is_killed_or_interrupted_leaves_no_file_and_its_workers_end(tmp_path, how):
     script = (
-        "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
+        "import sys, pathlib, signal; sys.path.insert(0, sys.argv[1])\n"
+        # what a shell starts in the background ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sample_sets as sets, test_sample_writing as tests\n"
         "folder = pathlib.Path(sys.argv[2])\n"
         "tests.write_indexed(tests.target(folder / 'a.beton', workers=2), sets.SlowSamples(folder / 'pids'),\n"

@@ -10,9 +10,7 @@ threads and `numpy.take`, have what they read in memory already, and write to th
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import simplejpeg
+from asked import Asked, asked
 from datasets import photo_crops
 from report import Row, compare, skipped
 from timing import Rates, Settings, Work, time_rounds
@@ -151,24 +150,10 @@ def _bare_taking(arrays: np.ndarray) -> Work:
 
 
 class Ffcv:
-    """A process that has FFCV, asked by lines of JSON; see ffcv_child.py."""
+    """A process that has FFCV, see ffcv_child.py."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Let it do something, and return what it says.
-
-        Raises:
-            RuntimeError: it died of that.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"ffcv died of {do!r}; its errors are above.")
-        return dict(json.loads(line))
+    def __init__(self, process: Asked) -> None:
+        self.ask = process.ask
 
     def check(self, path: Path, field: str, ours: np.ndarray, file: Path) -> None:
         """Compare the first samples of a file with ours.
@@ -188,14 +173,7 @@ def ffcv() -> Iterator[Ffcv | None]:
     if python is None:
         yield None
         return
-    # -P: a module of this folder may have the name of one that FFCV imports
-    command = [python, "-P", str(Path(__file__).with_name("ffcv_child.py"))]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     # numba's threads are FFCV's workers
-    environment["NUMBA_NUM_THREADS"] = str(THREADS)
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
-        try:
-            yield Ffcv(process)
-        finally:
-            process.kill()
+    variables = {"NUMBA_NUM_THREADS": str(THREADS)}
+    with asked(python, "ffcv_child.py", "ffcv", variables=variables) as process:
+        yield Ffcv(process)

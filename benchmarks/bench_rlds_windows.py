@@ -13,9 +13,7 @@ Memory is each process's own (RssAnon), above what it had after its imports.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from asked import asked
 from children import run_child
 from datasets import photo_crops
 from report import Row, skipped, within
@@ -225,22 +224,6 @@ def _columns(episode: int, with_images: bool) -> dict[str, Any]:
 @contextmanager
 def _rival() -> Iterator[Any]:
     """Lend what asks the rival."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    environment.pop("PYTHONPATH", None)
-    command = [os.environ[PYTHON], "-P", str(Path(__file__).with_name("tfds_child.py"))]
-    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True, env=environment) as process:
-
-        def ask(do: str, **arguments: Any) -> dict[str, Any]:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"TensorFlow died of {do!r}. Run tfds_child.py by itself to see why.")
-            return dict(json.loads(line))
-
-        try:
-            yield ask
-        finally:
-            process.kill()
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    with asked(os.environ[PYTHON], "tfds_child.py", "TensorFlow", variables=variables, is_quiet=True) as process:
+        yield process.ask

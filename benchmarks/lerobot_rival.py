@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from asked import Asked, asked
 from report import Row
 from timing import Settings, memcpy_gb_per_s
 
@@ -40,24 +39,10 @@ ROUNDS = 3
 
 
 class LeRobot:
-    """A process that has lerobot, asked by lines of JSON; see lerobot_child.py."""
+    """A process that has lerobot, see lerobot_child.py."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Let it do something, and return what it says.
-
-        Raises:
-            RuntimeError: it died of that.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"lerobot died of {do!r}; its errors are above.")
-        return dict(json.loads(line))
+    def __init__(self, process: Asked) -> None:
+        self.ask = process.ask
 
     def rates(self, seconds: float) -> list[float]:
         """Return items a second in some rounds, by the number of workers that is best."""
@@ -76,19 +61,11 @@ def lerobot() -> Iterator[LeRobot | None]:
     if python is None:
         yield None
         return
-    script = Path(__file__).with_name("lerobot_child.py")
     with tempfile.TemporaryDirectory() as home:
         # nothing is fetched, and nothing is cached from one run to the next
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": home, "HF_DATASETS_CACHE": f"{home}/datasets"}
-        environment.pop("PYTHONPATH", None)
-        # -P: a module of this folder has the name of one that lerobot imports
-        command = [python, "-P", str(script)]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=home) as process:
-            try:
-                yield LeRobot(process)
-            finally:
-                process.kill()
+        variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": home, "HF_DATASETS_CACHE": f"{home}/datasets"}
+        with asked(python, "lerobot_child.py", "lerobot", variables=variables, folder=home) as process:
+            yield LeRobot(process)
 
 
 def low_dim_columns(number: int) -> dict[str, np.ndarray]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
@@ -32,11 +33,7 @@ __all__: list[str] = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from stepwell.testing.serving import LocalHandler, LocalServer
 
 __all__ = ["HubRequest", "HubServer"]
 
@@ -36,8 +36,10 @@ class HubRequest:
 
 
 @dataclass
-class HubServer:
+class HubServer(LocalServer):
     """Serve directories as dataset repositories, in a thread, until the ``with`` block ends.
+
+    Its ``url`` is what ``HF_ENDPOINT`` shall be.
 
     Args:
         repos: by ``"owner/name"`` the directory of each branch or tag: ``{"main": ..., "v3.0": ...}``.
@@ -61,24 +63,6 @@ class HubServer:
     failing: int | None = None
     requests: list[HubRequest] = field(default_factory=list)
 
-    def __enter__(self) -> HubServer:
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def url(self) -> str:
-        """What ``HF_ENDPOINT`` shall be."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
     @property
     def files(self) -> list[str]:
         """The files whose bytes were asked for, in order."""
@@ -101,14 +85,11 @@ class HubServer:
         return None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     """One request to the hub."""
 
-    hub: HubServer
+    owner: HubServer
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing on standard error."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -120,14 +101,14 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         file, api = RESOLVE.fullmatch(path), API.fullmatch(path)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
-        self.hub.requests.append(HubRequest(self.command, path, token, file["path"] if file else None))
+        self.owner.requests.append(HubRequest(self.command, path, token, file["path"] if file else None))
         found = file or api
-        if self.hub.failing is not None:
-            return self._refuse(self.hub.failing, None, "the hub is down")
+        if self.owner.failing is not None:
+            return self._refuse(self.owner.failing, None, "the hub is down")
         if found is None:
             return self._refuse(404, None, "no such page")
         repo = found["repo"]
-        if repo not in self.hub.repos or (self.hub.tokens is not None and token not in self.hub.tokens):
+        if repo not in self.owner.repos or (self.owner.tokens is not None and token not in self.owner.tokens):
             # as the hub does: who may not know whether it exists is told 401
             return self._refuse(404 if token else 401, "RepoNotFound", "Repository not found")
         if api and api["what"] == "/refs":
@@ -135,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer_of(repo, found["revision"] or "main", file, api)
 
     def _answer_of(self, repo: str, revision: str, file: re.Match[str] | None, api: re.Match[str] | None) -> None:
-        version = self.hub.folder(repo, revision)
+        version = self.owner.folder(repo, revision)
         if version is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if file:
@@ -151,9 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
             name: {
                 "name": name,
                 "ref": f"refs/{'heads' if name == 'main' else 'tags'}/{name}",
-                "targetCommit": self.hub.commit(repo, name),
+                "targetCommit": self.owner.commit(repo, name),
             }
-            for name in self.hub.repos[repo]
+            for name in self.owner.repos[repo]
         }
         tags = [entry for name, entry in entries.items() if name != "main"]
         return {"branches": [entries["main"]] if "main" in entries else [], "tags": tags, "converts": []}
@@ -169,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, repo: str, commit: str, folder: Path, name: str) -> None:
         path = folder / name
-        if repo in self.hub.gated:
+        if repo in self.owner.gated:
             return self._refuse(403, "GatedRepo", "Access to this dataset is restricted")
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found", commit)
@@ -207,3 +188,6 @@ def _etag(path: Path) -> str:
     """Return the hash that git gives to a file."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
+
+
+HubServer.handler = _Handler

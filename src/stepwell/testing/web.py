@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from stepwell.testing.serving import LocalHandler, LocalServer
 
 __all__ = ["WebServer"]
 
@@ -18,7 +17,7 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass
-class WebServer:
+class WebServer(LocalServer):
     """Serve the files of a directory, in a thread, until the ``with`` block ends.
 
     Args:
@@ -45,51 +44,30 @@ class WebServer:
     statuses: list[int] = field(default_factory=list)
     cut_bytes: int | None = None
 
-    def __enter__(self) -> WebServer:
-        handler = type("Handler", (_Handler,), {"web": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def url(self) -> str:
-        """The address of the directory."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     """One request."""
 
-    web: WebServer
-
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing on standard error."""
+    owner: WebServer
 
     def do_GET(self) -> None:
         name = unquote(urlsplit(self.path).path).lstrip("/")
-        path = Path(self.web.directory, name)
-        if self.web.statuses:
-            return self._send(self.web.statuses.pop(0), b"", {})
+        path = Path(self.owner.directory, name)
+        if self.owner.statuses:
+            return self._send(self.owner.statuses.pop(0), b"", {})
         if not path.is_file():
             return self._send(404, b"", {})
         whole = path.read_bytes()
         mark = {"ETag": f'"{hashlib.sha1(whole).hexdigest()}"'}
         part = RANGE.fullmatch(self.headers.get("Range") or "")
-        if part is None or not self.web.has_ranges:
-            self.web.fetched.append(name)
+        if part is None or not self.owner.has_ranges:
+            self.owner.fetched.append(name)
             return self._send(200, whole, mark)
         first, last = int(part[1]), int(part[2]) if part[2] else len(whole) - 1
         if first >= len(whole):
             return self._send(416, b"", mark | {"Content-Range": f"bytes */{len(whole)}"})
         if (first, last) != (0, 0):
-            self.web.fetched.append(name)
+            self.owner.fetched.append(name)
         mark["Content-Range"] = f"bytes {first}-{min(last, len(whole) - 1)}/{len(whole)}"
         return self._send(206, whole[first : last + 1], mark)
 
@@ -99,10 +77,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        cut = self.web.cut_bytes
+        cut = self.owner.cut_bytes
         if cut is not None and len(body) > cut:
-            self.web.cut_bytes = None
+            self.owner.cut_bytes = None
             body = body[:cut]
         # who asked may have seen enough
         with suppress(ConnectionError):
             self.wfile.write(body)
+
+
+WebServer.handler = _Handler

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 from datasets import photo_crops
+from page_cache import forget
 from report import Row, compare, skipped
 from timing import Settings, Work, time_rounds
 
@@ -141,27 +142,20 @@ def _remove(*folders: Path) -> None:
 
 def _import(files: list[Path], target: Path, *, is_cold: bool = False) -> float:
     if is_cold:
-        _forget(files)
+        forget(files)
     import_dataset(files[0].parent, target, workers=1, progress=False)
     _wait_for_disk(path for path in target.rglob("*") if path.is_file())
     return _num_bytes(files)
 
 
 def _copy(files: list[Path], folder: Path) -> float:
-    _forget(files)
+    forget(files)
     folder.mkdir()
     for path in files:
         with path.open("rb") as source, (folder / path.name).open("wb") as target:
             shutil.copyfileobj(source, target, READ_BYTES)
     _wait_for_disk(folder.iterdir())
     return _num_bytes(files)
-
-
-def _forget(files: list[Path]) -> None:
-    """Drop files from the page cache."""
-    for path in files:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _wait_for_disk(files: Iterable[Path]) -> None:

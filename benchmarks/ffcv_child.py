@@ -10,11 +10,10 @@ import sys
 from typing import Any
 
 import numpy as np
-from ffcv.fields.basics import IntDecoder
 from ffcv.fields.decoders import NDArrayDecoder, SimpleRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 
-DECODERS = {"image": SimpleRGBImageDecoder, "array": NDArrayDecoder, "label": IntDecoder}
+DECODERS = {"image": SimpleRGBImageDecoder, "array": NDArrayDecoder}
 OPEN: dict[str, Loader] = {}
 
 

@@ -22,7 +22,7 @@ PACKAGES = {
     "lerobot": ("pyarrow", "huggingface-hub"),
     "remote": ("fsspec",),
     "webdataset": ("webdataset",),
-    "tfds": ("google-crc32c", "array-record"),
+    "tfds": ("array-record",),
     "hdf5": ("h5py",),
     "arrow": ("pyarrow",),
     "zarr": ("zarr",),

@@ -175,8 +175,7 @@ def _told(dataset: Any) -> Any:
         return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")
     if dataset.dtype.kind not in "biuf":
         return f"{dataset.dtype} {dataset.shape}"
-    value = dataset[()]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf" else str(value)
+    return dataset[()].tolist()
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -141,8 +141,6 @@ def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
     """
     import h5py
 
-    if isinstance(group, h5py.Dataset):
-        return {prefix: group}
     found: dict[str, Any] = {}
     pending = [(prefix, group, 0)]
     while pending:

@@ -33,7 +33,7 @@ from stepwell.schema import Schema
 
 __all__ = ["MinariReader"]
 
-METADATA, HDF5 = "metadata.json", "main_data.hdf5"
+METADATA = "metadata.json"
 TABLES = ("arrow", "parquet")
 LEFT_OUT = ("observation_space", "action_space")
 

@@ -11,13 +11,10 @@ from typing import Any
 from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_values import feature_of_type, values_of
-from stepwell.readers.minari_spaces import Leaf
+from stepwell.readers.minari_spaces import FLAGS, Leaf, episode_metadata, final_of
 from stepwell.schema import Array, Feature, Schema
 
 __all__ = ["ArrowEpisodes"]
-
-FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
-FINAL = ("observations", "infos")
 
 
 class ArrowEpisodes:
@@ -47,12 +44,12 @@ class ArrowEpisodes:
     def features(self) -> dict[str, Feature]:
         """Return the features of the store to be; those of infos as the first episode has them."""
         table = self._table(0)
-        found = {name: _final(name, self._feature(table, name)) for name in self._leaves}
+        found = {name: final_of(name, self._feature(table, name)) for name in self._leaves}
         found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
         if self._has_infos and "infos" in table.column_names:
             for name in leaf_names("infos", table.schema.field("infos").type):
                 where = f"{self._folders[0]}, {name}"
-                found[name] = _final(name, feature_of_type(leaf_column(table, name, where).type, where))
+                found[name] = final_of(name, feature_of_type(leaf_column(table, name, where).type, where))
         return found
 
     def _feature(self, table: Any, name: str) -> Feature:
@@ -92,10 +89,6 @@ class ArrowEpisodes:
         return table.combine_chunks()
 
 
-def _final(name: str, feature: Feature) -> Feature:
-    return feature.with_final() if name.partition(".")[0] in FINAL else feature
-
-
 def _told(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
@@ -105,4 +98,4 @@ def _told(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path}: {error}") from error
     if not isinstance(told, dict):
         raise FormatError(f"{path} holds {type(told).__name__}. It should be an object.")
-    return {"minari_episode" if name == "id" else name: value for name, value in told.items()}
+    return episode_metadata(told)

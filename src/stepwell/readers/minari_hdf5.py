@@ -10,15 +10,13 @@ from typing import Any
 from stepwell.errors import FormatError
 from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read_rows
 from stepwell.readers.hdf5_varying import read_attributes, read_varying
-from stepwell.readers.minari_spaces import Leaf
+from stepwell.readers.minari_spaces import FLAGS, Leaf, episode_metadata, final_of
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.encoded_rows import EncodedRows
 
 __all__ = ["Hdf5Episodes"]
 
 FILE = "main_data.hdf5"
-FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
-FINAL = ("observations", "infos")
 
 
 class Hdf5Episodes:
@@ -52,12 +50,12 @@ class Hdf5Episodes:
         """Return the features of the store to be; those of infos as the first episode has them."""
         with self._files.naming(0, self._names[0]):
             group = self._files.open(0)[self._names[0]]
-            found = {name: _final(name, self._feature(group, name)) for name in self._leaves}
+            found = {name: final_of(name, self._feature(group, name)) for name in self._leaves}
             for name, dtype in FLAGS.items():
                 found[name] = Array((), group[name].dtype.str if name in group else dtype)
             if self._has_infos and "infos" in group:
                 infos = datasets_of(group["infos"], "infos")
-                found |= {name: _final(name, feature_of(each)) for name, each in infos.items()}
+                found |= {name: final_of(name, feature_of(each)) for name, each in infos.items()}
         return found
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -67,7 +65,7 @@ class Hdf5Episodes:
             group = self._files.open(0)[name]
             length = int(group["rewards"].shape[0])
             columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
-            return columns, _told(read_attributes(self._files.paths[0], group.name))
+            return columns, episode_metadata(read_attributes(self._files.paths[0], group.name))
 
     def _feature(self, group: Any, name: str) -> Feature:
         """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes.
@@ -99,11 +97,3 @@ class Hdf5Episodes:
 
 def _part(part: str | int) -> str:
     return part if isinstance(part, str) else f"_index_{part}"
-
-
-def _final(name: str, feature: Feature) -> Feature:
-    return feature.with_final() if name.partition(".")[0] in FINAL else feature
-
-
-def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {"minari_episode" if name == "id" else name: value for name, value in attributes.items()}

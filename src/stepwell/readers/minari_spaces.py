@@ -11,7 +11,13 @@ import numpy as np
 from stepwell.errors import FormatError
 from stepwell.schema import Array, Feature, Image, Text
 
-__all__ = ["Leaf", "leaves_of"]
+__all__ = ["FLAGS", "Leaf", "episode_metadata", "final_of", "leaves_of"]
+
+FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
+"""What every episode has beside its spaces, with the dtype that it has where the file does not say."""
+
+# what has a row after the last action
+FINAL = ("observations", "infos")
 
 MAX_DEPTH = 32
 
@@ -53,6 +59,16 @@ def leaves_of(space: Any, root: str) -> dict[str, Leaf]:
     found: dict[str, Leaf] = {}
     _add((root,), space, found)
     return found
+
+
+def final_of(name: str, feature: Feature) -> Feature:
+    """Return a feature as episodes have it: observations and infos with a final row."""
+    return feature.with_final() if name.partition(".")[0] in FINAL else feature
+
+
+def episode_metadata(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of an episode, with its number under a name that says whose it is."""
+    return {"minari_episode" if name == "id" else name: value for name, value in told.items()}
 
 
 def _add(path: tuple[str | int, ...], space: Any, found: dict[str, Leaf]) -> None:

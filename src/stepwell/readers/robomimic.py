@@ -127,7 +127,11 @@ class RobomimicReader(Reader):
             columns = {name: self._column(demo, found, name, feature) for name, feature in self.schema.items()}
             is_told = "dones" in found
             is_done = is_told and bool(np.any(found["dones"][demo.length - 1]))
-            told = {"demo": demo.name, "masks": list(demo.masks), **_short(self._attributes(demo.file, group))}
+            told = {
+                "demo": demo.name,
+                "masks": list(demo.masks),
+                **_short(read_attributes(self._files.paths[demo.file], group.name)),
+            }
         if len(self._files.paths) > 1:
             told["file"] = Path(self._files.paths[demo.file]).name
         tasks = self.metadata["robomimic"]["tasks"][demo.file]
@@ -169,7 +173,7 @@ class RobomimicReader(Reader):
         tasks: list[str | None] = []
         for number in range(len(self._files.paths)):
             with self._files.naming(number, "attributes of data"):
-                attributes = _short(self._attributes(number, self._files.open(number)["data"]), parse=True)
+                attributes = _short(read_attributes(self._files.paths[number], "/data"), parse=True)
             told = told or attributes
             problem = attributes.get("problem_info")
             said = problem.get("language_instruction") if isinstance(problem, Mapping) else None
@@ -195,20 +199,25 @@ class RobomimicReader(Reader):
                 has_next = mode == "final" and name.startswith(OBS)
                 features[name] = feature.with_final() if has_next else feature
         self.schema = Schema(features)
-        self._stays = {name: self._can_stay(name, feature) for name, feature in features.items()}
+        staying = self._staying(features)
+        self._stays = {name: name in staying for name in features}
 
-    def _can_stay(self, name: str, feature: Feature) -> bool:
-        plain = feature.with_final(False)
-        if not plain.is_raw or plain.kind != "image":
-            return False
+    def _staying(self, features: Mapping[str, Feature]) -> set[str]:
+        """Return the images that can be left in the files, in all demonstrations; each file is opened once."""
+        found = {name for name, feature in features.items() if feature.is_raw and feature.kind == "image"}
         for demo in self._demos:
+            if not found:
+                break
             with self._files.naming(demo.file, demo.name):
                 group = self._group(demo)
-                wanted = [name, _next_name(name)] if feature.final else [name]
-                parts = [group.get(part.replace(".", "/")) for part in wanted]
-                if any(part is None or not can_stay(part, plain, self._files.paths[demo.file]) for part in parts):
-                    return False
-        return True
+                found = {name for name in found if self._lies_there(demo, group, name, features[name])}
+        return found
+
+    def _lies_there(self, demo: Demo, group: Any, name: str, feature: Feature) -> bool:
+        wanted = [name, _next_name(name)] if feature.final else [name]
+        parts = [group.get(part.replace(".", "/")) for part in wanted]
+        path = self._files.paths[demo.file]
+        return all(part is not None and can_stay(part, feature.with_final(False), path) for part in parts)
 
     def _column(self, demo: Demo, found: Mapping[str, Any], name: str, feature: Feature) -> Any:
         dataset = self._dataset(demo, found, name)
@@ -243,9 +252,6 @@ class RobomimicReader(Reader):
         if name not in found:
             raise FormatError(f"{self._files.paths[demo.file]}, {demo.name} has no {name}, which the first one has.")
         return found[name]
-
-    def _attributes(self, number: int, group: Any) -> Mapping[str, Any]:
-        return read_attributes(self._files.paths[number], group.name)
 
     def _group(self, demo: Demo) -> Any:
         return self._files.open(demo.file)["data"][demo.name]

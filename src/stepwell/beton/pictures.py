@@ -13,7 +13,7 @@ from stepwell.beton.encoding import Encoder, Region
 from stepwell.beton.layout import JPEG_MODE, RAW_MODE, FieldDescriptor, FieldType
 from stepwell.errors import MissingDependencyError, SchemaError, StepError
 
-__all__ = ["ImageEncoder", "WriteMode"]
+__all__ = ["JPEG_START", "ImageEncoder", "WriteMode"]
 
 WriteMode = Literal["raw", "jpg", "smart", "proportion"]
 MAX_SIDE = 65535

@@ -16,7 +16,7 @@ from stepwell.beton.layout import HEADER_BYTES, Header
 from stepwell.beton.reading import BetonFile
 from stepwell.codecs import make_codec
 from stepwell.codecs.beton_images import BetonImages, beton_image_feature, make_image_references
-from stepwell.codecs.file_spans import FileSpans, make_spans, span_feature
+from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError, SchemaError, StepwellError
 from stepwell.formats.option_texts import renames_of
@@ -71,7 +71,9 @@ class BetonReader(Reader):
         self._custom_fields = dict(custom_fields or {})
         self._names = _names(self._opened, renames_of(rename))
         self._stops = np.cumsum([len(file) for file in self._opened])
-        self.schema = _schema({self._names[name]: self._feature(name) for name in self._opened[0].fields}, self.paths)
+        images = _image_features(self._opened)
+        features = {new: images.get(name) or self._feature(name) for name, new in self._names.items()}
+        self.schema = _schema(features, self.paths)
         self._block: tuple[int, int, dict[str, Any]] = (0, 0, {})
 
     @classmethod
@@ -104,7 +106,7 @@ class BetonReader(Reader):
     @property
     def in_place_schema(self) -> Schema:
         """The features with references where their values stay in the files; see `Reader.in_place_schema`."""
-        return Schema({name: self._left_in_place(name) for name in self.schema})
+        return Schema({new: self._left_in_place(name, new) for name, new in self._names.items()})
 
     def blocks(self) -> Iterator[EpisodeBlock]:
         """Yield all samples, `BLOCK_SAMPLES` at a time; see `Reader.blocks`."""
@@ -164,10 +166,8 @@ class BetonReader(Reader):
         return FileSpans(feature, self.paths, number, offsets, sizes)
 
     def _feature(self, name: str) -> Feature:
-        """Return the feature of a field in all files."""
+        """Return the feature of a field in all files, of one that is no image."""
         fields = [file.fields[name] for file in self._opened]
-        if isinstance(fields[0], ImageField):
-            return _image_feature(name, self._opened)
         for field, path in zip(fields, self.paths, strict=True):
             if field.feature != fields[0].feature:
                 raise FormatError(
@@ -176,9 +176,8 @@ class BetonReader(Reader):
                 )
         return fields[0].feature
 
-    def _left_in_place(self, name: str) -> Feature:
-        feature = self.schema[name]
-        field = self._opened[0].fields[next(old for old, new in self._names.items() if new == name)]
+    def _left_in_place(self, name: str, new: str) -> Feature:
+        feature, field = self.schema[new], self._opened[0].fields[name]
         if isinstance(field, ValueField):
             return feature
         is_own = isinstance(field, ImageField) and stays_as_image(feature)
@@ -229,14 +228,14 @@ def _schema(features: Mapping[str, Feature], paths: Sequence[str]) -> Schema:
         raise FormatError(f"{paths[0]}: {error} Give the field another name: rename={{'old': 'new'}}.") from error
 
 
-def _image_feature(name: str, files: Sequence[BetonFile]) -> Feature:
-    """Return the feature of images, by a look at the rows of all samples."""
-    kind = ImageKind()
-    for file in files:
+def _image_features(files: Sequence[BetonFile]) -> dict[str, Feature]:
+    """Return the features of the fields that are images, by one look at the rows of all samples."""
+    kinds = {name: ImageKind() for name, field in files[0].fields.items() if isinstance(field, ImageField)}
+    for file in files if kinds else ():
         for start in range(0, len(file), BLOCK_SAMPLES):
-            rows = file.rows(start, min(len(file), start + BLOCK_SAMPLES))[name]
-            kind = kind.merged(ImageKind.of(rows))
-    return kind.feature
+            rows = file.rows(start, min(len(file), start + BLOCK_SAMPLES))
+            kinds = {name: kind.merged(ImageKind.of(rows[name])) for name, kind in kinds.items()}
+    return {name: kind.feature for name, kind in kinds.items()}
 
 
 def _part(column: Any, row: int) -> Any:
@@ -256,7 +255,7 @@ def _typed(values: Any, feature: Feature) -> Any:
 def _stored(column: Any, feature: Feature) -> npt.NDArray[Any] | Blobs:
     """Return a column as a store's files have it."""
     if isinstance(column, FileSpans):
-        return _blobs(make_spans(column.file, column.offsets, column.sizes))
+        return _blobs(column.references())
     if isinstance(column, BetonImages):
         return _blobs(column.references)
     if feature.is_raw:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.beton.pictures import JPEG_START
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.codecs.files import FileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
 
-__all__ = ["plain_rows", "row_values"]
+__all__ = ["JPEG_CODECS", "plain_rows", "row_values"]
 
 JPEG_CODECS = ("jpeg", "jpeg-or-raw")
-JPEG_START = b"\xff\xd8"
 BATCH_BYTES = 32 << 20
 UNKNOWN_ROW_BYTES = 1 << 20
 Int64s = npt.NDArray[np.int64]

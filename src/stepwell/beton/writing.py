@@ -17,6 +17,7 @@ from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, Encoder, FloatEn
 from stepwell.beton.pages import check_alignment, check_page_size
 from stepwell.beton.pictures import ImageEncoder, WriteMode
 from stepwell.beton.sample_writing import Target, check_not_empty, write_indexed
+from stepwell.beton.stored_rows import JPEG_CODECS
 from stepwell.beton.window_fields import plan_windows
 from stepwell.beton.window_lots import WindowLots
 from stepwell.errors import SchemaError
@@ -27,8 +28,6 @@ from stepwell.windows import View
 from stepwell.windows.resolved import resolve_fields, schema_of
 
 __all__ = ["write_beton"]
-
-JPEG_CODECS = ("jpeg", "jpeg-or-raw")
 
 
 def write_beton(

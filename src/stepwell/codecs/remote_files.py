@@ -109,7 +109,7 @@ def local_path(path: str) -> str:
         return path
     if not is_remote(path):
         return unquote(urlsplit(path).path)
-    state = _STATES.get(path) or remote_states([path])[0]
+    state = _state_of(path)
     folder = cache_directory() / "remote"
     target = folder / f"{_digest(path)}-{state.version}-{_name_of(path)}"
     if not _touch(target):
@@ -138,7 +138,7 @@ def opened(path: str) -> OpenFile:
     """
     if not is_remote(path):
         return OpenFile(local_path(path))
-    state = _STATES.get(path) or remote_states([path])[0]
+    state = _state_of(path)
     return _OPEN.get((path, state.version), lambda: _open_fetched(path))
 
 
@@ -159,6 +159,11 @@ def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
             if number + NUM_AHEAD < len(paths):
                 coming.append(pool.submit(opened, paths[number + NUM_AHEAD]))
             yield number, file
+
+
+def _state_of(path: str) -> RemoteState:
+    """Return what is known of an address; it is asked for once in a process."""
+    return _STATES.get(path) or remote_states([path])[0]
 
 
 def _open_fetched(path: str) -> OpenFile:

@@ -186,7 +186,7 @@ class TestRanks:
 
     def test_a_rank_that_dies_is_an_error_of_the_others(self, tmp_path: Path) -> None:
         pytest.importorskip("torch.distributed")
-        found = run_ranks(3, "exact_ranks:die", tmp_path / "run", check=False)
+        found = run_ranks(3, "exact_ranks:die", tmp_path / "run", str(tmp_path), check=False)
         assert found[1] is None
         for rank in (0, 2):
             assert f"rank {rank} of 3 waited for the others, and one did not answer" in found[rank]

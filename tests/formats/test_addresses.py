@@ -48,6 +48,7 @@ def test_a_home_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "no source"),
         ("beton://", "no source"),
         (["a.tar", ""], "no source"),
+        ("beton://a.beton?x=1&x=2", "a name comes twice"),
         ("a\nb", "has a line break. Give several paths as a list"),
         ("beton://a.beton?x=1&y", r"options 'x=1&y' of beton://a\.beton\?x=1&y: .*Allowed: name=value"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.formats.option_texts import flag_of, renames_of
+from stepwell.formats.option_texts import flag_of, names_of, renames_of
 
 
 def test_truths_are_words() -> None:
@@ -11,6 +11,11 @@ def test_truths_are_words() -> None:
     assert [flag_of("x", value) for value in (False, "False", "0", "no", "")] == [False] * 5
     with pytest.raises(FormatError, match=r"x='maybe'\. Allowed: true, false"):
         flag_of("x", "maybe")
+
+
+def test_names_are_a_text_or_several() -> None:
+    assert names_of(" a, b.c,,") == names_of(["a", "b.c", ""]) == ["a", "b.c"]
+    assert names_of(()) == []
 
 
 def test_new_names_are_mappings_or_pairs() -> None:

@@ -58,6 +58,30 @@ def test_what_no_reader_takes_is_refused_with_what_to_do(tmp_path):
         find_reader(tmp_path, "tfrecord")
 
 
+def test_many_paths_are_looked_at_by_their_first(tmp_path):
+    shards = [tmp_path / f"train-{number:06d}.tar" for number in range(300)]
+    assert find_reader(shards).name == "webdataset"
+    with pytest.raises(FormatError, match=r"000000\.xyz and 299 more: it is not there"):
+        find_reader([shard.with_suffix(".xyz") for shard in shards])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x" * 5000, r"cannot be looked at \(File name too long\)"),
+        ("a\0b", "cannot be looked at"),
+        ("~/x", "is not there"),
+    ],
+)
+def test_what_can_be_no_path_is_refused_as_such(source, message, monkeypatch):
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    with pytest.raises(FormatError, match=message):
+        find_reader(source)
+
+
 def test_an_option_that_a_reader_does_not_have_is_refused(folder):
     assert open_reader(folder, options={"fps": 5.0}).fps == 5.0
     with pytest.raises(FormatError, match=r"'folder' has no option 'revision'\. It has: fps, slow"):

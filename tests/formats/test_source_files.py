@@ -52,6 +52,12 @@ def test_any_text_is_expanded_as_braceexpand_does(text: str) -> None:
     assert list(expand_braces(text)) == wanted
 
 
+def test_choices_may_be_longer_than_a_path() -> None:
+    names = [f"{number:06d}" for number in range(100)]
+    text = f"train-{{{','.join(names)}}}.tar"
+    assert source_files(text, TAR) == [f"train-{name}.tar" for name in names]
+
+
 def test_ranges_are_those_of_bash() -> None:
     text = "{000098..000102}.tar"
     shell = subprocess.run(["bash", "-c", f"echo {text}"], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from made_sets import FLAG, FLOATS, TEXT, simple_tree, steps_of
 
 from stepwell.errors import FeatureNotFoundError, FormatError
 from stepwell.tfds.features import Fields, Leaf, Repeated
-from stepwell.tfds.naming import choose, names_of
+from stepwell.tfds.naming import choose
 
 IMAGE = Leaf("image", "uint8", (8, 8, 3))
 TREE = Fields(
@@ -107,8 +107,3 @@ def test_a_dataset_of_another_name_is_found_and_of_several_one_must_be_named():
     with pytest.raises(FormatError, match=r'several sequences could be the steps: episode, other\. Say which: steps="'):
         choose(two)
     assert choose(Fields({**two.features, **simple_tree().features})).steps == ("steps",)
-
-
-def test_options_may_be_text():
-    assert names_of("a, b") == ["a", "b"]
-    assert names_of(None) is None

@@ -62,7 +62,7 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
         whole: of those, the ones that take addresses as they are.
 
     Raises:
-        FormatError: no source at all, one with a line break, or options that are no ``name=value``.
+        FormatError: no source at all, one with a line break, or options that are no ``name=value`` or come twice.
 
     Example:
         >>> parse_address("beton://data/train.beton?pages=4", ["beton"])
@@ -93,9 +93,13 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
 def _options(text: str, query: str) -> dict[str, str]:
     try:
         # a plus is one: splits are joined by it
-        return dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True))
+        pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True)
     except ValueError as error:
         raise FormatError(f"options {query!r} of {text}: {error}. Allowed: name=value, joined by &.") from error
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise FormatError(f"options {query!r} of {text}: a name comes twice. Give each option once.")
+    return options
 
 
 def _one_line(source: str | os.PathLike[str]) -> str:

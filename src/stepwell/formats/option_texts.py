@@ -1,12 +1,12 @@
-"""Options of readers that may be given as text, as in addresses and on the command line: truths, new names."""
+"""Options of readers that may be given as text, as in addresses and on the command line: truths, names, new names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stepwell.errors import FormatError
 
-__all__ = ["flag_of", "renames_of"]
+__all__ = ["flag_of", "names_of", "renames_of"]
 
 WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 
@@ -31,6 +31,17 @@ def flag_of(name: str, value: bool | str) -> bool:
     return found
 
 
+def names_of(given: Iterable[str] | str) -> list[str]:
+    """Return names that may be given as one text, joined by commas.
+
+    Example:
+        >>> names_of("action, reward"), names_of(["action"]), names_of("")
+        (['action', 'reward'], ['action'], [])
+    """
+    parts = given.split(",") if isinstance(given, str) else given
+    return [name for part in parts if (name := part.strip())]
+
+
 def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     """Return new names that are given as a mapping, or as text, with ``=`` or ``:``.
 
@@ -44,8 +55,7 @@ def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     if not isinstance(rename, str):
         return dict(rename or {})
     # names of features have no colon, names of members may
-    parts = [part for part in rename.split(",") if part.strip()]
-    pairs = [part.partition("=" if "=" in part else ":") for part in parts]
+    pairs = [part.partition("=" if "=" in part else ":") for part in names_of(rename)]
     wrong = next((old for old, _, new in pairs if not new.strip()), None)
     if wrong is not None:
         raise FormatError(f'rename={rename!r}: {wrong.strip()!r} has no new name. Allowed: "old=new,other=another".')

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
@@ -92,22 +92,45 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
     found = readers_of(text)
     if len(found) == 1:
         return found[0]
+    first, _, others = text.partition("\n")
+    told = f"{first} and {others.count(chr(10)) + 1} more" if others else first
     if found:
         names = ", ".join(reader.name for reader in found)
         raise FormatError(
-            f"{text} looks like several formats: {names}. Say which: reader=..., or --from on the command line."
+            f"{told} looks like several formats: {names}. Say which: reader=..., or --from on the command line."
         )
-    what = "is not there" if "://" not in text and not Path(text).exists() else "looks like none of them"
     raise FormatError(
-        f"no reader for {text}: it {what}. There are readers for: {', '.join(reader_names())}. Say which by reader=... "
-        "(--from on the command line); for one of your own, import the module that registers it (--import MODULE)."
+        f"no reader for {told}: it {_fault_of(first)}. There are readers for: {', '.join(reader_names())}. Say which "
+        "by reader=... (--from on the command line); for one of your own, import the module that registers it "
+        "(--import MODULE)."
     )
 
 
 def readers_of(source: str) -> list[type[Reader]]:
     """Return all readers that accept a source; those of last resort only where no other does."""
-    found = [reader for reader in map(_reader, reader_names()) if reader.accepts(source)]
+    found = [reader for reader in map(_reader, reader_names()) if _is_accepted(reader, source)]
     return [reader for reader in found if not reader.is_last_resort] or found
+
+
+def _is_accepted(reader: type[Reader], source: str) -> bool:
+    """Return whether a reader accepts a source; what nobody can look at is of none that looks."""
+    try:
+        return reader.accepts(source)
+    except (OSError, ValueError, RuntimeError):
+        # of a text that is too long for a path, such as many paths, of a folder of others', of "~" without a home
+        return False
+
+
+def _fault_of(source: str) -> str:
+    """Return why no reader accepts a source, or the first of several."""
+    try:
+        if "://" not in source:
+            os.stat(source)  # noqa: PTH116  it has an error that says more than exists()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except (OSError, ValueError) as error:
+        return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    return "looks like none of them"
 
 
 def address_of(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Address:

@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from stepwell.codecs.remote_files import is_remote
@@ -103,11 +102,11 @@ def _files_of(part: str, endings: Sequence[str]) -> Iterator[str]:
     if is_remote(part) or part.startswith("pipe:"):
         source_of(part)
     # a file may be called as a pattern is
-    elif Path(part).is_file():
+    elif os.path.isfile(part):  # noqa: PTH113  Path raises where braces make a text that is too long for a path
         yield part
         return
     for text in expand_braces(part):
-        if not is_remote(text) and Path(text).is_dir():
+        if not is_remote(text) and os.path.isdir(text):  # noqa: PTH112  as above
             yield from _below(text, endings)
         elif MAGIC.search(_plain(text)):
             yield from _fitting(text)

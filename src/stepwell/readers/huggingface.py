@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
+from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
@@ -85,7 +86,8 @@ class HuggingFaceReader(Reader):
         self._rows = ArrowFiles(_files(source, split))
         with naming(source):
             names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
-            left_out, open_sized = _names("ignore", ignore, names, source), _names("varying", varying, names, source)
+            left_out = _known_names("ignore", ignore, names, source)
+            open_sized = _known_names("varying", varying, names, source)
             if not self._rows.num_rows:
                 raise FormatError(f"{source} has no rows.")
             self._column = _episode_column(episode, names, source)
@@ -228,8 +230,8 @@ def _labels(schema: Any) -> dict[str, list[str]]:
         return {}
 
 
-def _names(option: str, given: Sequence[str] | str, known: Sequence[str], source: str) -> list[str]:
-    names = [name for name in (given.split(",") if isinstance(given, str) else given) if name]
+def _known_names(option: str, given: Sequence[str] | str, known: Sequence[str], source: str) -> list[str]:
+    names = names_of(given)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise FormatError(f"{option}={unknown}: {source} has the columns {', '.join(known)}.")

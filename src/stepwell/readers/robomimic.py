@@ -27,6 +27,7 @@ import numpy as np
 
 from stepwell.codecs.file_spans import span_feature
 from stepwell.errors import FormatError
+from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import (
@@ -94,7 +95,7 @@ class RobomimicReader(Reader):
 
     def __init__(self, source: str, *, next_obs: str = "auto", ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
-        self._ignored = frozenset(ignore.split(",") if isinstance(ignore, str) else ignore)
+        self._ignored = frozenset(names_of(ignore))
         if next_obs not in MODES:
             raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
         self._next_obs = next_obs
@@ -188,7 +189,7 @@ class RobomimicReader(Reader):
             if mode == "auto":
                 mode = "final" if _repeats(found) else "keep"
             self._next_obs = mode
-            unknown = self._ignored - set(found) - {""}
+            unknown = self._ignored - set(found)
             if unknown:
                 raise FormatError(f"ignore={sorted(unknown)}: {self.label(0)} has {', '.join(found)}.")
             features: dict[str, Feature] = {}

@@ -20,7 +20,7 @@ from stepwell.schema.schemas import RESERVED
 from stepwell.tfds.features import Fields, Node, Placed, Repeated, walk
 from stepwell.windows.resolved import VIRTUAL_DTYPES
 
-__all__ = ["Chosen", "choose", "names_of"]
+__all__ = ["Chosen", "choose"]
 
 STEPS, METADATA = "steps", "episode_metadata"
 # what stepwell says of an episode itself
@@ -94,16 +94,6 @@ def choose(
         raise FormatError(f"no features of steps are left. There are: {', '.join(placed) or 'none'}.")
     told = [found for found in kept.values() if path is not None and found.path[: len(path)] != path]
     return Chosen(path, columns, sources, [(_entry(found, told), found) for found in told])
-
-
-def names_of(given: str | Collection[str] | None) -> Collection[str] | None:
-    """Return names that may be given as one text, joined by commas.
-
-    Example:
-        >>> names_of("action, reward"), names_of(["action"])
-        (['action', 'reward'], ['action'])
-    """
-    return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
 
 
 def _steps_path(tree: Node, steps: str | None) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError
 from stepwell.formats.option_keys import option_key
-from stepwell.formats.option_texts import flag_of, renames_of
+from stepwell.formats.option_texts import flag_of, names_of, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
@@ -34,7 +34,7 @@ from stepwell.tfds.features import walk
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.images import with_image_features
 from stepwell.tfds.info import INFO, find_version, label_names, read_info
-from stepwell.tfds.naming import choose, names_of
+from stepwell.tfds.naming import choose
 from stepwell.tfds.record_files import RecordFile, Records, open_records
 from stepwell.tfds.selection import lengths_by_split, select
 from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
@@ -104,12 +104,12 @@ class TfdsReader(Reader):
         self._chosen = choose(
             info.features,
             steps=steps,
-            features=names_of(features),
-            ignore=names_of(ignore) or (),
+            features=None if features is None else names_of(features),
+            ignore=names_of(ignore),
             rename=renames_of(rename),
         )
         self._selection = select(info, split)
-        self._as_bytes = set(names_of(as_bytes) or ())
+        self._as_bytes = set(names_of(as_bytes))
         unknown = self._as_bytes - {*self._chosen.sources, *self._chosen.sources.values()}
         if unknown:
             raise FeatureNotFoundError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
+from stepwell.formats.option_texts import names_of
 from stepwell.schema import Feature
 
 __all__ = ["INFO", "Decoders", "Settings", "info_path", "list_of", "told_names", "told_samples"]
@@ -59,8 +60,7 @@ def list_of(names: Collection[str] | str) -> frozenset[str]:
         >>> sorted(list_of(".Jpg, json"))
         ['jpg', 'json']
     """
-    parts = names.split(",") if isinstance(names, str) else names
-    return frozenset(part.strip().lstrip(".").lower() for part in parts if part.strip())
+    return frozenset(name.lstrip(".").lower() for name in names_of(names))
 
 
 def info_path(shard: str) -> Path | None:

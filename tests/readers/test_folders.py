@@ -150,6 +150,15 @@ def test_two_cameras_of_one_name_are_refused(tmp_path: Path):
         open_reader(tmp_path / "set", "folders")
 
 
+def test_names_may_be_of_any_letters(tmp_path: Path):
+    for name in ("é.png", "²1.png", "٣.png", "2.png"):
+        write_image(tmp_path / "set" / "кот" / name, 1)
+    reader = open_reader(tmp_path / "set")
+    assert [episode.metadata["name"] for episode in reader.episodes()] == [
+        f"кот/{name}.png" for name in ("2", "٣", "²1", "é")
+    ]
+
+
 def test_a_rate_must_be_a_number(tmp_path: Path):
     write_image(tmp_path / "set" / "a" / "0.png", 7)
     assert open_reader(f"folders://{tmp_path / 'set'}?fps=12.5").fps == 12.5

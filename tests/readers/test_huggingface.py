@@ -83,6 +83,48 @@ def check(store: stepwell.Store) -> None:
     assert store.metadata["huggingface"] == {"labels": {"label": ["a", "b"]}}
 
 
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["train-00000-of-00002-b42a775f407cee45", "train-00001-of-00002-a0", "test-00000-of-00001-c4"], (2, 1)),
+        (["train", "test"], (1, 1)),
+        (["train_0", "train_1", "test.v2"], (2, 1)),
+    ],
+)
+def test_names_of_files_tell_their_splits(tmp_path: Path, files: list[str], splits: tuple[int, int]):
+    for name in files:
+        write_parquet(tmp_path / "set", pa.table({"x": [0]}), f"{name}.parquet")
+    assert len(open_reader(tmp_path / "set")) == splits[0]
+    assert len(open_reader(tmp_path / "set", options={"split": "test"})) == splits[1]
+
+
+def test_other_names_are_one_split(tmp_path: Path):
+    for name in ("trainer_a", "trial_b", "valley"):
+        write_parquet(tmp_path / "set", pa.table({"x": [0]}), f"{name}.parquet")
+    assert len(open_reader(tmp_path / "set")) == 3
+
+
+@pytest.mark.parametrize("write", [save_to_disk, write_parquet])
+@pytest.mark.parametrize("name", ["info.run", "run.id"])
+def test_a_part_of_a_struct_and_a_name_with_a_dot_tell_the_episode(tmp_path: Path, write, name: str):
+    plain = {"run.id": ["b", "b", "a"], "x": [1, 2, 3], "info": [{"run": run, "y": 0} for run in (4, 4, 2)]}
+    reader = open_reader(write(tmp_path / "set", pa.table(plain)), options={"episode": name})
+    assert [len(episode.columns["x"]) for episode in reader.episodes()] == [2, 1]
+    assert [episode.metadata["episode"] for episode in reader.episodes()] == {"info.run": [4, 2], "run.id": ["b", "a"]}[
+        name
+    ]
+
+
+def test_a_shard_without_rows_is_passed_over(tmp_path: Path):
+    folder = save_to_disk(tmp_path / "set", make_table(), shards=(9, 0, 14))
+    with pa.ipc.new_stream(folder / "data-00001-of-00003.arrow", make_table().schema):
+        pass  # not even an empty batch
+    reader = open_reader(folder)
+    assert (len(reader), reader.edges.tolist()) == (4, [0, 2])
+    import_dataset(folder, tmp_path / "a.well", workers=0)
+    check(stepwell.open(tmp_path / "a.well", mode="r"))
+
+
 @pytest.mark.parametrize("write", [save_to_disk, write_parquet])
 def test_rows_become_episodes_with_all_their_values(tmp_path: Path, write):
     source = write(tmp_path / "set", make_table())

@@ -64,6 +64,17 @@ def test_ends_that_do_not_fit_are_told(tmp_path: Path, ends: tuple[int, ...]):
         open_reader(tmp_path / "p.zarr")
 
 
+def test_an_array_without_a_row_a_step_is_told(tmp_path: Path):
+    import zarr
+
+    root = zarr.open_group(tmp_path / "set.zarr", mode="w")
+    root.create_array("data/action", data=np.zeros((5, 2)))
+    root.create_array("data/rate", data=np.float32(10.0).reshape(()))
+    root.create_array("meta/episode_ends", data=np.array([5]))
+    with pytest.raises(FormatError, match=r"data/rate has shape \(\), .*episode_ends ends with 5"):
+        open_reader(tmp_path / "set.zarr")
+
+
 def test_a_damaged_chunk_is_told(tmp_path: Path):
     write_replay(tmp_path / "p.zarr")
     chunks = [path for path in (tmp_path / "p.zarr/data/img").iterdir() if path.name[0].isdigit()]

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepwell.errors import FormatError, StepwellError
 
-__all__ = ["is_picture", "leaf_column", "leaf_names", "naming", "plain_type"]
+__all__ = ["is_picture", "leaf_column", "leaf_names", "naming", "outer_name", "plain_type"]
 
 PICTURE = {"bytes", "path"}
 
@@ -55,6 +55,15 @@ def leaf_names(name: str, kind: Any) -> list[str]:
     if not pa.types.is_struct(kind) or is_picture(kind):
         return [name]
     return [leaf for field in kind for leaf in leaf_names(f"{name}.{field.name}", field.type)]
+
+
+def outer_name(name: str, names: Sequence[str], where: str) -> str:
+    """Return the column that holds one of a dotted name: itself, or the struct that it is a part of.
+
+    Raises:
+        FormatError: there is none.
+    """
+    return _split(name, names, where)[0]
 
 
 def leaf_column(table: Any, name: str, where: str) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.readers.arrow_columns import naming
+from stepwell.readers.arrow_columns import leaf_column, naming, outer_name
 
 __all__ = ["ArrowFiles"]
 
@@ -94,10 +94,21 @@ class ArrowFiles:
         )
 
     def column(self, name: str) -> Any:
-        """Return one column of all rows as a `pyarrow.ChunkedArray`."""
+        """Return one column of all rows, dotted where it is a part of a struct, as a `pyarrow.ChunkedArray`.
+
+        Raises:
+            FormatError: a file is damaged, or has no such column.
+        """
         import pyarrow as pa
 
-        return pa.chunked_array([chunk for path in self.paths for chunk in self._column_of(path, name)])
+        chunks = []
+        for path in self.paths:
+            with naming(path):
+                for table in self._tables_with(path, name):
+                    # offsets of a damaged file may lead anywhere
+                    table.validate(full=True)
+                    chunks.append(leaf_column(table, name, path))
+        return pa.chunked_array(chunks)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None, "_mapped": None}
@@ -113,15 +124,19 @@ class ArrowFiles:
             self._held = number, table
         return self._held[1]
 
-    def _column_of(self, path: str, name: str) -> list[Any]:
+    def _tables_with(self, path: str, name: str) -> Iterator[Any]:
+        """Yield tables of a file's rows, with as little as there is beside a column."""
+        import pyarrow as pa
         import pyarrow.parquet
 
-        with naming(path):
-            if path.endswith(".parquet"):
-                table = pyarrow.parquet.read_table(path, columns=[name], use_threads=False, partitioning=None)
-                return list(table.column(name).chunks)
-            count, batch = _batches(path)
-            return [batch(number).column(name) for number in range(count)]
+        if path.endswith(".parquet"):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                yield file.read(columns=[name], use_threads=False)
+            return
+        schema, count, batch = _batches(path)
+        outer = outer_name(name, schema.names, path)
+        for number in range(count):
+            yield pa.Table.from_batches([batch(number)]).select([outer])
 
     def _read_part(self, path: str, number: int) -> Any:
         import pyarrow as pa
@@ -131,7 +146,7 @@ class ArrowFiles:
             with pyarrow.parquet.ParquetFile(path) as file:
                 return file.read_row_group(number, use_threads=False)
         if self._mapped is None or self._mapped[0] != path:
-            self._mapped = path, _batches(path)[1]
+            self._mapped = path, _batches(path)[2]
         return pa.Table.from_batches([self._mapped[1](number)])
 
     def _joined(self, parts: list[Any]) -> Any:
@@ -151,21 +166,20 @@ def _look(path: str) -> tuple[Any, list[int]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
             return file.schema_arrow, lengths
-    count, batch = _batches(path)
-    if not count:
-        raise FormatError(f"{path} has no rows.")
-    return batch(0).schema, [batch(number).num_rows for number in range(count)]
+    schema, count, batch = _batches(path)
+    return schema, [batch(number).num_rows for number in range(count)]
 
 
-def _batches(path: str) -> tuple[int, Callable[[int], Any]]:
-    """Return how many batches an Arrow file has, and what returns one, a view of its map."""
+def _batches(path: str) -> tuple[Any, int, Callable[[int], Any]]:
+    """Return the columns of an Arrow file, how many batches it has, and what returns one, a view of its map."""
     import pyarrow as pa
 
     source = pa.memory_map(path)
     try:
         reader = pa.ipc.open_file(source)
-        return reader.num_record_batches, reader.get_batch
+        return reader.schema, reader.num_record_batches, reader.get_batch
     except pa.ArrowInvalid:
         source.seek(0)
-        batches = list(pa.ipc.open_stream(source))
-        return len(batches), batches.__getitem__
+        stream = pa.ipc.open_stream(source)
+        batches = list(stream)
+        return stream.schema, len(batches), batches.__getitem__

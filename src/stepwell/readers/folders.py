@@ -239,7 +239,7 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
         ['2.jpg', '10.jpg', 'a.jpg']
     """
     parts = re.split(r"(\d+)", name)
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts if part]
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
 
 
 def _codec_of(path: Path) -> Codec:

@@ -43,7 +43,9 @@ EPISODES = ("episode_index", "episode_id", "episode", "traj_id", "trajectory_id"
 # of a column some rows are looked at before all are read
 LOOKS, LOOKED_AT = 4, 128
 MOST_AT_ONCE = 1024
-SPLIT_NAME = re.compile(r"(.+?)-\d{5}-of-\d{5}\.parquet")
+# as the hub has them, in former years with a hash behind the numbers; or any names that begin with that of a split
+SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.parquet")
+SPLIT = re.compile(r"(train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?)(?![A-Za-z])")
 
 
 @register_reader
@@ -52,7 +54,8 @@ class HuggingFaceReader(Reader):
 
     Args:
         source: a directory that ``save_to_disk`` wrote, a directory with Parquet files, or such a file.
-        split: of several ones; default "train" where there is one, or the only one.
+        split: of several ones; default "train" where there is one, or the only one. Of Parquet files their names tell
+            it: ``test-00000-of-00002.parquet``, ``test.parquet``, ``test_1.parquet``.
         episode: name of the column whose value says the episode; default: found among ``episode_index``,
             ``episode_id``, ``episode``, ``traj_id`` and ``trajectory_id``. Without any, each row is an episode of one
             step; "" makes it so where there is one.
@@ -143,7 +146,6 @@ class HuggingFaceReader(Reader):
         if not self._column:
             return np.arange(self._rows.num_rows + 1), None
         column = self._rows.column(self._column)
-        column.validate(full=True)
         if column.null_count:
             raise FormatError(f"{self.source}: {column.null_count} rows have no {self._column}. Every row needs one.")
         codes = column.combine_chunks().dictionary_encode()
@@ -194,7 +196,7 @@ def _data_files(path: Path) -> list[str]:
 def _of_split(paths: Sequence[Path], split: str | None, source: str) -> list[str]:
     named: dict[str, list[str]] = {}
     for path in paths:
-        found = SPLIT_NAME.fullmatch(path.name)
+        found = SHARD.fullmatch(path.name) or SPLIT.match(path.name)
         named.setdefault(found[1] if found else path.parent.name, []).append(str(path))
     if len(named) == 1 and split is None:
         return next(iter(named.values()))

@@ -33,7 +33,9 @@ class ArrowEpisodes:
     def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
         self._leaves, self._has_infos = dict(leaves), has_infos
         self._suffix = told["data_format"]
-        found = sorted((place for place in folder.iterdir() if place.name.isdigit()), key=lambda place: int(place.name))
+        found = sorted(
+            (place for place in folder.iterdir() if place.name.isdecimal()), key=lambda place: int(place.name)
+        )
         self._folders = [str(place) for place in found]
         if len(found) != told["total_episodes"]:
             raise FormatError(f"{folder} has {len(found)} episodes, metadata.json says {told['total_episodes']}.")

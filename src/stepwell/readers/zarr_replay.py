@@ -70,9 +70,10 @@ class ZarrReader(Reader):
         self._starts = _starts(ends, source)
         self.schema = Schema({name: _feature(array, images) for name, array in arrays.items()})
         for name, array in arrays.items():
-            if array.shape[0] != self._starts[-1]:
+            if array.shape[:1] != (self._starts[-1],):
                 raise FormatError(
-                    f"{source}, data/{name} has {array.shape[0]} rows, {ENDS} ends with {self._starts[-1]}."
+                    f"{source}, data/{name} has shape {array.shape}, {ENDS} ends with {self._starts[-1]}. All arrays "
+                    "of data have a row a step."
                 )
         self.metadata = {"zarr": {"arrays": {name: list(array.shape) for name, array in arrays.items()}}}
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
+from stepwell.errors import LoaderError
 from stepwell.loader.arenas import ArenaPool
 from stepwell.loader.batch import Batch, nest
 from stepwell.loader.handover import PinnedBlock, import_torch, pins_by_default, to_torch
@@ -12,7 +16,6 @@ from stepwell.loader.plans import Draft, Ticket
 from stepwell.loader.transforms import BatchKey, TransformChain, WholeTransform, samples_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from stepwell.loader.settings import LoaderSettings
@@ -25,7 +28,22 @@ if TYPE_CHECKING:
 # and whether it was transformed
 Fetched = tuple[dict[str, Any], BatchKey, PinnedBlock | None, bool]
 
-__all__ = ["BatchBuilder", "Fetched", "Reader"]
+__all__ = ["ALIGNMENT", "BatchBuilder", "Fetched", "Prepared", "Reader"]
+
+# bytes, of every array of a batch
+ALIGNMENT = 64
+
+
+class Prepared(NamedTuple):
+    """A batch that is to be built.
+
+    Args:
+        draft: what it holds.
+        fetched: what was read of it together with other batches; None: it is read by itself.
+    """
+
+    draft: Draft
+    fetched: Fetched | None
 
 
 class Reader(Protocol):
@@ -58,7 +76,7 @@ class BatchBuilder:
         settings: of the loader.
         transform: of the whole batch, one or several, or None.
         max_free: batches whose memory is kept for the next, or groups of them.
-        group: batches that `read_several` reads at once, at most.
+        group: batches that `read_several` or `prepare` reads at once, at most.
 
     Raises:
         MissingDependencyError: batches are for torch, which is not installed.
@@ -71,6 +89,7 @@ class BatchBuilder:
     __slots__ = (
         "_batch_size",
         "_chain",
+        "_group",
         "_group_pool",
         "_is_nested",
         "_is_pinned",
@@ -91,6 +110,7 @@ class BatchBuilder:
     ) -> None:
         self._reader = reader
         self._batch_size = settings.batch_size
+        self._group = group
         self._num_bytes = reader.num_bytes(settings.batch_size)
         self._seed = settings.seed
         transforms = {key: found.field.transforms for key, found in reader.fields.items()}
@@ -125,6 +145,46 @@ class BatchBuilder:
         ticket, share, anchors = draft
         return ticket, self.build_share(share, anchors, ticket.plan.index(ticket.number), held)
 
+    def prepare(self, drafts: Sequence[Draft]) -> Iterator[Prepared]:
+        """Yield batches to build, full ones read several at once: a small one costs more to ask for than to copy."""
+        for is_full, alike in groupby(drafts, self._is_full):
+            together = list(alike)
+            size = self._group if is_full else 1
+            for start in range(0, len(together), size):
+                yield from self._prepared(together[start : start + size])
+
+    def build_prepared(self, prepared: Prepared) -> tuple[Ticket, Batch]:
+        """Return a batch with the ticket it was asked for; see `build`.
+
+        Raises:
+            LoaderError: it could not be read or transformed.
+        """
+        draft, fetched = prepared
+        if fetched is None:
+            return self.build(draft)
+        ticket = draft.ticket
+        return ticket, self._batch(self.finish(*fetched), draft.share, draft.anchors, ticket.plan.index(ticket.number))
+
+    def _is_full(self, draft: Draft) -> bool:
+        """Return whether a batch is of the usual size, without repeats."""
+        share = draft.share
+        return share.num_rows == self._batch_size and share.num_valid in {None, share.num_rows}
+
+    def _prepared(self, drafts: list[Draft]) -> list[Prepared]:
+        if len(drafts) == 1:
+            return [Prepared(drafts[0], None)]
+        keys = [BatchKey.of(self._seed, each.share) for each in drafts]
+        parts = tuple(part for key in keys for part in key.parts)
+        whole = BatchKey(self._seed, parts, len(drafts) * self._batch_size)
+        try:
+            values, pinned = self._read(np.concatenate([each.anchors for each in drafts]), whole, None)
+        except LoaderError:
+            # it belongs to one of them, which finds it again
+            return [Prepared(each, None) for each in drafts]
+        pieces = _cut(values, self._batch_size, len(drafts))
+        fetched = [(piece, key, pinned, False) for piece, key in zip(pieces, keys, strict=True)]
+        return [Prepared(*each) for each in zip(drafts, fetched, strict=True)]
+
     def build_share(
         self, share: Share, anchors: npt.NDArray[np.int64], index: int, held: HeldRows | None = None
     ) -> Batch:
@@ -139,7 +199,9 @@ class BatchBuilder:
         Raises:
             LoaderError: it could not be read or transformed.
         """
-        values = self.read(anchors, BatchKey.of(self._seed, share), held)
+        return self._batch(self.read(anchors, BatchKey.of(self._seed, share), held), share, anchors, index)
+
+    def _batch(self, values: dict[str, Any], share: Share, anchors: npt.NDArray[np.int64], index: int) -> Batch:
         valid: Any = share.valid
         if valid is not None and self._torch is not None:
             valid = self._torch.from_numpy(valid)
@@ -185,12 +247,8 @@ class BatchBuilder:
             return [(values, key, pinned, False)]
         if is_done := self._chain.is_by_row:
             values = self._chain.apply(values, key)
-        size = key.num_rows // number
-        starts = range(0, key.num_rows, size)
-        return [
-            ({name: array[start : start + size] for name, array in values.items()}, each, pinned, is_done)
-            for start, each in zip(starts, key.pieces(number), strict=True)
-        ]
+        pieces = _cut(values, key.num_rows // number, number)
+        return [(piece, each, pinned, is_done) for piece, each in zip(pieces, key.pieces(number), strict=True)]
 
     def _read(self, positions: Any, key: BatchKey, held: HeldRows | None) -> tuple[dict[str, Any], PinnedBlock | None]:
         size = len(positions)
@@ -213,3 +271,10 @@ class BatchBuilder:
         if self._torch is not None:
             values = to_torch(values, self._torch, pinned)
         return nest(values) if self._is_nested else values
+
+
+def _cut(values: Mapping[str, Any], size: int, number: int) -> list[dict[str, Any]]:
+    """Return the batches, of so many rows each, that were read as one."""
+    return [
+        {name: array[start : start + size] for name, array in values.items()} for start in range(0, number * size, size)
+    ]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepwell.loader.batch import Batch
-from stepwell.loader.builder import BatchBuilder
+from stepwell.loader.builder import ALIGNMENT, BatchBuilder, Prepared
 from stepwell.loader.devices import DeviceSource, find_device
 from stepwell.loader.handover import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.plans import Ticket, draft
 from stepwell.loader.pool import BlockPool
 from stepwell.loader.supplies import PoolSupply, Request, requests
+from stepwell.loader.transforms import samples_of
 from stepwell.order import BoundPooled
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Engine:
         "_num_ahead",
         "_pooled",
         "_pools",
+        "_reads_groups",
         "num_threads",
         "order",
         "pid",
@@ -71,12 +74,12 @@ class Engine:
         self.reader = reader
         self.order = order.bind(reader.index)
         # plain rows that the page cache holds need no pool: the order alone keeps what is read together
-        has_rows = bool(reader.row_loader.columns)
+        is_raw = reader.is_raw and reader.page_cache
+        has_rows = not is_raw and bool(reader.row_loader.columns)
         self._pooled = self.order if has_rows and isinstance(self.order, BoundPooled) else None
         is_pooled = self._pooled is not None
         self._pools: deque[BlockPool] = deque(maxlen=1)
         batch_bytes = reader.sample_bytes * settings.batch_size
-        is_raw = reader.is_raw and reader.page_cache
         self.num_threads = settings.num_threads(batch_bytes, is_raw, is_pooled)
         self._group = settings.group(batch_bytes, is_raw or is_pooled)
         if self._pooled is not None:
@@ -84,7 +87,10 @@ class Engine:
         self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
         max_free = self._num_ahead * self._group + HELD_BATCHES
-        self._builder = BatchBuilder(reader, settings, transform, max_free)
+        # batches that are only copied are read several at once
+        self._reads_groups = is_raw and self._group > 1 and _stays_aligned(reader, settings.batch_size)
+        group = self._group if self._reads_groups else 1
+        self._builder = BatchBuilder(reader, settings, transform, max_free, group)
         self._device = None if settings.device is None else find_device(settings.device, import_torch())
 
     def source(self, tickets: Iterator[Ticket]) -> Source:
@@ -93,16 +99,22 @@ class Engine:
         return source if self._device is None else DeviceSource(source, self._device, import_torch())
 
     def _plain_source(self, tickets: Iterator[Ticket]) -> _Source:
+        builder = self._builder
+        drafting: Any = self._prepare if self._reads_groups else draft
+        build: Any = builder.build_prepared if self._reads_groups else builder.build
         if self.num_threads == 0:
-            return Inline(draft, self._builder.build, tickets, group=self._inline_group)
+            return Inline(drafting, build, tickets, group=self._inline_group)
         return Pipeline(
-            draft,
-            self._builder.build,
+            drafting,
+            build,
             tickets,
             num_threads=self.num_threads,
             num_ahead=self._num_ahead,
             group=self._group,
         )
+
+    def _prepare(self, tickets: Sequence[Ticket]) -> Iterator[Prepared]:
+        return self._builder.prepare(draft(tickets))
 
     def _pooled_source(self, tickets: Iterator[Ticket], order: BoundPooled) -> _Source:
         try:
@@ -127,6 +139,12 @@ class Engine:
     def _build_held(self, request: Request) -> tuple[Ticket, Batch]:
         held = None if request.loan is None else request.loan.wait()
         return self._builder.build(request.draft, held)
+
+
+def _stays_aligned(reader: WindowReader, batch_size: int) -> bool:
+    """Return whether batches that lie one after the other all begin at multiples of `ALIGNMENT` bytes, in any key."""
+    samples = [sample for sample in samples_of(reader.fields).values() if sample is not None]
+    return all(batch_size * math.prod(shape) * dtype.itemsize % ALIGNMENT == 0 for shape, dtype in samples)
 
 
 def _within_pool(group: int, order: BoundPooled, batch_size: int) -> int:

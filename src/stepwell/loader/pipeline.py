@@ -207,7 +207,7 @@ class Inline(Generic[Ticket, Draft, Product]):
     """The same without threads: builds when asked.
 
     Args:
-        draft: tickets -> as many drafts.
+        draft: tickets -> as many drafts, taken from it one by one.
         build: draft -> product.
         tickets: what to build, in order.
         group: tickets to draft together.
@@ -233,7 +233,7 @@ class Inline(Generic[Ticket, Draft, Product]):
         self._tickets = tickets
         self._group = group
         self._supply = supply
-        self._drafts: deque[Draft] = deque()
+        self._drafts: Iterator[Draft] = iter(())
         self._finalizer = None if supply is None else weakref.finalize(self, supply.end)
 
     def take(self) -> Product:
@@ -245,14 +245,16 @@ class Inline(Generic[Ticket, Draft, Product]):
         """
         if self._supply is not None:
             return self._take_supplied(self._supply)
-        if not self._drafts:
-            self._drafts.extend(self._draft(self._next_tickets(self._group)))
-        return self._build(self._drafts.popleft())
+        draft = next(self._drafts, None)
+        while draft is None:
+            self._drafts = iter(self._draft(self._next_tickets(self._group)))
+            draft = next(self._drafts, None)
+        return self._build(draft)
 
     def close(self) -> None:
         """Build no more."""
         self._tickets = iter(())
-        self._drafts.clear()
+        self._drafts = iter(())
         if self._finalizer is not None:
             self._finalizer()
 

@@ -21,6 +21,7 @@ partition that starts at this ``offset`` goes on at the exact next position, und
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -124,12 +125,13 @@ class Partition:
         if self.drop_last and self.pad:
             raise OrderError(f"drop_last=True and pad={self.pad!r}. The last batch is dropped or filled up, not both.")
 
-    @property
+    # worked out once: both are asked for with every batch
+    @cached_property
     def global_batch_size(self) -> int:
         """Positions that all ranks together use up in one full batch."""
         return self.batch_size * self.world_size
 
-    @property
+    @cached_property
     def num_batches(self) -> int:
         """The number of this rank's batches; ranks may differ by one only with neither ``drop_last`` nor ``pad``."""
         full, rest = divmod(self.num_positions - self.offset, self.global_batch_size)
@@ -159,7 +161,10 @@ class Partition:
         if not 0 <= k < self.num_batches:
             raise OrderError(f"batch {k} of rank {self.rank}, which has {self.num_batches}.")
         begin = self.offset + k * self.global_batch_size
-        held = min(self.global_batch_size, self.num_positions - begin)
+        held = self.num_positions - begin
+        if held >= self.global_batch_size:
+            own = Span(epoch, begin + self.rank * self.batch_size, self.batch_size)
+            return Share((own,), self.batch_size, self.batch_size if self.pad else None)
         start, count = even_share(held, self.rank, self.world_size)
         own = Span(epoch, begin + start, count)
         if not self.pad:

@@ -156,6 +156,31 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_left(store: stepwell.S
         write()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_one_key_are_refused_and_nothing_is_left(tmp_path: Path, workers: int) -> None:
+    made = stepwell.create(tmp_path / "a.well", {"label": Array((), "int64")})
+    with made.writer() as writer:
+        for length in (1, 3, 2):
+            writer.add_episode({"label": np.arange(length)})
+    with pytest.raises(StepwellError, match=r"sample 2 could not be written: .*key, 'run 1', is another sample's"):
+        write_webdataset(made, tmp_path / "shards", names="run {episode}", shard_samples=5, workers=workers)
+    assert not (tmp_path / "shards").exists()
+    # of shards of their own they are told apart
+    assert len(write_webdataset(made, tmp_path / "shards", names="k", shard_samples=1, workers=0)) == 6
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "../b", ".hidden"])
+def test_a_prefix_is_no_path(store: stepwell.Store, tmp_path: Path, prefix: str) -> None:
+    with pytest.raises(StepwellError, match="prefix="):
+        write_webdataset(store, tmp_path / "shards", prefix=prefix, workers=0)
+
+
+@pytest.mark.parametrize("ending", ["a/b.cls", ".cls", ""])
+def test_an_ending_is_no_path(store: stepwell.Store, tmp_path: Path, ending: str) -> None:
+    with pytest.raises(SchemaError, match=r"Give an ending such as label\.cls"):
+        write_webdataset(store, tmp_path / "shards", rename={"label": ending}, workers=0)
+
+
 def test_long_names_are_written(tmp_path: Path) -> None:
     store = stepwell.create(tmp_path / "a.well", {"__key__": Text(), "txt": Text()})
     keys = ["k" * length for length in (94, 95, 96, 97, 250)] + ["ä/0"]

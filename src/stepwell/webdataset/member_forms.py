@@ -14,6 +14,7 @@ The name of a feature goes before the ending, unless it is one: "image.jpg", but
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ __all__ = ["MemberForm", "episode_form", "make_forms"]
 
 PIECE_BYTES = 16 << 20
 PIECE_ROWS = 256
+# of a member's name up to the last slash would be its sample's
+ENDING = re.compile(r"[^./\0][^/\0]*")
 FILE_CODECS = {"jpeg": "jpg", "png": "png"}
 
 
@@ -147,10 +150,10 @@ def _ending(name: str, feature: Feature, given: str | None) -> str:
     usual = _usual_ending(feature)
     last = (given or name).rpartition(".")[2].lower()
     fits = last in _fitting_endings(usual)
-    if given is not None and not fits:
+    if given is not None and not (fits and ENDING.fullmatch(given)):
         raise SchemaError(
             f"feature {name!r}, {feature}, as .{given}: its members are {usual} files. Give an ending such as "
-            f"{given}.{usual}."
+            f"{name}.{usual}."
         )
     return given or (name if fits else f"{name}.{usual}")
 

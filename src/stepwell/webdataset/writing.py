@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.errors import StepwellError
+from stepwell.errors import SchemaError, StepwellError
 from stepwell.formats.source_episodes import as_view
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
 from stepwell.recorders.pool import WorkerPool
@@ -35,6 +36,8 @@ from stepwell.windows import View
 __all__ = ["write_webdataset"]
 
 NUM_PROBED = 16
+# hidden files are none of a directory's shards
+PREFIX = re.compile(r"[^./\0][^/\0]*")
 KINDS: dict[str, type[StepSamples] | type[EpisodeSamples]] = {"steps": StepSamples, "episodes": EpisodeSamples}
 
 
@@ -60,14 +63,14 @@ def write_webdataset(
     Args:
         source: a store, a view of one, or a path.
         target: directory of the shards, where nothing is yet; it appears whole, or not at all.
-        prefix: of the shards' names, and the split in ``_info.json``: ``train-000000.tar``.
+        prefix: of the shards' names, and the split in ``_info.json``: ``train-000000.tar``; no path.
         shard_samples: samples a shard; default: from ``shard_bytes``.
         shard_bytes: about how large a shard becomes; an int, or a size such as "500 MB".
         features: names of those that are written; default all.
         rename: feature to the ending of its members, ``{"image": "jpg", "label": "cls"}``; default: the feature's name
             and an ending of its kind, see `stepwell.webdataset.member_forms`.
         names: keys of samples: a format of the sample's number, which may also use ``episode`` and ``step``. A text
-            feature ``__key__`` gives the keys of steps instead.
+            feature ``__key__`` gives the keys of steps instead. In a shard none comes twice.
         samples: "steps" (default) or "episodes".
         workers: number of processes; default one a processor, 0 or 1 writes in this process. The shards are the same
             for every number.
@@ -82,7 +85,7 @@ def write_webdataset(
         SchemaError: two features of one ending, or an ending that does not fit its feature.
         StoreBusyError: an episode is still being recorded.
         DiskFullError: no space; nothing is left.
-        WorkerError: a row that could not be read; the message names the sample.
+        WorkerError: a row that could not be read, or a key that comes twice in a shard; the message names the sample.
 
     Example:
         >>> import tempfile
@@ -97,6 +100,8 @@ def write_webdataset(
     """
     if samples not in KINDS:
         raise StepwellError(f'samples={samples!r}. Allowed: "steps", "episodes".')
+    if not PREFIX.fullmatch(prefix):
+        raise StepwellError(f"prefix={prefix!r}. Allowed: what the names of files may begin with, such as 'train'.")
     found = KINDS[samples](as_view(source), names, features, rename or {})
     total = found.num_samples
     if total == 0:
@@ -131,10 +136,17 @@ class _Job:
 
     def write(self, shard: _Shard, counters: MutableSequence[int]) -> Failure | OSError | None:
         """Write a shard; returns what went wrong: a full disk as such, or the sample that cannot be read."""
+        keys: set[str] = set()
         try:
             with TarWriter(Path(shard.path)) as archive:
                 for number, sample in enumerate(self._source.samples(shard.start, shard.stop), shard.start):
                     counters[ITEM] = number
+                    if sample.key in keys:
+                        raise SchemaError(
+                            f"its key, {sample.key!r}, is another sample's in the shard, and readers would take both "
+                            "for one. Give each a key of its own: names= with the sample's number, {:06d}."
+                        )
+                    keys.add(sample.key)
                     for ending, data in sample.members:
                         counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
                     counters[NUM_ITEMS] += 1

@@ -1,14 +1,14 @@
-"""Where a dataset is, and what it says of itself."""
+"""What a dataset says of itself."""
 
 import json
-import os
 
 import pytest
 from made_sets import episode, simple_tree, write_set
 
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.tfds.directories import Directory
 from stepwell.tfds.features import walk
-from stepwell.tfds.info import find_version, label_names, read_info
+from stepwell.tfds.info import label_names, read_info
 
 
 def made(root, **more):
@@ -22,43 +22,6 @@ def test_a_real_dataset_is_described(rlds_sets):
     assert info.splits["train"].paths[1].endswith("/mini_rlds_sharded-train.tfrecord-00001-of-00003")
     label = next(found for found in walk(info.features) if found.leaf.kind == "label")
     assert label_names(info.directory, label) == ["panda", "ur5"]
-
-
-def test_the_newest_version_is_taken_whatever_the_path(tmp_path):
-    for version in ("1.9.0", "1.10.0", "1.2.0"):
-        made(tmp_path, version=version)
-    newest = tmp_path / "made" / "1.10.0"
-    assert find_version(str(tmp_path)) == find_version(str(tmp_path / "made")) == find_version(str(newest)) == newest
-    assert read_info(str(tmp_path / "made" / "1.2.0")).version == "1.2.0"
-
-
-def test_several_configurations_are_named_by_the_error(tmp_path):
-    for config in ("large", "small"):
-        made(tmp_path / "set" / config, name="one")
-    with pytest.raises(FormatError, match=r"large, small\. Give the path of one"):
-        find_version(str(tmp_path / "set"))
-    assert find_version(str(tmp_path / "set" / "small")).parent.name == "one"
-
-
-def test_folders_of_very_many_entries_are_not_searched(tmp_path, monkeypatch):
-    folder = tmp_path / "images"
-    for number in range(300):
-        (folder / f"{number:03d}").mkdir(parents=True)
-    made(folder / "000")
-    looked_at = []
-    scan = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: looked_at.append(path) or scan(path))
-    with pytest.raises(DatasetNotFoundError):
-        find_version(str(folder))
-    assert len(looked_at) == 1
-
-
-def test_no_dataset_is_an_error_that_says_what_is_looked_for(tmp_path):
-    (tmp_path / "1.0.0").mkdir()
-    with pytest.raises(DatasetNotFoundError, match=r"no features\.json there"):
-        find_version(str(tmp_path))
-    with pytest.raises(DatasetNotFoundError):
-        find_version(str(tmp_path / "none"))
 
 
 def changed(path, **more):
@@ -120,13 +83,7 @@ def test_a_missing_description_is_an_error_that_names_the_file(tmp_path):
 def test_names_of_classes_must_be_as_many_as_classes(tmp_path, rlds_sets):
     info = read_info(str(rlds_sets / "tfrecord"))
     label = next(found for found in walk(info.features) if found.leaf.kind == "label")
-    assert label_names(tmp_path, label) is None
+    assert label_names(Directory(str(tmp_path)), label) is None
     (tmp_path / "episode_metadata-robot_id.labels.txt").write_text("a\nb\nc\n")
     with pytest.raises(FormatError, match=r"3 names\. By features\.json there are 2 classes"):
-        label_names(tmp_path, label)
-
-
-@pytest.mark.parametrize("source", ["gs://bucket/set/1.0.0", "https://host/set"])
-def test_a_dataset_of_another_machine_is_refused_by_what_to_do(source):
-    with pytest.raises(DatasetNotFoundError, match="Copy the directory"):
-        find_version(source)
+        label_names(Directory(str(tmp_path)), label)

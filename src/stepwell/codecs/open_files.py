@@ -38,6 +38,11 @@ class OpenFile:
         self.state = _state(os.fstat(self._descriptor))
 
     @property
+    def path(self) -> str:
+        """A path that leads to the file for as long as this lives, also when it was removed from its directory."""
+        return f"/dev/fd/{self._descriptor}"
+
+    @property
     def num_bytes(self) -> int:
         """The file's size when it was opened."""
         return self.state[2]

@@ -12,14 +12,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError
+from stepwell.codecs.remote_files import is_remote
+from stepwell.errors import FeatureNotFoundError, FormatError, StepwellError
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, names_of, renames_of
 from stepwell.formats.reader import Reader
@@ -29,14 +29,15 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Schema
 from stepwell.store.bulk_writing import EpisodeBlock
 from stepwell.tfds.columns import Column, column_of
+from stepwell.tfds.directories import INFO, find_version, named_version
 from stepwell.tfds.episode_blocks import block_of
 from stepwell.tfds.features import walk
-from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.images import with_image_features
-from stepwell.tfds.info import INFO, find_version, label_names, read_info
+from stepwell.tfds.info import described_by, label_names, read_info
 from stepwell.tfds.naming import choose
-from stepwell.tfds.record_files import RecordFile, Records, open_records
-from stepwell.tfds.selection import lengths_by_split, select
+from stepwell.tfds.record_files import Records
+from stepwell.tfds.selection import files_of, lengths_by_split, select
+from stepwell.tfds.shards import Shards
 from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
 from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
 
@@ -60,7 +61,8 @@ class TfdsReader(Reader):
     as they are; float64 was stored as float32 by TFDS, and becomes float64 again.
 
     Args:
-        source: directory of a version, or of the dataset: the newest version is taken.
+        source: directory of a version, or of the dataset: the newest version is taken. A path, or an address:
+            ``"gs://bucket/arm"``; of HTTP that of the version, ``"https://host/arm/1.0.0"``.
         split: ``"train"`` (default), ``"train[:10%]"``, ``"train+val"``, ``"all"``; see `stepwell.formats.slicing`.
         features: names to keep, with what is nested in them; default: all.
         ignore: names to leave out.
@@ -81,7 +83,8 @@ class TfdsReader(Reader):
         False
 
     Notes:
-        As for `Reader`. Holds one record, or 4 MiB of short ones.
+        As for `Reader`. Holds one record, or 4 MiB of short ones. Files of other machines are fetched whole, those that
+        hold records of the split, the next one while one is read; see `stepwell.codecs.remote_files`.
     """
 
     name: ClassVar[str] = "tfds"
@@ -116,28 +119,31 @@ class TfdsReader(Reader):
                 f"as_bytes: no feature {', '.join(sorted(unknown))}. There are: {', '.join(self._chosen.sources)}."
             )
         self._transform: Transform | None = transform_of(transform)
-        self._is_verified = flag_of("verify", verify)
+        paths, is_verified = self._selection.paths, flag_of("verify", verify)
+        self._shards = Shards(paths, info.file_format, is_verified=is_verified)
         told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes)
         self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
-        self._open: tuple[int, RecordFile] | None = None
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}
 
     @classmethod
     def accepts(cls, source: str) -> bool:
-        """Whether it is a directory with the files of a TFDS dataset; see `Reader.accepts`."""
+        """Whether it is a directory with the files of a TFDS dataset; see `Reader.accepts`.
+
+        Of other machines nothing is asked: addresses that end by a version are taken.
+        """
+        if is_remote(source):
+            return named_version(source)
         try:
-            place = find_version(source)
-        except (DatasetNotFoundError, FormatError, OSError, ValueError):
+            return find_version(source).missing([INFO]) is None
+        except (StepwellError, OSError, ValueError):
             return False
-        return (place / INFO).is_file()
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the files of the split, and those that describe the dataset; see `Reader.files`."""
         info = read_info(source)
-        described = sorted(str(path) for path in info.directory.iterdir() if path.suffix in {".json", ".txt"})
-        return [*described, *select(info, options.get("split", "train")).paths]
+        return [*described_by(info), *files_of(info, options.get("split", "train"))]
 
     @classmethod
     def meant(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,11 +188,12 @@ class TfdsReader(Reader):
         if self._transform is not None and len(self):
             left = {name for name, values in self[0].columns.items() if isinstance(values, FileSpans | HeldSpans)}
             schema = self.schema
-        return Schema({name: span_feature(f, paths) if name in left else f for name, f in schema.items()})
+        # of no records nothing is left anywhere
+        return Schema({name: span_feature(f, paths) if name in left and paths else f for name, f in schema.items()})
 
     @cached_property
     def _can_be_left(self) -> bool:
-        return self._info.file_format == "tfrecord" and not any(map(is_compressed, self._selection.paths))
+        return self._shards.can_be_left()
 
     @property
     def edges(self) -> npt.NDArray[np.int64]:
@@ -229,6 +236,7 @@ class TfdsReader(Reader):
         return self._blocks()
 
     def _blocks(self) -> Iterator[EpisodeBlock]:
+        self._shards.expect(self._selection.shard)
         position = 0
         while position < len(self):
             steps, place, count = self._steps_at(position, MOST_RECORDS)
@@ -236,6 +244,10 @@ class TfdsReader(Reader):
             told = [self._told_of(steps, number, shard) for number in range(place, place + count)]
             yield block_of(steps, place, self._columns, told, shard if self._can_be_left else None)
             position += count
+
+    def prepare(self, episodes: npt.NDArray[np.int64]) -> None:
+        """Take note of the files that will be fetched; see `Reader.prepare`."""
+        self._shards.expect(self._selection.shard[episodes])
 
     @property
     def identity(self) -> str:
@@ -247,15 +259,14 @@ class TfdsReader(Reader):
         """Return about how many bytes an episode takes: as in the files, unless by another codec."""
         if schema != self.schema or self._transform is not None or not len(self):
             return None
-        total = sum(Path(path).stat().st_size for path in self._selection.paths)
-        return total // max(1, int(self._selection.lengths.sum()))
+        return int(self._selection.num_bytes.sum()) // max(1, int(self._selection.lengths.sum()))
 
     def label(self, index: int) -> str:
         """Return which record of which file it is; see `Reader.label`."""
-        return f"record {self._selection.record[index]} of {self._selection.paths[self._selection.shard[index]]}"
+        return f"record {self._selection.record[index]} of {self._shards.called(int(self._selection.shard[index]))}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None, "_held": None}
+        return {**self.__dict__, "_held": None}
 
     def _steps_at(self, index: int, most: int) -> tuple[Steps, int, int]:
         """Return decoded records, which of them is the one at a position, and how many positions follow with it.
@@ -271,7 +282,7 @@ class TfdsReader(Reader):
         ahead = 4 * len(held[2]) if is_next and held is not None else 1
         most = self._selection.run(index, min(MOST_RECORDS, max(most, ahead)))
         records = self._read(shard, record, most)
-        steps = self._decoder.decode(records, self._selection.paths[shard])
+        steps = self._decoder.decode(records, self._shards.called(shard))
         if records.offset is not None and len(records.data) > MOST_HELD_BYTES:
             steps = steps.without_data()
         self._held = shard, record, steps
@@ -283,10 +294,7 @@ class TfdsReader(Reader):
         Raises:
             FormatError: it has more or fewer, or is damaged.
         """
-        if self._open is None or self._open[0] != shard:
-            path = self._selection.paths[shard]
-            self._open = shard, open_records(path, self._info.file_format, is_verified=self._is_verified)
-        file, length = self._open[1], int(self._selection.lengths[shard])
+        file, length = self._shards.records(shard), int(self._selection.lengths[shard])
         if not file.is_next(record):
             self._check_length(len(file), shard)
         records = file.read(record, most)
@@ -299,23 +307,25 @@ class TfdsReader(Reader):
     def _check_length(self, found: int, shard: int) -> None:
         length = int(self._selection.lengths[shard])
         if found != length:
-            self._open = None
+            self._shards.close()
             raise FormatError(
-                f"{self._selection.paths[shard]}: {found} records, by {self._info.directory / INFO} {length}. A file "
-                "was cut off or replaced: copy all of the dataset again."
+                f"{self._shards.called(shard)}: {found} records, by {self._info.directory}/{INFO} {length}. A file was "
+                "cut off or replaced: copy all of the dataset again."
             )
 
     def _record(self, index: int) -> tuple[Records, str]:
         shard = int(self._selection.shard[index])
-        return self._read(shard, int(self._selection.record[index]), 1), self._selection.paths[shard]
+        return self._read(shard, int(self._selection.record[index]), 1), self._shards.called(shard)
 
     def _all_records(self) -> Iterator[tuple[Records, str]]:
+        self._shards.expect(self._selection.shard)
         position = 0
         while position < len(self):
             shard, record = int(self._selection.shard[position]), int(self._selection.record[position])
             records = self._read(shard, record, self._selection.run(position, MOST_RECORDS))
-            yield records, self._selection.paths[shard]
+            yield records, self._shards.called(shard)
             position += len(records.starts)
+        self._shards.expect(np.empty(0, np.int64))
 
     def _part(self, rows: Any, start: int, stop: int, column: Column, shard: int) -> Any:
         """Return the rows of one episode."""
@@ -330,7 +340,7 @@ class TfdsReader(Reader):
 
     @cached_property
     def _has_splits(self) -> bool:
-        return len(set(self._selection.splits)) > 1
+        return len(self._selection.names) > 1
 
     def _description(self, split: Split) -> dict[str, Any]:
         """Return what the store says of the dataset."""

@@ -5,6 +5,8 @@
     split="train[:10%]+val"  ──shardLengths──>  position  0 1 2 3 4 ...
                                                 shard     0 0 0 1 1        file i of `paths`
                                                 record    0 1 2 0 1        in its file
+
+Files none of whose records are in the split are not looked at, and need not be there.
 """
 
 from __future__ import annotations
@@ -12,23 +14,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.remote_files import is_remote, remote_states
+from stepwell.codecs.remote_sources import UnreachableError
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.formats.slicing import Split, split_ranges
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.info import DatasetInfo, SplitInfo
-from stepwell.tfds.record_files import open_records
+from stepwell.tfds.shards import open_shard
 
-__all__ = ["Selection", "select"]
+__all__ = ["Selection", "files_of", "lengths_by_split", "select"]
 
 # a record of a TFRecord file takes at least its size and two CRCs; of ArrayRecord, compressed, next to nothing
 MIN_RECORD_BYTES = 16
 MOST_A_BYTE = 64
+# of a file whose size its server does not tell
+MOST_UNTOLD = 10**8
 
 Int64s = npt.NDArray[np.int64]
+# split, first record, one past the last
+Parts = Sequence[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,16 +45,20 @@ class Selection:
     """Records in the order of the split.
 
     Args:
-        paths: of the files.
+        names: of the splits that they are of.
+        paths: of the files that they lie in, or addresses.
         splits: of which split each file is.
         lengths: int64 [files], records that each should have.
+        num_bytes: int64 [files], how large each is.
         shard: int64 [n], file of each record.
         record: int64 [n], its number there.
     """
 
+    names: tuple[str, ...]
     paths: tuple[str, ...]
     splits: tuple[str, ...]
     lengths: Int64s
+    num_bytes: Int64s
     shard: Int64s
     record: Int64s
 
@@ -65,6 +78,21 @@ class Selection:
         return len(is_next) if is_next.all() else int(np.argmin(is_next))
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that records are taken of.
+
+    Args:
+        split: which it is of.
+        path: or address.
+        length: records that it should have.
+    """
+
+    split: str
+    path: str
+    length: int
+
+
 def select(info: DatasetInfo, split: Split) -> Selection:
     """Return the records of a split.
 
@@ -76,52 +104,40 @@ def select(info: DatasetInfo, split: Split) -> Selection:
         FormatError: no such split, or files that cannot hold what dataset_info.json says.
         DatasetNotFoundError: a file is missing.
     """
-    sizes = {name: _lengths(found, info.file_format) for name, found in info.splits.items()}
+    sizes = _sizes(info)
     parts = split_ranges(split, sizes)
-    used = list(dict.fromkeys(name for name, _, _ in parts))
-    for name in used:
-        _check_lengths(info.splits[name], sizes[name], info.file_format)
-    bases = dict(zip(used, np.cumsum([0, *(len(info.splits[name].paths) for name in used)]).tolist(), strict=False))
+    needed = _needed(info, parts, sizes)
+    files = list(needed.values())
+    num_bytes = _checked_bytes(files, info.file_format)
+    numbers = dict(zip(needed, range(len(needed)), strict=True))
     shards, records = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name, start, stop in parts:
         indices = np.arange(start, stop, dtype=np.int64)
         edges = np.cumsum([0, *sizes[name]])
         # files without records begin where the next one does
         shard = np.searchsorted(edges, indices, side="right") - 1
-        shards.append(shard + bases[name])
+        number = np.array([numbers.get((name, place), -1) for place in range(len(sizes[name]))], np.int64)
+        shards.append(number[shard])
         records.append(indices - edges[shard])
     return Selection(
-        tuple(path for name in used for path in info.splits[name].paths),
-        tuple(name for name in used for _ in info.splits[name].paths),
-        np.array([length for name in used for length in sizes[name]], np.int64),
+        tuple(dict.fromkeys(name for name, _, _ in parts)),
+        tuple(file.path for file in files),
+        tuple(file.split for file in files),
+        np.array([file.length for file in files], np.int64),
+        num_bytes,
         np.concatenate(shards),
         np.concatenate(records),
     )
 
 
-def _lengths(split: SplitInfo, file_format: str) -> list[int]:
-    """Return the records of each file of a split."""
-    if split.shard_lengths is None:
-        return [len(open_records(path, file_format)) for path in split.paths]
-    return list(split.shard_lengths)
+def files_of(info: DatasetInfo, split: Split) -> list[str]:
+    """Return the paths or addresses of the files that a split's records lie in, without looking whether they are there.
 
-
-def _check_lengths(split: SplitInfo, lengths: Sequence[int], file_format: str) -> None:
-    """Refuse numbers of records that the files cannot hold, before anything is made of that length."""
-    for path, length in zip(split.paths, lengths, strict=True):
-        try:
-            size = os.stat(path).st_size  # noqa: PTH116  asked of thousands of files
-        except OSError as error:
-            raise DatasetNotFoundError(
-                f"{path}: {error.strerror}. dataset_info.json names it: fetch all files of the dataset, or choose "
-                "another split."
-            ) from error
-        is_plain = file_format == "tfrecord" and not is_compressed(path)
-        if length > (size // MIN_RECORD_BYTES if is_plain else size * MOST_A_BYTE):
-            raise FormatError(
-                f"{path}: {length} records by dataset_info.json, in a file of {size} bytes. The file was cut off, or "
-                "dataset_info.json is damaged: copy both again."
-            )
+    Raises:
+        FormatError: no such split.
+    """
+    sizes = _sizes(info)
+    return [file.path for file in _needed(info, split_ranges(split, sizes), sizes).values()]
 
 
 def lengths_by_split(info: DatasetInfo) -> Mapping[str, int | None]:
@@ -129,3 +145,57 @@ def lengths_by_split(info: DatasetInfo) -> Mapping[str, int | None]:
     return {
         name: None if split.shard_lengths is None else sum(split.shard_lengths) for name, split in info.splits.items()
     }
+
+
+def _sizes(info: DatasetInfo) -> dict[str, list[int]]:
+    """Return the records of each file of each split."""
+    return {name: _lengths(found, info.file_format) for name, found in info.splits.items()}
+
+
+def _lengths(split: SplitInfo, file_format: str) -> list[int]:
+    if split.shard_lengths is None:
+        return [len(open_shard(path, file_format)) for path in split.paths]
+    return list(split.shard_lengths)
+
+
+def _needed(info: DatasetInfo, parts: Parts, sizes: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _File]:
+    """Return the files that parts of splits lie in, by split and number there, in the order of the files."""
+    found = {}
+    for name in dict.fromkeys(name for name, _, _ in parts):
+        stops = list(accumulate(sizes[name]))
+        ranges = [(start, stop) for part, start, stop in parts if part == name and start < stop]
+        for shard, (length, end) in enumerate(zip(sizes[name], stops, strict=True)):
+            if any(start < end and end - length < stop for start, stop in ranges) and length:
+                found[name, shard] = _File(name, info.splits[name].paths[shard], length)
+    return found
+
+
+def _checked_bytes(files: Sequence[_File], file_format: str) -> Int64s:
+    """Return the files' sizes; refuse numbers of records that they cannot hold, before anything is made of them."""
+    sizes = _sizes_of([file.path for file in files])
+    for file, size in zip(files, sizes, strict=True):
+        # whether one of another machine is compressed is seen when it is fetched
+        is_plain = file_format == "tfrecord" and not is_remote(file.path) and not is_compressed(file.path)
+        most = MOST_UNTOLD if size is None else size // MIN_RECORD_BYTES if is_plain else size * MOST_A_BYTE
+        if file.length > most:
+            raise FormatError(
+                f"{file.path}: {file.length} records by dataset_info.json, in a file of {size} bytes. The file was cut "
+                "off, or dataset_info.json is damaged: copy both again."
+            )
+    return np.array([size or 0 for size in sizes], np.int64)
+
+
+def _sizes_of(paths: Sequence[str]) -> list[int | None]:
+    """Return how large files are; None where another machine does not tell."""
+    remote = [path for path in paths if is_remote(path)]
+    try:
+        states = dict(zip(remote, remote_states(remote), strict=True))
+        # thousands of files
+        return [states[path].num_bytes if path in states else os.stat(path).st_size for path in paths]  # noqa: PTH116
+    except UnreachableError:
+        raise
+    except OSError as error:
+        told = error if isinstance(error, DatasetNotFoundError) else f"{error.filename}: {error.strerror}."
+        raise DatasetNotFoundError(
+            f"{told} dataset_info.json names it: fetch all files of the dataset, or choose another split."
+        ) from error

@@ -51,6 +51,10 @@ def write_shards(folder, shards=((3, 1, 4), (2, 2), (5,))):
     return folder
 
 
+def shard_paths(source):
+    return list(map(str, sorted(Path(source).glob("shard-*.bin"))))
+
+
 @register_reader
 class ShardReader(Reader):
     """Episodes of spans."""
@@ -60,7 +64,7 @@ class ShardReader(Reader):
     def __init__(self, source, *, notes="yes", bulk=False):
         super().__init__(source)
         self._told = json.loads(Path(source, "shards.json").read_text())
-        self._paths = self.files(source)[:-1]
+        self._paths = shard_paths(source)
         self._is_bulk = bool(bulk)
         features = {"image": IMAGE, "state": STATE, "index": Array((), "int64")}
         if self._is_bulk:
@@ -74,7 +78,7 @@ class ShardReader(Reader):
 
     @classmethod
     def files(cls, source, **options):
-        return [*map(str, sorted(Path(source).glob("shard-*.bin"))), f"{source}/shards.json"]
+        return [*shard_paths(source), f"{source}/shards.json"]
 
     def __len__(self):
         return len(self._told)

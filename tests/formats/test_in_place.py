@@ -1,6 +1,7 @@
 """Data sets of others as stores that refer to their files."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,16 @@ from shard_reader import ShardReader, values_of, write_shards
 import stepwell
 from stepwell import Field, Loader, View
 from stepwell.cli.main import main
-from stepwell.errors import DatasetNotFoundError, FormatError, LoaderError, StoreNotFoundError
-from stepwell.formats import import_dataset, open_in_place
+from stepwell.errors import (
+    DatasetNotFoundError,
+    DecodeError,
+    EpisodeNotFoundError,
+    FormatError,
+    LoaderError,
+    StoreNotFoundError,
+)
+from stepwell.formats import import_dataset, in_place, open_in_place
+from stepwell.replay import ReplayLoader, Table
 from stepwell.testing import tiny_lerobot
 from stepwell.windows import WindowReader
 
@@ -166,8 +175,96 @@ def test_file_that_is_cut_off_or_replaced_while_it_is_read_is_an_error(shards: P
     os.truncate(shards / "shard-2.bin", 30)
     with pytest.raises(LoaderError, match=r"episode 5, step 4.*shard-2\.bin: the file was changed or replaced"):
         reader.read(np.array([16]))
-    with pytest.raises(LoaderError, match=r"episode 5, step 4.*shard-2\.bin: bytes \d+ to \d+ of a file of 30"):
+    with pytest.raises(LoaderError, match=r"episode 5, step 4.*shard-2\.bin: the file is another one.*it has 30 bytes"):
         WindowReader(reader.view, {"state": Field("state", [0])}).read(np.array([16]))
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "new").write_bytes(path.read_bytes()[::-1])
+    os.utime(path.parent / "new", ns=(0, path.stat().st_mtime_ns + 1))
+    (path.parent / "new").replace(path)
+
+
+def overwritten(path: Path) -> None:
+    before = path.stat().st_mtime_ns
+    with path.open("r+b") as file:
+        file.write(b"HEAD")
+    os.utime(path, ns=(0, before + 1))
+
+
+def cut_off(path: Path) -> None:
+    before = path.stat().st_mtime_ns
+    os.truncate(path, path.stat().st_size - 1)
+    os.utime(path, ns=(0, before))
+
+
+def first_reads(store: Any, target: Path) -> dict[str, Any]:
+    """Return ways to read the second episode for the first time."""
+    return {
+        "episode": lambda: store[1]["image"],
+        "plain episode": lambda: store[1]["state"],
+        "row": lambda: store[1].read_rows("note", 0, 1),
+        "windows": lambda: WindowReader(View(store), {"image": Field("image", [0])}).read(np.array([3])),
+        "plain windows": lambda: WindowReader(View(store), {"state": Field("state", [0])}).read(np.array([3])),
+        "pool": lambda: list(Loader(store, {"image": "image"}, order=stepwell.pooled("8 KiB", blocks=4))),
+        "replay": lambda: next(iter(ReplayLoader(Table(store), {"state": "state"}, batch_size=64))),
+        "conversion": lambda: stepwell.convert(store, target, workers=1),
+    }
+
+
+@pytest.mark.parametrize("how", list(first_reads(None, Path())))
+@pytest.mark.parametrize("happens", [replaced, overwritten, cut_off])
+def test_file_that_is_another_by_its_first_read_is_an_error_and_never_other_data(
+    shards: Path, tmp_path: Path, happens: Any, how: str
+) -> None:
+    store = open_in_place(shards)
+    happens(shards / "shard-0.bin")
+    with pytest.raises(
+        stepwell.StepwellError, match=r"shard-0\.bin: the file is another one.*it had.*Open the data set"
+    ):
+        first_reads(store, tmp_path / "own.well")[how]()
+    np.testing.assert_array_equal(store[3]["state"], values_of(3, 2)[1])
+
+
+def test_a_store_that_another_process_opened_knows_what_the_files_were(shards: Path) -> None:
+    store = pickle.loads(pickle.dumps(open_in_place(shards)))
+    overwritten(shards / "shard-2.bin")
+    check_whole = [store[number]["state"] for number in range(5)]
+    assert len(check_whole) == 5
+    with pytest.raises(DecodeError, match=r"shard-2\.bin: the file is another one"):
+        store[5]["state"]
+
+
+def test_files_that_a_reader_does_not_name_are_compared_too(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardReader, "files", classmethod(lambda cls, source, **options: [f"{source}/shards.json"]))
+    store = open_in_place(shards)
+    overwritten(shards / "shard-0.bin")
+    with pytest.raises(DecodeError, match=r"shard-0\.bin: the file is another one"):
+        store[0]["state"]
+
+
+def test_references_of_before_they_knew_states_are_made_anew(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(in_place, "REFERENCES", b"")
+        before.setattr(in_place, "_noting_states", lambda schema, files: schema)
+        old = open_in_place(shards).path
+    store = open_in_place(shards)
+    assert store.schema["state"].option("states", None) and stores_in(cache) == [store.path] and store.path != old
+
+
+def test_a_store_is_called_by_its_address(shards: Path) -> None:
+    for source, options in ((shards, {"notes": "no"}), (f"shards://{shards}?notes=no", {})):
+        store = open_in_place(source, **options)
+        address = f"shards://{shards}?notes=no"
+        assert store.address == store.name == address and str(store.path).endswith(".well")
+        assert repr(store).startswith(f"<Store {address}  6 episodes  17 steps  5 fps  ")
+        assert repr(pickle.loads(pickle.dumps(store))) == repr(store)
+        assert repr(store[1]).startswith(f"<Episode 1 of {address} ")
+        assert repr(View(store)).startswith(f"<View of {address} ")
+        with pytest.raises(EpisodeNotFoundError, match=rf"no episode 9\. shards://{shards}.notes=no has 6"):
+            store[9]
 
 
 def test_what_is_not_there_is_said_before_anything_is_made(tmp_path: Path, cache: Path) -> None:

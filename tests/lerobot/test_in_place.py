@@ -182,7 +182,7 @@ def test_the_table_tells_no_ratio_of_references(tmp_path: Path) -> None:
     for row in info.features:
         if row.name in CAMERAS:
             assert (row.ratio, row.step_bytes) == (None, None)
-    assert info.name.startswith("tiny-")
+    assert info.name == f"lerobot://{tmp_path}/tiny"
     assert info.ratio is None
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import register_codec
 from stepwell.codecs.file_spans import SPAN_DTYPE
-from stepwell.codecs.files import FileCodec
+from stepwell.codecs.files import ListedFileCodec, files_of, left_in_files
 from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.jpeg_or_raw import jpeg_codec_like, raw_row
 from stepwell.codecs.options import choice_option
@@ -29,7 +29,7 @@ from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, paths_o
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references", "mean_image_bytes"]
+__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references"]
 
 NAME = "beton-image"
 PLAIN = "raw"
@@ -54,9 +54,7 @@ def beton_image_feature(feature: Feature, paths: Sequence[str]) -> Feature:
     Raises:
         SchemaError: a path has a line break.
     """
-    root, files = common_root(paths)
-    options = {**dict(feature.options), "files": files, "format": feature.codec, "root": root}
-    return replace(feature, codec=NAME, options=tuple(sorted(options.items())), codec_module=None)
+    return left_in_files(feature, NAME, paths)
 
 
 def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, sizes: Int64s) -> Blob:
@@ -79,29 +77,19 @@ def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, si
     return references.view(np.uint8).reshape(-1, REFERENCE.size)
 
 
-def mean_image_bytes(references: Blob) -> float:
-    """Return how many bytes images have in their files, on average.
-
-    Args:
-        references: uint8 [m], those of a column back to back.
-    """
-    spans = references[: references.size // REFERENCE.size * REFERENCE.size].view(SPAN_DTYPE)
-    return float(_image_bytes(spans).sum()) / max(1, len(spans))
-
-
 def _image_bytes(spans: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     sizes = spans["size"].astype(np.int64)
     return np.where(spans["offset"] >= np.uint64(IS_PLAIN), CHANNELS * (sizes >> 16) * (sizes & 0xFFFF), sizes)
 
 
 @register_codec
-class BetonImageCodec(FileCodec):
+class BetonImageCodec(ListedFileCodec):
     """References to images of ``.beton`` files, JPEG files or plain pixels.
 
     Args:
-        feature: an RGB image of uint8, of fixed size or any. Options: ``files``, names, one a line, relative to
-            ``root``; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all are plain;
-            ``dct``, as of codec "jpeg". `beton_image_feature` makes such a feature.
+        feature: an RGB image of uint8, of fixed size or any. Options: ``root``, ``files``, ``states``, see
+            `ListedFileCodec`; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all
+            are plain; ``dct``, as of codec "jpeg". `beton_image_feature` makes such a feature.
 
     Raises:
         SchemaError: an option that is missing or wrong.
@@ -112,7 +100,7 @@ class BetonImageCodec(FileCodec):
     """
 
     name: ClassVar[str] = NAME
-    option_names: ClassVar[tuple[str, ...] | None] = ("dct", "files", "format", "root")
+    option_names: ClassVar[tuple[str, ...] | None] = ("dct", "files", "format", "root", "states")
     reference_maker: ClassVar[str] = "stepwell.codecs.beton_images.make_image_references"
 
     def __init__(self, feature: Feature) -> None:
@@ -121,7 +109,6 @@ class BetonImageCodec(FileCodec):
         self._embedded = replace(feature, codec=choice_option(feature, "format", STORED[0], STORED), options=own)
         self._jpeg = jpeg_codec_like(feature) if self._embedded.codec != PLAIN else None
         self._size = None if feature.is_ragged else feature.fixed_shape[:2]
-        self._files = _files_of(feature)
 
     def decode(self, blob: Blob) -> npt.NDArray[np.uint8]:
         """Return the image; see `Codec.decode`."""
@@ -164,7 +151,14 @@ class BetonImageCodec(FileCodec):
     def embed(self, blobs: Sequence[Blob]) -> BetonImages:
         """Return the images of an episode as they are; see `FileCodec.embed`."""
         references = [_checked(blob) for blob in blobs]
-        return BetonImages(self._files.paths, np.concatenate([np.empty(0, np.uint8), *references]).reshape(-1, 16))
+        joined = np.concatenate([np.empty(0, np.uint8), *references]).reshape(-1, REFERENCE.size)
+        return BetonImages(self._files.paths, joined, self._files.states)
+
+    @classmethod
+    def bytes_in_files(cls, references: Blob) -> int:
+        """Return how many bytes images have in their files; see `ListedFileCodec.bytes_in_files`."""
+        whole = references[: references.size // REFERENCE.size * REFERENCE.size]
+        return int(_image_bytes(whole.view(SPAN_DTYPE)).sum())
 
     def _parse(self, blob: Blob) -> _Place:
         found = _Place.of(blob)
@@ -192,10 +186,13 @@ class BetonImages:
     Args:
         paths: of the files.
         references: uint8 [n, 16], see `make_image_references`.
+        states: what the files were when the references were made, see `stepwell.codecs.file_states.noted_states`; ""
+            where that was just now.
     """
 
     paths: Sequence[PathLike]
     references: Blob
+    states: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -215,14 +212,14 @@ class BetonImages:
             DecodeError: a file that is gone, or ends before an image does.
         """
         if feature.codec == NAME:
-            if _files_of(feature).paths != paths_of(*common_root(self.paths)):
+            if files_of(feature).paths != paths_of(*common_root(self.paths)):
                 raise SchemaError(
                     f"images of {', '.join(map(str, self.paths))}, which are not the files of the feature."
                 )
             return (row.tobytes() for row in self.references)
         if feature.codec not in STORED:
             raise SchemaError(f"the images are rows of codec {' or '.join(STORED)}, not {feature!r}.")
-        files = SpanFiles(self.paths)
+        files = SpanFiles(self.paths, self.states)
         return (_Place.of(row).as_stored(files, feature) for row in self.references)
 
     def __repr__(self) -> str:
@@ -273,13 +270,3 @@ def _checked(blob: Blob) -> Blob:
     if blob.size != REFERENCE.size:
         raise DecodeError(f"a row of {blob.size} bytes. A reference to an image has {REFERENCE.size}.")
     return blob
-
-
-def _files_of(feature: Feature) -> SpanFiles:
-    root, files = feature.option("root", None), feature.option("files", None)
-    if not isinstance(root, str) or not isinstance(files, str) or not files:
-        raise SchemaError(
-            f"options root={root!r}, files={str(files)[:40]!r} of codec {NAME!r}. Allowed: texts, and at least one "
-            "file; see stepwell.codecs.beton_images.beton_image_feature."
-        )
-    return SpanFiles(paths_of(root, files))

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
-from stepwell.codecs.files import FileCodec
+from stepwell.codecs.files import FileCodec, ListedFileCodec, files_of, left_in_files
 from stepwell.codecs.payload import bytes_of
-from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, number_of, paths_of
+from stepwell.codecs.span_files import PathLike, SpanFiles, number_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
@@ -38,7 +38,7 @@ SPAN_DTYPE = np.dtype([("file", "<u4"), ("size", "<u4"), ("offset", "<u8")])
 
 SPAN = struct.Struct("<IIQ")
 NAME = "file-span"
-OWN_OPTIONS = ("root", "files", "format")
+OWN_OPTIONS = ("root", "files", "states", "format")
 MAX_ROW_BYTES = 2**32 - 1
 MAX_OFFSET = 2**63 - 1 - MAX_ROW_BYTES
 
@@ -62,9 +62,7 @@ def span_feature(feature: Feature, paths: Sequence[PathLike]) -> Feature:
         >>> print(span_feature(Image((96, 96, 3), codec="jpeg"), ["/data/a.tar", "/data/b.tar"]))
         file-span 96x96x3 uint8
     """
-    root, files = common_root(paths)
-    options = {**dict(feature.options), "root": root, "files": files, "format": feature.codec}
-    made = replace(feature, codec=NAME, options=tuple(sorted(options.items())), codec_module=None)
+    made = left_in_files(feature, NAME, paths)
     _inner(made)
     return made
 
@@ -99,13 +97,13 @@ def make_spans(file: npt.ArrayLike, offsets: npt.ArrayLike, sizes: npt.ArrayLike
 
 
 @register_codec
-class FileSpanCodec(FileCodec):
+class FileSpanCodec(ListedFileCodec):
     """References to spans of files, whose bytes are rows of another codec.
 
     Args:
-        feature: of any kind that the other codec stores. Options: ``files``, names, one a line, relative to ``root``
-            (a directory or an address; "" where they are whole); ``format``, the codec of the bytes; and the options
-            of that codec. `span_feature` makes such a feature.
+        feature: of any kind that the other codec stores. Options: ``root``, ``files``, ``states``, see
+            `ListedFileCodec`; ``format``, the codec of the bytes; and the options of that codec. `span_feature` makes
+            such a feature.
 
     Raises:
         SchemaError: an option that is missing or wrong, or a codec whose rows need others.
@@ -121,7 +119,7 @@ class FileSpanCodec(FileCodec):
         array([2., 3.], dtype=float32)
 
     Notes:
-        As for `FileCodec`; files are compared with what they were when they were touched first, see
+        As for `FileCodec`; files are compared with what they were when the references were made, see
         `stepwell.codecs.span_files.SpanFiles`. Plain rows are read into the batch, others into memory of the thread
         and decoded from there.
     """
@@ -134,12 +132,10 @@ class FileSpanCodec(FileCodec):
         self._inner = _inner(feature)
         self._is_plain = self._inner.feature.is_raw
         self._row_bytes = feature.row_bytes if self._is_plain else -1
-        root, files = feature.option("root", ""), feature.option("files", "")
-        self._files = SpanFiles(paths_of(root, files))
         if self._is_plain and self._row_bytes:
             self.stored_row_bytes = SPAN.size
             # what is fetched first may take seconds
-            self.only_copies = "://" not in root and "://" not in files
+            self.only_copies = "://" not in feature.option("root", "") and "://" not in feature.option("files", "")
 
     def decode(self, blob: Blob) -> Any:
         """Return the row; see `Codec.decode`."""
@@ -200,7 +196,14 @@ class FileSpanCodec(FileCodec):
     def embed(self, blobs: Sequence[Blob]) -> FileSpans:
         """Return the bytes of an episode's rows; see `FileCodec.embed`."""
         spans = np.array([_span_of(blob) for blob in blobs], np.int64).reshape(-1, 3)
-        return FileSpans(self._inner.feature, self._files.paths, spans[:, 0], spans[:, 2], spans[:, 1])
+        files = self._files
+        return FileSpans(self._inner.feature, files.paths, spans[:, 0], spans[:, 2], spans[:, 1], files.states)
+
+    @classmethod
+    def bytes_in_files(cls, references: Blob) -> int:
+        """Return how many bytes rows have in their files; see `ListedFileCodec.bytes_in_files`."""
+        whole = references[: references.size // SPAN.size * SPAN.size]
+        return int(whole.view(SPAN_DTYPE)["size"].sum(dtype=np.int64))
 
     def _made(self, blob: Blob, make: Callable[[Blob], Any]) -> Any:
         """Return what is made of the bytes of a row; errors say where they lie."""
@@ -225,6 +228,8 @@ class FileSpans:
         file: number of the file in ``paths``; int64 [n], or one for all.
         offsets: int64 [n], place of each row's first byte.
         sizes: int64 [n], bytes of each row.
+        states: what the files were when the places were found, see `stepwell.codecs.file_states.noted_states`; "" where
+            they were found just now.
 
     Raises:
         StepError: numbers that no file has, or other numbers of offsets than of sizes.
@@ -246,6 +251,7 @@ class FileSpans:
     file: npt.ArrayLike
     offsets: npt.ArrayLike
     sizes: npt.ArrayLike
+    states: str = ""
 
     def __post_init__(self) -> None:
         offsets, sizes = np.asarray(self.offsets, np.int64).reshape(-1), np.asarray(self.sizes, np.int64).reshape(-1)
@@ -286,7 +292,7 @@ class FileSpans:
             raise SchemaError(f"the rows are {self.feature!r}, not {feature!r}. Make the feature like them.")
         if is_left:
             return map(bytes, self._referred(feature))
-        files, spans = SpanFiles(self.paths), zip(*self._numbers(), strict=True)
+        files, spans = SpanFiles(self.paths, self.states), zip(*self._numbers(), strict=True)
         return (files.read(file, offset, size).tobytes() for file, offset, size in spans)
 
     def array(self) -> npt.NDArray[Any]:
@@ -299,7 +305,7 @@ class FileSpans:
         if not self.feature.is_raw:
             raise SchemaError(f"{self.feature!r} is no plain array: its rows have to be decoded one by one.")
         out = np.empty((self.num_rows, *self.feature.fixed_shape), self.feature.np_dtype)
-        files, row_bytes, memory = SpanFiles(self.paths), self.feature.row_bytes, bytes_of(out)
+        files, row_bytes, memory = SpanFiles(self.paths, self.states), self.feature.row_bytes, bytes_of(out)
         for start, stop in self._runs():
             file, offset, size = (int(np.atleast_1d(part)[start]) for part in (self.file, self.offsets, self.sizes))
             if size != row_bytes:
@@ -354,13 +360,15 @@ def _announce_kernel() -> Any:
 
 def _inner(feature: Feature) -> Codec:
     """Return the codec of the bytes that spans refer to."""
+    files_of(feature)
     options = dict(feature.options)
-    root, files, inner = (options.pop(name, None) for name in OWN_OPTIONS)
-    if not isinstance(root, str) or not isinstance(files, str) or not files or not isinstance(inner, str):
+    inner = options["format"] if isinstance(options.get("format"), str) else None
+    if inner is None:
         raise SchemaError(
-            f"options root={root!r}, files={str(files)[:40]!r}, format={inner!r} of codec {NAME!r}. Allowed: texts, "
-            "and at least one file; see stepwell.codecs.file_spans.span_feature."
+            f"option format={options.get('format')!r} of codec {NAME!r}. Allowed: the codec of the bytes; see "
+            "stepwell.codecs.file_spans.span_feature."
         )
+    options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     found = replace(feature, codec=inner, options=tuple(sorted(options.items())))
     if issubclass(codec_class(found), FileCodec | SequentialCodec):
         raise SchemaError(

@@ -9,19 +9,22 @@
     file-003.mp4   ... the picture shown at `at` seconds       file-003.parquet   ... row number `at`
 
 Such a column is read-only: it can be copied, and embedded in a store that needs no other files. Rows that are plain
-bytes of a file have references of their own kind: `stepwell.codecs.file_spans`.
+bytes of a file have references of their own kind, and their features list the files: `ListedFileCodec`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec
+from stepwell.codecs.file_states import lines_of
+from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, paths_of
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.schema import Feature
 
@@ -29,9 +32,13 @@ __all__ = [
     "REFERENCE_DTYPE",
     "EmbeddedRows",
     "FileCodec",
+    "ListedFileCodec",
     "NumberedFileCodec",
     "file_template",
+    "files_of",
+    "left_in_files",
     "make_references",
+    "noting_states",
     "parse_references",
 ]
 
@@ -110,6 +117,81 @@ class NumberedFileCodec(FileCodec):
     def path_of(self, chunk: int, file: int) -> str:
         """Return the path of a file."""
         return self._files.format(chunk=chunk, file=file)
+
+
+class ListedFileCodec(FileCodec):
+    """A codec of references into files that its feature lists.
+
+    Args:
+        feature: the feature. Options: ``files``, names, one a line, relative to ``root`` (a directory or an address; ""
+            where they are whole); ``states``, what each was when the references were made, a line each, see
+            `stepwell.codecs.file_states`: without, nobody can tell whether one was replaced since. `left_in_files`
+            makes such a feature.
+
+    Raises:
+        SchemaError: an option that is missing or wrong.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._files = files_of(feature)
+
+    @classmethod
+    @abstractmethod
+    def bytes_in_files(cls, references: npt.NDArray[np.uint8]) -> int:
+        """Return how many bytes rows have in their files.
+
+        Args:
+            references: uint8 [m], those of some rows back to back.
+        """
+
+
+def left_in_files(feature: Feature, codec: str, paths: Sequence[PathLike]) -> Feature:
+    """Return a feature of references to rows of another one that lie in files.
+
+    Args:
+        feature: of the rows, as a store would hold them; its codec becomes the option ``format``.
+        codec: of the references, a `ListedFileCodec`.
+        paths: of all files that rows may lie in, or addresses.
+
+    Raises:
+        SchemaError: no files, or a path with a line break.
+    """
+    root, files = common_root(paths)
+    options = {**dict(feature.options), "root": root, "files": files, "format": feature.codec}
+    return replace(feature, codec=codec, options=tuple(sorted(options.items())), codec_module=None)
+
+
+def noting_states(feature: Feature, states: str) -> Feature:
+    """Return a feature of a `ListedFileCodec` that says what its files were when the references were made.
+
+    Args:
+        feature: the feature.
+        states: of its files, in their order, see `stepwell.codecs.file_states.noted_states`.
+    """
+    return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
+
+
+def files_of(feature: Feature) -> SpanFiles:
+    """Return the files that a feature lists.
+
+    Args:
+        feature: of a `ListedFileCodec`.
+
+    Raises:
+        SchemaError: an option that is missing or wrong.
+    """
+    options = dict(feature.options)
+    root, files, states = options.get("root"), options.get("files"), options.get("states", "")
+    if not isinstance(root, str) or not isinstance(files, str) or not files or not isinstance(states, str):
+        raise SchemaError(
+            f"options root={root!r}, files={str(files)[:40]!r}, states={str(states)[:40]!r} of codec "
+            f"{feature.codec!r}. Allowed: texts, and at least one file; see stepwell.codecs.files.left_in_files."
+        )
+    paths = paths_of(root, files)
+    if states and len(lines_of(states)) != len(paths):
+        raise SchemaError(f"codec {feature.codec!r}: states of {len(lines_of(states))} files, where {len(paths)} are.")
+    return SpanFiles(paths, states)
 
 
 def file_template(directory: str, names: str) -> str:

@@ -38,7 +38,7 @@ from stepwell.codecs.shared_cache import SharedCache
 from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
 from stepwell.sizes import parse_bytes
 
-__all__ = ["cache_directory", "fetched_ahead", "is_remote", "local_path", "opened", "remote_states"]
+__all__ = ["cache_directory", "fetched_ahead", "is_remote", "known_state", "local_path", "opened", "remote_states"]
 
 DEFAULT_CACHE_BYTES = "100 GB"
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
@@ -109,7 +109,7 @@ def local_path(path: str) -> str:
         return path
     if not is_remote(path):
         return unquote(urlsplit(path).path)
-    state = _state_of(path)
+    state = known_state(path)
     folder = cache_directory() / "remote"
     target = folder / f"{_digest(path)}-{state.version}-{_name_of(path)}"
     if not _touch(target):
@@ -138,7 +138,7 @@ def opened(path: str) -> OpenFile:
     """
     if not is_remote(path):
         return OpenFile(local_path(path))
-    state = _state_of(path)
+    state = known_state(path)
     return _OPEN.get((path, state.version), lambda: _open_fetched(path))
 
 
@@ -161,8 +161,15 @@ def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
             yield number, file
 
 
-def _state_of(path: str) -> RemoteState:
-    """Return what is known of an address; it is asked for once in a process."""
+def known_state(path: str) -> RemoteState:
+    """Return what is known of an address; it is asked for once in a process.
+
+    Args:
+        path: address of a file on another machine.
+
+    Raises:
+        DatasetNotFoundError: see `remote_states`.
+    """
     return _STATES.get(path) or remote_states([path])[0]
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.file_states import difference, lines_of
 from stepwell.codecs.mapping import available_memory, map_descriptor
 from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
 from stepwell.errors import DecodeError, SchemaError
@@ -100,15 +101,17 @@ class SpanFiles:
 
     Args:
         paths: or addresses; a span's number counts in them.
+        states: what each was when the spans were made, see `stepwell.codecs.file_states.noted_states`; "": not known.
 
     Notes:
-        Safe for any number of threads, and after a fork. A file is compared with what it was when this object touched
-        it first, by inode, size and time, whenever it is read: one that was cut off or replaced is an error, not other
-        data, and no access behind the end of a map. What is fetched is compared by its size alone.
+        Safe for any number of threads, and after a fork. A file that is touched first is compared with what is noted of
+        it; from then on, whenever it is read, with what it was then, by inode, size and time: one that was cut off or
+        replaced is an error, not other data, and no access behind the end of a map. What is fetched is compared by its
+        version when it comes, and by its size.
     """
 
-    def __init__(self, paths: Sequence[PathLike]) -> None:
-        self.paths = paths
+    def __init__(self, paths: Sequence[PathLike], states: str = "") -> None:
+        self.paths, self.states = paths, states
         self._known: dict[int, tuple[str, FileState]] = {}
         self._held: dict[int, tuple[str, OpenFile]] = {}
         self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
@@ -225,10 +228,9 @@ class SpanFiles:
         known = self._known.get(number)
         path = self.path(number)
         try:
-            local = _local(path) if known is None else known[0]
-            state = state_of(local)
+            local, state = self._found(number) if known is None else (known[0], state_of(known[0]))
         except FileNotFoundError:
-            local, state = self._fetched_again(path)
+            local, state = self._fetched_again(number)
         except OSError as error:
             raise DecodeError(f"{path}: {error}") from error
         if known is None:
@@ -244,12 +246,21 @@ class SpanFiles:
         if state != known and ("://" not in path or state[SIZE] != known[SIZE]):
             raise DecodeError(f"{path}: {CHANGED}")
 
-    @staticmethod
-    def _fetched_again(path: str) -> tuple[str, FileState]:
+    def _found(self, number: int) -> tuple[str, FileState]:
+        """Return where a file lies on this machine, and its state, which is the one that is noted."""
+        path = self.path(number)
+        local = _local(path)
+        state, lines = state_of(local), lines_of(self.states)
+        told = difference(path, lines[number], state) if lines else None
+        if told is not None:
+            raise DecodeError(f"{path}: {told}")
+        return local, state
+
+    def _fetched_again(self, number: int) -> tuple[str, FileState]:
         """Return a file that went from the cache since; one of this machine is lost."""
+        path = self.path(number)
         if "://" in path:
-            local = _local(path)
-            return local, state_of(local)
+            return self._found(number)
         raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
 
 

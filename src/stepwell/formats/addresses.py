@@ -14,16 +14,19 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 
 from stepwell.errors import FormatError
 
-__all__ = ["Address", "SourceLike", "parse_address", "scheme_of"]
+__all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address"]
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, an address, or several of them for readers that take several."""
 
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+# of an option's text
+MISREAD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[&?]")
 QUERY = re.compile(r"\?([A-Za-z_]\w*=[^?]*)\Z", re.ASCII)
 
 
@@ -34,12 +37,12 @@ class Address:
     Args:
         source: for the reader; several paths one a line.
         reader: its name; None where it is not said.
-        options: of the reader, as text.
+        options: of the reader, as text; or as they were given beside the address.
     """
 
     source: str
     reader: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def scheme_of(text: str) -> str | None:
@@ -88,6 +91,35 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
     if query is None:
         return Address(os.path.expanduser(rest), scheme)  # noqa: PTH111  no error without a home
     return Address(os.path.expanduser(rest[: query.start()]), scheme, _options(text, query[1]))  # noqa: PTH111
+
+
+def told_address(address: Address, reader: str) -> str:
+    r"""Return an address as messages show it, with all options that are text or numbers.
+
+    Args:
+        address: its parts.
+        reader: that was found for it.
+
+    Example:
+        >>> told_address(Address("data/arm", None, {"split": "train[:10%]", "decoders": {}}), "tfds")
+        'tfds://data/arm?split=train[:10%]'
+        >>> told_address(Address("a.tar\nb.tar\nc.tar"), "webdataset")
+        'webdataset://a.tar and 2 more'
+        >>> told_address(Address("https://me:pass@host/a.tar?token=1"), "webdataset")
+        'webdataset://https://host/a.tar'
+    """
+    first, *more = address.source.split("\n")
+    if "://" in first:
+        from stepwell.codecs.remote_sources import plain_address
+
+        first = plain_address(first)
+    told = [
+        f"{name}={MISREAD.sub(lambda found: f'%{ord(found[0]):02X}', str(value))}"
+        for name, value in address.options.items()
+        if isinstance(value, str | int | float)
+    ]
+    query = f"?{'&'.join(told)}" if told else ""
+    return f"{reader}://{first}{f' and {len(more)} more' if more else ''}{query}"
 
 
 def _options(text: str, query: str) -> dict[str, str]:

@@ -60,15 +60,19 @@ class CachedStore:
         files: digest of its files, hexadecimal digits.
         options: what else the store depends on; its ``repr`` counts.
         cache: directory of the cache.
+        address: by which the store is known to people.
 
     Notes:
         Any number of processes may come at once: one builds, the others wait. A killed one leaves nothing that is taken
         for whole. While a store that `open` returned lives, no other process removes its files.
     """
 
-    def __init__(self, reader: str, root: str, *, name: str, files: str, options: Any, cache: Path) -> None:
+    def __init__(
+        self, reader: str, root: str, *, name: str, files: str, options: Any, cache: Path, address: str | None = None
+    ) -> None:
         told = NO_NAME.sub("-", name)[:MAX_NAME].strip("-.") or "dataset"
         self._folder = cache / reader / f"{told}-{_digest(root, ROOT_DIGITS)}"
+        self._address = address
         self._current = f"{told}-{files[:DIGITS]}-"
         self.path = self._folder / f"{self._current}{_digest(repr((FORMAT, options)), OPTION_DIGITS)}{SUFFIX}"
 
@@ -115,7 +119,7 @@ class CachedStore:
             # some network file systems have no locks: others may remove it there
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            store = Store(str(self.path), "r")
+            store = Store(str(self.path), "r", self._address)
             _check_is_whole(store)
         except BaseException as error:
             os.close(descriptor)

@@ -3,11 +3,11 @@
 ::
 
     files(source): names, sizes, times ──> is there a store in the cache for them? ── yes ──> open it
-                                                    | no
-                                                    v
-                   Reader ── blocks() ────────> write_store ─────────────┐
-                         └── episodes ────────> write_episodes ──────────┴──> CachedStore ──> open it
-                             spans stay in the files, all else is copied
+                               |                    | no
+                               |                    v
+                               |   Reader ── blocks() ────────> write_store ─────────────┐
+                               |         └── episodes ────────> write_episodes ──────────┴──> CachedStore ──> open it
+                               └── noted with ──> spans, which stay in the files; all else is copied
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.codec import codec_class
+from stepwell.codecs.file_states import noted_states
+from stepwell.codecs.files import ListedFileCodec, files_of, noting_states
 from stepwell.codecs.remote_files import cache_directory, is_remote, remote_states
 from stepwell.codecs.span_files import common_root
 from stepwell.errors import DatasetNotFoundError
-from stepwell.formats.addresses import Address, SourceLike
+from stepwell.formats.addresses import Address, SourceLike, told_address
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of
 from stepwell.formats.option_keys import option_key
@@ -36,6 +39,7 @@ from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import OPENERS, address_of, check_options, find_reader
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
+from stepwell.schema import Schema
 from stepwell.store import Store
 from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
@@ -45,6 +49,8 @@ from stepwell.store.manifests import seal_json
 __all__ = ["open_in_place"]
 
 Entry = tuple[str, int, int | str]
+# stores of references that were made in another way are made anew
+REFERENCES = b"with the states of files"
 
 
 def open_in_place(
@@ -116,9 +122,10 @@ class _Opening:
             # options may choose other files: each choice has its folder, or would take another's store for a stale one
             repr((places, options)),
             name=places[0].rstrip("/").rpartition("/")[2],
-            files=digest_of(files),
+            files=digest_of(files, REFERENCES),
             options=options,
             cache=cache,
+            address=told_address(self.address, self.kind.name),
         )
         return cached.open(lambda path: self._build(path, files))
 
@@ -130,21 +137,21 @@ class _Opening:
     def _build(self, path: Path, files: Sequence[Entry]) -> None:
         """Write the store."""
         reader = self.kind(self.address.source, **self.address.options)
-        schema, uuid = reader.in_place_schema, self._identity(reader, files)
+        schema, uuid = _noting_states(reader.in_place_schema, files), self._identity(reader, files)
         blocks = reader.blocks()
         if blocks is None:
-            self._write_episodes(path, reader, uuid)
+            self._write_episodes(path, reader, schema, uuid)
             return
         with make_bar(len(reader), "episodes", f"map {path.name}", wanted=self.progress) as bar:
             write_store(path, schema, _counted(blocks, bar), fps=reader.fps, metadata=reader.metadata, uuid=uuid)
 
-    def _write_episodes(self, path: Path, reader: Reader, uuid: str) -> None:
-        episodes = ReaderEpisodes(reader, reader.in_place_schema, np.arange(len(reader)))
+    def _write_episodes(self, path: Path, reader: Reader, schema: Schema, uuid: str) -> None:
+        episodes = ReaderEpisodes(reader, schema, np.arange(len(reader)))
         with built_store(path) as hidden, _scratch_of(reader, path):
             store = write_episodes(
                 hidden,
                 episodes,
-                schema=reader.in_place_schema,
+                schema=schema,
                 fps=reader.fps,
                 metadata=reader.metadata,
                 # processes that are spawned would run a script again that opens a data set without a guard
@@ -174,6 +181,20 @@ def _scratch_of(reader: Reader, path: Path) -> Iterator[None]:
     finally:
         reader.scratch = None
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _noting_states(schema: Schema, files: Sequence[Entry]) -> Schema:
+    """Return a schema whose references know what the files were before anything was read."""
+    known = {path: (num_bytes, version) for path, num_bytes, version in files}
+    made = dict(schema)
+    for name, feature in schema.items():
+        if not feature.is_raw and issubclass(codec_class(feature), ListedFileCodec):
+            paths = [os.fspath(path) for path in files_of(feature).paths]
+            # of a reader that did not name all its files
+            more = _states_of([path for path in paths if path not in known])
+            known |= {path: (num_bytes, version) for path, num_bytes, version in more}
+            made[name] = noting_states(feature, noted_states(known[path] for path in paths))
+    return Schema(made)
 
 
 def _states_of(paths: Sequence[str]) -> list[Entry]:

@@ -136,8 +136,7 @@ class _Opening:
 
     def open_known(self, metadata: Metadata) -> Store:
         """Open the selected episodes of a dataset."""
-        name = metadata.repo_id or metadata.root.name
-        return self._open(metadata.root, name, metadata.info, metadata.selected, lambda: metadata)
+        return self._open(metadata.root, metadata.repo_id, metadata.info, metadata.selected, lambda: metadata)
 
     def open_directory(self, directory: Path, episodes: Iterable[int | slice] | None) -> Store:
         """Open a dataset whose metadata are read only if there is no store of it."""
@@ -148,10 +147,15 @@ class _Opening:
         def load() -> Metadata:
             return Metadata.load(root, episodes=places.tolist(), ignore=self._ignore)
 
-        return self._open(root, root.name, info, places, load)
+        return self._open(root, None, info, places, load)
 
     def _open(
-        self, root: Path, name: str, info: DatasetInfo, places: npt.NDArray[np.int64], load: Callable[[], Metadata]
+        self,
+        root: Path,
+        repo_id: str | None,
+        info: DatasetInfo,
+        places: npt.NDArray[np.int64],
+        load: Callable[[], Metadata],
     ) -> Store:
         is_all = len(places) == info.total_episodes
         # before anything is read: what changes afterwards has another digest
@@ -166,5 +170,13 @@ class _Opening:
                 raise FormatError(f"{root} has changed since its metadata were read. Open it again.")
             write_mapped_store(path, metadata, tolerance=self._tolerance, progress=self._progress)
 
-        cached = CachedStore("lerobot", str(root), name=name, files=files, options=options, cache=self._cache)
+        cached = CachedStore(
+            "lerobot",
+            str(root),
+            name=repo_id or root.name,
+            files=files,
+            options=options,
+            cache=self._cache,
+            address=f"lerobot://{repo_id or root}",
+        )
         return cached.open(build)

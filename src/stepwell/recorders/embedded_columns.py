@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.beton_images import BetonImageCodec, mean_image_bytes
-from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec
-from stepwell.codecs.files import FileCodec
+from stepwell.codecs.codec import codec_class
+from stepwell.codecs.files import FileCodec, ListedFileCodec
 from stepwell.errors import DecodeError, StepError
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, column_bytes, stored_bytes
 from stepwell.schema import Feature
@@ -88,12 +87,9 @@ def embedded_row_bytes(segment: Segment, name: str, feature: Feature) -> float:
         name: of the feature.
         feature: as the segment has it.
     """
-    if feature.codec == FileSpanCodec.name:
-        blobs = segment.blob_map(name)
-        spans = blobs[: len(blobs) // SPAN_DTYPE.itemsize * SPAN_DTYPE.itemsize].view(SPAN_DTYPE)
-        return 8 + float(spans["size"].sum()) / max(1, len(spans))
-    if feature.codec == BetonImageCodec.name:
-        return 8 + mean_image_bytes(segment.blob_map(name))
+    kind = codec_class(feature)
+    if issubclass(kind, ListedFileCodec):
+        return 8 + kind.bytes_in_files(segment.blob_map(name)) / max(1, segment.num_rows)
     return feature.row_bytes / USUAL_RATIO
 
 

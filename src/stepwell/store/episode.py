@@ -138,7 +138,7 @@ class Episode(Mapping[str, Any]):
             flag for flag in ("terminated", "truncated", "interrupted", "goes_on", "is_open") if getattr(self, flag)
         ]
         ending = " ".join(flags) or "ended"
-        return f"<Episode {self._index} of {self._store.path.name}  {counted(self.length, 'step')}  {ending}>"
+        return f"<Episode {self._index} of {self._store.name}  {counted(self.length, 'step')}  {ending}>"
 
 
 def _find(store: Store, index: int, origin: int, skipped: int) -> Episode:

@@ -72,9 +72,10 @@ class Store:
         records.
     """
 
-    def __init__(self, path: str, mode: Mode = "a") -> None:
+    def __init__(self, path: str, mode: Mode = "a", address: str | None = None) -> None:
         self._path = os.path.abspath(path)
         self._mode: Mode = mode
+        self._address = address
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = self._trusted_mtime(STORE_JSON)
         self._record = read_record(self._path)
@@ -96,6 +97,16 @@ class Store:
     def path(self) -> Path:
         """Its directory."""
         return Path(self._path)
+
+    @property
+    def address(self) -> str | None:
+        """What a data set of another system was opened by, if it stands for one: it lies in a cache then."""
+        return self._address
+
+    @property
+    def name(self) -> str:
+        """What people know it by: its address, or the name of its directory."""
+        return self._address or self.path.name
 
     @property
     def mode(self) -> Mode:
@@ -167,7 +178,7 @@ class Store:
         count = len(snapshot.table)
         if not -count <= index < count:
             there = f"has {count}: {-count} to {count - 1}" if count else "has none yet"
-            raise EpisodeNotFoundError(f"no episode {index}. {self._path} {there}.")
+            raise EpisodeNotFoundError(f"no episode {index}. {self._address or self._path} {there}.")
         return Episode(self, snapshot, index % count)
 
     def __repr__(self) -> str:
@@ -470,4 +481,4 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._path, self._mode)
+        return Store, (self._path, self._mode, self._address)

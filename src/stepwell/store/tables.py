@@ -174,7 +174,7 @@ def make_table(store: Store) -> StoreTable:
     schema = store.schema
     lengths = np.asarray(store.episodes.length)
     return StoreTable(
-        name=store.path.name,
+        name=store.name,
         path=str(store.path),
         num_episodes=store.num_episodes,
         num_steps=store.num_steps,

@@ -262,7 +262,7 @@ class View:
         self._choices = state["choices"]
 
     def __repr__(self) -> str:
-        names = ", ".join(str(store.path.name) for store in self.stores)
+        names = ", ".join(store.name for store in self.stores)
         return f"<View of {names}  {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}>"
 
 

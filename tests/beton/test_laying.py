@@ -1,11 +1,9 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.beton.laying import LOTS_A_WORKER, Lot, _Placed, _Placing, num_workers
+from stepwell.beton.laying import LOTS_A_WORKER, Lot, _Placed, _Placing
 from stepwell.beton.pages import PageCursor
-from stepwell.errors import StepwellError
 
 
 class Sizes:
@@ -68,9 +66,3 @@ def test_places_depend_on_the_order_of_lots_alone_and_what_workers_hold_is_bound
 def test_what_is_placed_has_the_span_of_its_lot():
     placed = _Placed(Lot(2, 10, 20), None)
     assert (placed.start, placed.stop) == (10, 20)
-
-
-def test_a_number_of_workers_is_checked():
-    assert num_workers(None) >= 1 and num_workers(0) == 0
-    with pytest.raises(StepwellError, match="workers=-1"):
-        num_workers(-1)

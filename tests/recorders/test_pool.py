@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from stepwell.errors import WorkerError
+from stepwell.errors import StepwellError, WorkerError
 from stepwell.recorders.jobs import ITEM
-from stepwell.recorders.pool import WorkerPool
+from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.sources import Chunk
 
 
@@ -75,3 +75,9 @@ def test_a_script_without_a_guard_is_told_so_and_not_left_waiting(tmp_path):
     assert found.returncode == 1
     assert "a worker died before it began (exit code 1)" in found.stderr
     assert 'if __name__ == "__main__":' in found.stderr
+
+
+def test_a_number_of_workers_is_checked():
+    assert num_workers(None) >= 1 and num_workers(0) == 0
+    with pytest.raises(StepwellError, match="workers=-1"):
+        num_workers(-1)

@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from stepwell.beton.pages import PageCursor
 from stepwell.beton.unfinished import FilePart, UnfinishedFile, write_error
-from stepwell.errors import DiskFullError, StepwellError
+from stepwell.errors import DiskFullError
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
 from stepwell.recorders.pool import StartMethod, WorkerPool
 from stepwell.recorders.progress import ProgressBar
 
-__all__ = ["Lot", "Lots", "Measure", "lay", "num_workers"]
+__all__ = ["Lot", "Lots", "Measure", "lay"]
 
 # lots that a worker has encoded, or has still to encode
 LOTS_A_WORKER = 3
@@ -193,13 +193,6 @@ def lay(
         job.close()
         bar.close()
     file.finish(cursor.stop if cursor.stop > cursor.start else file.layout.rows_stop)
-
-
-def num_workers(workers: int | None) -> int:
-    """Return how many processes are asked for; None is one a processor."""
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
-    return len(os.sched_getaffinity(0)) if workers is None else workers
 
 
 class _Placing:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from stepwell.beton.encoding import Encoder, check_names
-from stepwell.beton.laying import num_workers
 from stepwell.beton.pages import check_page_size
 from stepwell.beton.sample_writing import Target, write_indexed, write_streams
 from stepwell.errors import MissingDependencyError, SchemaError, StepError, WorkerError
 from stepwell.ffcv.fields.base import Field
+from stepwell.recorders.pool import num_workers
 
 __all__ = ["DatasetWriter"]
 

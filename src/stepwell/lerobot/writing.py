@@ -46,6 +46,7 @@ from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_sc
 from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, image_stride
 from stepwell.lerobot.task_lists import StepTasks, TaskList
 from stepwell.progress import make_bar
+from stepwell.recorders.pool import num_workers
 from stepwell.store import Store
 from stepwell.store.statistics import write_statistics
 from stepwell.windows import View
@@ -354,6 +355,5 @@ def _checked_sizes(data_files_mb: float, video_files_mb: float) -> tuple[float, 
 
 
 def _worker_count(workers: int | None) -> int:
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}. Allowed: 0 and more, or None for one a processor.")
-    return min(MAX_WORKERS, len(os.sched_getaffinity(0))) if workers is None else workers
+    found = num_workers(workers)
+    return min(MAX_WORKERS, found) if workers is None else found

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from stepwell.errors import SchemaError, StepError, StepwellError
 from stepwell.recorders.jobs import NUM_COUNTERS, Failure, Job, read_item
-from stepwell.recorders.pool import StartMethod, WorkerPool
+from stepwell.recorders.pool import StartMethod, WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar
 from stepwell.recorders.resuming import Plan, Unfinished, remove_segments
 from stepwell.recorders.sources import Chunk, HasSpans, Items, chunk_length, cut, take_chunks
@@ -284,9 +284,7 @@ class _Recording:
             raise Failure.of(0, error).to_error() from error
 
     def _num_workers(self, workers: int | None, num_chunks: int) -> int:
-        if workers is not None and workers < 0:
-            raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
-        wanted = len(os.sched_getaffinity(0)) if workers is None else workers
+        wanted = num_workers(workers)
         return wanted if self._num_items is None else min(wanted, num_chunks)
 
     def _spans(self) -> list[tuple[int, int, int]]:

@@ -20,16 +20,34 @@ from collections.abc import Callable, Iterator, MutableSequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
 
-from stepwell.errors import WorkerError
+from stepwell.errors import StepwellError, WorkerError
 from stepwell.recorders.jobs import ITEM, NUM_COUNTERS, Failure
 
-__all__ = ["Span", "StartMethod", "Work", "WorkerPool"]
+__all__ = ["Span", "StartMethod", "Work", "WorkerPool", "num_workers"]
 
 StartMethod = Literal["spawn", "forkserver", "fork"]
 POLL_SECONDS = 0.2
 ORPHAN_POLL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 ORPHANED = 1
+
+
+def num_workers(workers: int | None) -> int:
+    """Return how many processes are asked for.
+
+    Args:
+        workers: None: one a processor; 0 and 1: whoever asks does it itself.
+
+    Raises:
+        StepwellError: fewer than none.
+
+    Example:
+        >>> num_workers(3), num_workers(None) >= 1
+        (3, True)
+    """
+    if workers is not None and workers < 0:
+        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    return len(os.sched_getaffinity(0)) if workers is None else workers
 
 
 class Span(Protocol):

@@ -16,13 +16,13 @@ from typing import Any
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec
-from stepwell.errors import SchemaError, StepwellError
+from stepwell.errors import SchemaError
 from stepwell.progress import make_bar
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.embedded_columns import embedded_feature
 from stepwell.recorders.jobs import NUM_COUNTERS, NUM_ITEMS, Failure
-from stepwell.recorders.pool import StartMethod, WorkerPool
+from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.recoded_columns import RecodedColumn
 from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
 from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
@@ -90,8 +90,7 @@ def convert(
         guard.
     """
     began = time.perf_counter()
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    num_processes = num_workers(workers)
     with nullcontext(source) if isinstance(source, Store) else open(source) as store:
         before = _schema_of(store)
         after, embedded = _converted_schema(before, features)
@@ -100,7 +99,7 @@ def convert(
         record = _record_of(store, after)
         with built_store(target) as hidden:
             job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
-            results = _run(job, chunks, workers, progress)
+            results = _run(job, chunks, num_processes, progress)
             replace_file(f"{hidden}/{STORE_JSON}", seal_json(record.to_json()))
     return ConvertReport(
         path=Path(target),
@@ -169,19 +168,18 @@ def converted_feature(old: Feature, given: Feature | str) -> Feature:
     return new
 
 
-def _run(job: Recoding, chunks: Sequence[Chunk], workers: int | None, progress: bool | None) -> list[Result]:
+def _run(job: Recoding, chunks: Sequence[Chunk], workers: int, progress: bool | None) -> list[Result]:
     """Write all chunks; returns the results in their order."""
     found: dict[int, Result] = {}
     num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
-    num_workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(chunks))
+    num_processes = min(workers, len(chunks))
     with make_bar(num_rows, "rows", wanted=progress) as bar:
 
         def show(counters: Sequence[MutableSequence[int]]) -> None:
             bar.update(min(num_rows, sum(one[NUM_ITEMS] for one in counters)) - bar.n)
 
-        if num_workers > 1:
-            method: StartMethod = "spawn"
-            with WorkerPool(job, num_workers, method) as pool:
+        if num_processes > 1:
+            with WorkerPool(job, num_processes, "spawn") as pool:
                 pool.run(iter(chunks), lambda: show(pool.counters), lambda answer: found.update([answer]))
         else:
             counters = [0] * NUM_COUNTERS

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import StepwellError
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS
-from stepwell.recorders.pool import WorkerPool
+from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, runs_of
 from stepwell.tfds.record_writing import FULL, FileFormat, write_records
@@ -175,8 +174,7 @@ def write_shards(
         OSError: the disk is full.
         WorkerError: an episode that could not be written, where several processes write.
     """
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    count = min(num_workers(workers), len(shards))
     found: dict[str, ShardResult] = {}
 
     def note(answer: ShardResult | OSError) -> None:
@@ -184,11 +182,10 @@ def write_shards(
             raise answer
         found[answer.path] = answer
 
-    num_workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(shards))
     bar = ProgressBar(sum(shard.stop - shard.start for shard in shards), "episodes", progress)
     try:
-        if num_workers > 1:
-            with WorkerPool(job, num_workers, "spawn") as pool:
+        if count > 1:
+            with WorkerPool(job, count, "spawn") as pool:
                 pool.run(iter(shards), lambda: bar.update(pool.counters), note)
         else:
             counters = [0] * NUM_COUNTERS

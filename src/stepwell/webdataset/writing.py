@@ -23,7 +23,7 @@ import numpy as np
 from stepwell.errors import SchemaError, StepwellError
 from stepwell.formats.source_episodes import as_view
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
-from stepwell.recorders.pool import WorkerPool
+from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -158,13 +158,11 @@ class _Job:
 
 
 def _write(job: _Job, shards: Sequence[_Shard], workers: int | None, progress: bool | None) -> None:
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
-    num_workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(shards))
+    count = min(num_workers(workers), len(shards))
     bar = ProgressBar(shards[-1].stop, "samples", progress)
     try:
-        if num_workers > 1:
-            with WorkerPool(job, num_workers, "spawn") as pool:
+        if count > 1:
+            with WorkerPool(job, count, "spawn") as pool:
                 pool.run(iter(shards), lambda: bar.update(pool.counters), _raise)
             return
         counters = [0] * NUM_COUNTERS

@@ -81,6 +81,12 @@ def test_image_may_be_of_any_size(shape: Any) -> None:
         _ = feature.fixed_shape
 
 
+def test_rgb_images_are_of_three_channels_of_bytes():
+    assert all(image.is_rgb_image for image in (Image((4, 5, 3)), Image((None, None, 3), codec="jpeg")))
+    others = Image((4, 5)), Image((4, 5, 4)), Image((4, 5, 3), "uint16"), Array((4, 5, 3), "uint8"), Array((), "uint8")
+    assert not any(other.is_rgb_image for other in others)
+
+
 @pytest.mark.parametrize("shape", [(None, 4, 3), (4, None, 3), (None, None, None), (None, None, 2), (None,), (None, 4)])
 def test_image_of_which_one_side_varies_is_refused(shape: Any) -> None:
     with pytest.raises(SchemaError, match="None for both sides where each image has a size of its own"):

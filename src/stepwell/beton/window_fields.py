@@ -183,7 +183,7 @@ def _out_fields(
     if feature is None or not is_plain:
         yield _read_field(resolved)
         return
-    if feature.kind == "image" and feature.shape[2:] == (3,) and feature.dtype == "|u1":
+    if feature.is_rgb_image:
         encoder = image_encoder(feature)
         is_plain_pixels = encoder.write_mode == "raw" and encoder.max_resolution is None and not feature.is_ragged
         if not is_plain_pixels:

@@ -153,7 +153,7 @@ def _encoder(name: str, given: Any, image_encoder: Callable[[Feature], ImageEnco
         return given
     if not isinstance(given, Feature):
         raise SchemaError(f"field {name!r} is a {type(given).__name__}. Give a feature: Array(7), Image(...), Bytes().")
-    if given.kind == "image" and given.shape[2:] == (3,) and given.dtype == "|u1":
+    if given.is_rgb_image:
         return image_encoder(given)
     if given.kind in ("text", "bytes"):
         return BytesEncoder()

@@ -46,7 +46,7 @@ def jpeg_codec_like(feature: Feature) -> JpegCodec:
         SchemaError: not an RGB image of uint8.
         MissingDependencyError: simplejpeg is not installed.
     """
-    if feature.kind != "image" or feature.dtype != "|u1" or feature.shape[2:] != (3,):
+    if not feature.is_rgb_image:
         raise SchemaError(
             f"codec {feature.codec!r} cannot store {feature.np_dtype.name} {feature.shape}. Allowed: uint8, RGB images."
         )

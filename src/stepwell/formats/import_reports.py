@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.recorders.conversion_reports import aligned
+from stepwell.recorders.conversion_reports import aligned, headline
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store
-from stepwell.store.counting import counted
 from stepwell.store.tables import human_bytes, make_table
 
 __all__ = ["ImportReport", "ImportedFeature", "report_of"]
@@ -93,13 +92,9 @@ class ImportReport:
         }
 
     def __str__(self) -> str:
-        head = (
-            f"{self.path.name}: {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}  "
-            f"in {self.seconds:.1f} s"
-        )
         rows = [TITLES, *(_cells(name, feature) for name, feature in self.features.items())]
         rows.append(("all", "", "", human_bytes(self.num_bytes)))
-        return aligned(head, rows, IS_NUMBER)
+        return aligned(headline(self.path, self.num_episodes, self.num_steps, self.seconds), rows, IS_NUMBER)
 
 
 def report_of(store: Store, before: Schema, seconds: float) -> ImportReport:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
@@ -249,14 +249,23 @@ def store_schema(features: Mapping[str, Feature], where: str = INFO_PATH) -> Sch
         ...
         stepwell.errors.FormatError: meta/info.json: feature name 'left arm' cannot be ... with ignore=['left arm'].
     """
+    try:
+        return Schema(features)
+    except SchemaError as error:
+        way_out = "".join(f" Leave it out with ignore=[{name!r}]." for name in _wrong_names(features))
+        raise FormatError(f"{where}: {error}{way_out}") from error
+
+
+def _wrong_names(features: Mapping[str, Feature]) -> Iterator[str]:
+    """Yield the first name that no store has beside those before it."""
     taken: dict[str, Feature] = {}
     for name, feature in features.items():
         taken[name] = feature
         try:
             Schema(taken)
-        except SchemaError as error:
-            raise FormatError(f"{where}: {error} Leave it out with ignore=[{name!r}].") from error
-    return Schema(taken)
+        except SchemaError:
+            yield name
+            return
 
 
 def _version(raw: Mapping[str, Any], where: str) -> Version:

@@ -22,7 +22,7 @@ from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.tables import human_bytes
 
-__all__ = ["ConvertReport", "ConvertedFeature", "aligned"]
+__all__ = ["ConvertReport", "ConvertedFeature", "aligned", "headline"]
 
 TITLES = ("feature", "from", "", "to", "", "ratio", "PSNR", "worst")
 IS_NUMBER = (False, False, True, False, True, True, True, False)
@@ -130,15 +130,21 @@ class ConvertReport:
         }
 
     def __str__(self) -> str:
-        head = (
-            f"{self.path.name}: {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}  "
-            f"in {self.seconds:.1f} s"
-        )
         rows = [TITLES, *(_cells(name, feature) for name, feature in self.features.items())]
         rows.append(
             ("all", "", human_bytes(self.bytes_before), "", human_bytes(self.bytes_after), _times(self.ratio), "", "")
         )
-        return aligned(head, rows, IS_NUMBER)
+        return aligned(headline(self.path, self.num_episodes, self.num_steps, self.seconds), rows, IS_NUMBER)
+
+
+def headline(path: Path, num_episodes: int, num_steps: int, seconds: float) -> str:
+    """Return what stands above the table of a store that was made.
+
+    Example:
+        >>> headline(Path("a/b.well"), 1, 20, 0.25)
+        'b.well: 1 episode  20 steps  in 0.2 s'
+    """
+    return f"{path.name}: {counted(num_episodes, 'episode')}  {counted(num_steps, 'step')}  in {seconds:.1f} s"
 
 
 def aligned(head: str, rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> str:

@@ -102,6 +102,11 @@ class Feature:
         return self.kind == "image" and self.is_ragged
 
     @property
+    def is_rgb_image(self) -> bool:
+        """Whether a step is an image of three channels of uint8, of fixed size or any."""
+        return self.kind == "image" and self.shape[2:] == (3,) and self.np_dtype == np.uint8
+
+    @property
     def is_raw(self) -> bool:
         """Whether the column is one plain ``.npy`` file, a row a step."""
         return self.codec == "raw" and not self.is_ragged

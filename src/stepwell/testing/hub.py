@@ -22,7 +22,6 @@ RESOLVE = re.compile(r"/datasets/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]
 API = re.compile(
     r"/api/datasets/(?P<repo>[^/]+/[^/]+)(?P<what>/revision|/tree|/refs)?(?:/(?P<revision>[^/]+))?(?:/.*)?"
 )
-RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass(frozen=True)
@@ -156,15 +155,14 @@ class _Handler(LocalHandler):
             return self._refuse(404, "EntryNotFound", "Entry not found", commit)
         body, status = path.read_bytes(), 200
         headers = {"ETag": f'"{_etag(path)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-        part = RANGE.fullmatch(self.headers.get("Range") or "")
-        if part:
-            last = int(part[2]) if part[2] else len(body) - 1
-            headers["Content-Range"] = f"bytes {part[1]}-{last}/{len(body)}"
-            body, status = body[int(part[1]) : last + 1], 206
-        return self._send(status, body, {"Content-Type": "application/octet-stream", **headers})
+        part = self.asked_range(len(body))
+        if part is not None:
+            headers["Content-Range"] = f"bytes {part[0]}-{part[1]}/{len(body)}"
+            body, status = body[part[0] : part[1] + 1], 206
+        return self.send(status, body, {"Content-Type": "application/octet-stream", **headers})
 
     def _send_json(self, value: Any) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+        self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _refuse(self, status: int, code: str | None, message: str, commit: str | None = None) -> None:
         headers = {"X-Error-Message": message}
@@ -172,16 +170,7 @@ class _Handler(LocalHandler):
             headers["X-Error-Code"] = code
         if commit:
             headers["X-Repo-Commit"] = commit
-        self._send(status, json.dumps({"error": message}).encode(), headers)
-
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.send(status, json.dumps({"error": message}).encode(), headers)
 
 
 def _etag(path: Path) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Self
 
 __all__ = ["LocalHandler", "LocalServer"]
+
+RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class LocalServer:
@@ -42,3 +47,26 @@ class LocalHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: Any) -> None:
         """Say nothing."""
+
+    def asked_range(self, num_bytes: int) -> tuple[int, int] | None:
+        """Return the first byte that is asked for, of so many, and the last; None where all are."""
+        found = RANGE.fullmatch(self.headers.get("Range") or "")
+        return None if found is None else (int(found[1]), int(found[2] or num_bytes - 1))
+
+    def send(self, status: int, body: bytes, headers: Mapping[str, str], *, cut: int | None = None) -> None:
+        """Send an answer.
+
+        Args:
+            status: of HTTP.
+            body: nothing of it is sent to who asked for the headers alone.
+            headers: beside its length.
+            cut: bytes after which it breaks off; None: it does not.
+        """
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        # who asked may have seen enough
+        with suppress(ConnectionError):
+            self.wfile.write(b"" if self.command == "HEAD" else body[:cut])

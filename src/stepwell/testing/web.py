@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,8 +10,6 @@ from urllib.parse import unquote, urlsplit
 from stepwell.testing.serving import LocalHandler, LocalServer
 
 __all__ = ["WebServer"]
-
-RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass
@@ -59,11 +55,11 @@ class _Handler(LocalHandler):
             return self._send(404, b"", {})
         whole = path.read_bytes()
         mark = {"ETag": f'"{hashlib.sha1(whole).hexdigest()}"'}
-        part = RANGE.fullmatch(self.headers.get("Range") or "")
+        part = self.asked_range(len(whole))
         if part is None or not self.owner.has_ranges:
             self.owner.fetched.append(name)
             return self._send(200, whole, mark)
-        first, last = int(part[1]), int(part[2]) if part[2] else len(whole) - 1
+        first, last = part
         if first >= len(whole):
             return self._send(416, b"", mark | {"Content-Range": f"bytes */{len(whole)}"})
         if (first, last) != (0, 0):
@@ -72,18 +68,10 @@ class _Handler(LocalHandler):
         return self._send(206, whole[first : last + 1], mark)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
         cut = self.owner.cut_bytes
         if cut is not None and len(body) > cut:
             self.owner.cut_bytes = None
-            body = body[:cut]
-        # who asked may have seen enough
-        with suppress(ConnectionError):
-            self.wfile.write(body)
+        self.send(status, body, headers, cut=cut)
 
 
 WebServer.handler = _Handler

@@ -124,9 +124,7 @@ class EpisodeShardsReader(Reader):
         where = f"{self.paths[entry.shard]}: {entry.key}.{EPISODE}, byte {entry.facts[0]}"
         try:
             facts = json.loads(self._bytes(entry, *entry.facts))
-            found = {
-                name: facts[name] for name in ("length", "terminated", "truncated", "final", "metadata", "features")
-            }
+            found = {name: facts[name] for name in FACTS}
         except (ValueError, LookupError, TypeError) as error:
             raise FormatError(f"{where}: not what an episode is told by: {error!r}.") from error
         is_right = type(found["length"]) is int and found["length"] > 0 and isinstance(found["metadata"], dict)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import stepwell
 from stepwell import Array, Bytes, Image, Loader, Text
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.formats import find_reader, import_dataset
-from stepwell.testing import WebServer, check_damage
+from stepwell.schema import Feature
+from stepwell.testing import WebServer, check_damage, image_files
 from stepwell.webdataset import WebDatasetReader
 
 LENGTHS = [11, 9, 13, 7]
@@ -152,7 +154,7 @@ def _pillow(mode: str, kind: str, number: int = 1, **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("P", "PNG"), ("LA", "PNG"), ("CMYK", "JPEG"), ("RGB", "WEBP")])
-def test_images_that_no_codec_keeps_are_decoded(tmp_path: Path, mode: str, kind: str) -> None:
+def test_images_that_are_not_plain_are_read_as_they_are(tmp_path: Path, mode: str, kind: str) -> None:
     pytest.importorskip("imagecodecs")
     import io
 
@@ -166,17 +168,35 @@ def test_images_that_no_codec_keeps_are_decoded(tmp_path: Path, mode: str, kind:
     assert np.abs(found.astype(int) - wanted).max() <= 1 and found.shape == wanted.shape
 
 
-def test_a_few_odd_images_are_converted_by_an_import_and_refused_in_place(tmp_path: Path) -> None:
+def _odd_shard(path: Path, names: Sequence[str]) -> str:
+    files = image_files(24, 32)
+    members = [(f"{number:02}.jpg", files[name].data) for number, name in enumerate(names)]
+    return shard(path, [*members, ("99.jpg", jpeg(0))])
+
+
+@pytest.mark.parametrize(
+    ("names", "feature"),
+    [
+        (["jpeg cmyk", "jpeg grey", "jpeg ycck adobe"], Image((24, 32, 3), codec="jpeg")),
+        (["jpeg cmyk", "png grey", "png palette 4", "webp"], Image((24, 32, 3), codec="image-file")),
+        (["png rgba", "png grey alpha", "webp rgba"], Image((24, 32, 4), codec="image-file")),
+    ],
+)
+def test_odd_images_among_plain_ones_have_the_same_values_in_place_and_imported(
+    tmp_path: Path, names: list[str], feature: Feature
+) -> None:
     pytest.importorskip("imagecodecs")
     pytest.importorskip("simplejpeg")
-    odd = [("2.jpg", _pillow("CMYK", "JPEG")), ("3.jpg", _pillow("RGB", "PNG", 2))]
-    path = shard(tmp_path / "a.tar", [("0.jpg", jpeg(0)), ("1.jpg", jpeg(1)), *odd])
-    with pytest.raises(FormatError, match="2 of 4 images"):
-        stepwell.open(f"webdataset://{path}")
+    path = _odd_shard(tmp_path / "a.tar", names)
+    there = stepwell.open(f"webdataset://{path}")
     import_dataset(path, tmp_path / "a.well", workers=1)
     store = stepwell.open(tmp_path / "a.well")
-    assert np.abs(store[3]["jpg"][0].astype(int) - picture(2)).mean() < 5
-    assert store[2]["jpg"][0].shape == (24, 32, 3)
+    assert store.schema["jpg"] == feature and there.schema["jpg"].codec == "file-span"
+    (batch,) = stepwell.Loader(there, {"image": "jpg"}, batch_size=len(names) + 1, order="sequential")
+    for number, name in enumerate(names):
+        shown, wanted = batch["image"][number], image_files(24, 32)[name].colors
+        assert np.abs(shown[..., :3].astype(int) - wanted).max() <= 24
+        assert np.array_equal(store[number]["jpg"][0], shown)
 
 
 @pytest.mark.parametrize(

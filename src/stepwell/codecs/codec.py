@@ -36,6 +36,7 @@ _BUILT_IN = {
     "parquet-image": "parquet_images",
     "file-span": "file_spans",
     "jpeg-or-raw": "jpeg_or_raw",
+    "image-file": "image_files",
     "beton-image": "beton_images",
 }
 

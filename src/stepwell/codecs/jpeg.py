@@ -22,6 +22,8 @@ DEFAULT_QUALITY = 95
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 TRANSFORMS = ("exact", "fast")
 COLORSPACES = ("YCbCr", "RGB", "Gray")
+# cyan, magenta, yellow and black: read as RGB
+INKS = ("CMYK", "YCCK")
 MAX_SIDE = 65500
 # a block of 8 x 8 pixels takes a bit at least
 MAX_PIXELS_A_BYTE = 512
@@ -37,7 +39,7 @@ class JpegCodec(Codec):
 
     Args:
         feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), of one size or of any.
-            Rows of grey files are taken for RGB, those of colours for grey. Options: ``quality``
+            Rows of grey files and of inks (CMYK) are taken for RGB, those of colours for grey. Options: ``quality``
             1 to 100, default 95; ``subsampling`` of the colours, "420" (default), "422", "444", "440", "411" or "gray";
             ``tile`` 0 (default) or the width in pixels of tiles that crops are decoded by: a random resized crop then
             takes about two thirds of the time, the file 1 to 2 % more bytes, and writing a row twice as long or more;
@@ -56,10 +58,11 @@ class JpegCodec(Codec):
 
     Notes:
         Safe for any number of threads; decoding releases the GIL. Of a crop what lies below it is not decoded, and it
-        is decoded at 1/2, 1/4 or 1/8 where that is enough. Rows of one size begin with the same bytes: one that begins
-        as the last good one did needs no second look at its header. A corrupt header is refused before anything is
-        written, or memory asked for that its row cannot fill; a row that breaks off raises. What JPEG itself cannot
-        detect (a changed coefficient) shows as changed pixels; ``stepwell verify`` finds it by the segment's checksum.
+        is decoded at 1/2, 1/4 or 1/8 where that is enough; a file of inks is always decoded whole. Rows of one size
+        begin with the same bytes: one that begins as the last good one did needs no second look at its header. A
+        corrupt header is refused before anything is written, or memory asked for that its row cannot fill; a row that
+        breaks off raises. What JPEG itself cannot detect (a changed coefficient) shows as changed pixels; ``stepwell
+        verify`` finds it by the segment's checksum.
 
     Source:
         ITU-T T.81.
@@ -85,8 +88,9 @@ class JpegCodec(Codec):
             raise MissingDependencyError.of("simplejpeg", "image") from error
         self._encode = simplejpeg.encode_jpeg
         self._decode_header = simplejpeg.decode_jpeg_header
-        # of the last row: its header, and height and width
-        self._known = Header(b""), (0, 0)
+        self._colorspaces = COLORSPACES if is_grey else COLORSPACES + INKS
+        # of the last row: its header, height and width, and whether it has inks
+        self._known = Header(b""), (0, 0), False
         is_fast = choice_option(feature, "dct", TRANSFORMS[0], TRANSFORMS) == "fast"
         self._decode = partial(simplejpeg.decode_jpeg, fastdct=True) if is_fast else simplejpeg.decode_jpeg
 
@@ -119,7 +123,10 @@ class JpegCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
         try:
-            self._header_of(blob)
+            header, _, has_inks = self._header_of(blob)
+            if has_inks:
+                out[...] = self._decode_inks(blob, header)
+                return
             # Where rows of pixels begin at multiples of 32 bytes, as in a batch, libjpeg-turbo (AVX2) writes around
             # the cache, which takes a tenth longer than to write to an odd address and to copy.
             if out.ctypes.data % 2:
@@ -145,7 +152,9 @@ class JpegCodec(Codec):
         margin = 1 if shrink == 1 else 2 * shrink
         needed = (top - margin, left - margin, height + 2 * margin, width + 2 * margin)
         try:
-            header, whole = self._header_of(blob)
+            header, whole, has_inks = self._header_of(blob)
+            if has_inks:
+                return self._decode_inks(blob, header)[top : top + height, left : left + width]
             part = header.part_of(blob, whole, needed)
             pixels = self._decode_part(part, shrink)
         except ValueError as error:
@@ -156,6 +165,14 @@ class JpegCodec(Codec):
         )
         cut = pixels[rows, columns]
         return cut.reshape(*cut.shape[:2], *self._channels)
+
+    def _decode_inks(self, blob: npt.NDArray[np.uint8], header: Header) -> npt.NDArray[np.uint8]:
+        """Return RGB of a file of inks, as TensorFlow mixes them; raise ValueError."""
+        inks: npt.NDArray[np.uint16] = self._decode(blob, "CMYK").astype(np.uint16)
+        if not header.is_adobes:
+            inks = 255 - inks
+        mixed: npt.NDArray[np.uint8] = (inks[..., :3] * inks[..., 3:] // 255).astype(np.uint8)
+        return mixed
 
     def _decode_part(self, part: Part, shrink: int) -> npt.NDArray[np.uint8]:
         """Return the pixels of a part of the image at 1 / `shrink`; raise ValueError."""
@@ -169,8 +186,8 @@ class JpegCodec(Codec):
                 raise
         return memory.reshape(shape)
 
-    def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[Header, tuple[int, int]]:
-        """Return header, height and width, known to be such as the feature has; remember those of a row that is right.
+    def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[Header, tuple[int, int], bool]:
+        """Return header, height and width, and whether it has inks, such as the feature may have; remember them.
 
         Raises:
             ValueError: no header of a JPEG file, or one that tells of other sizes or colours.
@@ -181,14 +198,14 @@ class JpegCodec(Codec):
             return known
         height, width, colorspace, _ = self._decode_header(blob)
         size = height, width
-        if size != (self._size or size) or colorspace not in COLORSPACES:
+        if size != (self._size or size) or colorspace not in self._colorspaces:
             wanted = "x".join(map(str, self._size or "??"))
             raise ValueError(
-                f"{height}x{width} {colorspace}, where the feature is {wanted} of {', '.join(COLORSPACES)}"
+                f"{height}x{width} {colorspace}, where the feature is {wanted} of {', '.join(self._colorspaces)}"
             )
         if self._size is None and not _may_hold(blob, size):
             raise ValueError(f"its header tells of {height}x{width}, which it cannot hold")
-        self._known = known = Header.of(blob.tobytes()), size
+        self._known = known = Header.of(blob.tobytes()), size, colorspace in INKS
         return known
 
 

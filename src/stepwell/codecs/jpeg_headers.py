@@ -22,6 +22,7 @@ __all__ = ["Header", "Part"]
 BASELINE = (0xC0, 0xC1)
 START_OF_SCAN, RESTART_INTERVAL = 0xDA, 0xDD
 FIRST_MARK, END = 0xD0, 0xD9
+ADOBE, ADOBE_BYTES = 0xEE, 14
 BLOCK = 8
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,29 +55,35 @@ class Header:
         size_place: where height and width stand in them; 0 where rows come in several scans, which cannot be cut.
         unit: height and width of what is coded together, in pixels.
         interval: units between restart marks; 0 without.
+        is_adobes: whether it has Adobe's mark: inks are inverted then.
     """
 
     head: bytes
     size_place: int = 0
     unit: tuple[int, int] = (BLOCK, BLOCK)
     interval: int = 0
+    is_adobes: bool = False
 
     @classmethod
     def of(cls, image: bytes) -> Header:
         """Return the header of a JPEG file."""
-        place, frame, interval = 2, 0, 0
+        place, frame, interval, is_adobes = 2, 0, 0, False
         while image[place : place + 1] == b"\xff":
             marker, size = image[place + 1], int.from_bytes(image[place + 2 : place + 4], "big")
             if marker == START_OF_SCAN:
                 is_whole = frame > 0 and image[place + 4] == image[frame + 9]
                 head = image[: place + 2 + size]
-                return cls(head, frame + 5, _unit(image, frame), interval) if is_whole else cls(head)
+                if not is_whole:
+                    return cls(head, is_adobes=is_adobes)
+                return cls(head, frame + 5, _unit(image, frame), interval, is_adobes)
             if marker in BASELINE:
                 frame = place
+            if marker == ADOBE and size >= ADOBE_BYTES and image[place + 4 : place + 9] == b"Adobe":
+                is_adobes = True
             if marker == RESTART_INTERVAL:
                 interval = int.from_bytes(image[place + 4 : place + 6], "big")
             place += 2 + size
-        return cls(b"")
+        return cls(b"", is_adobes=is_adobes)
 
     def part_of(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> Part:
         """Return the smallest file that has the pixels of a box.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.options import check_option_names, int_option
+from stepwell.codecs.png_pixels import decode_any_png
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
@@ -21,12 +22,15 @@ MAX_SIDE = 1_000_000
 COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 CHANNELS = tuple(COLOR_TYPES)
 COLORS = {0: "grey", 2: "RGB", 3: "palette", 4: "grey with alpha", 6: "RGBA"}
+# of each colour type: the bits that a sample may have, and samples of a pixel
+SAMPLES = {0: ((1, 2, 4, 8, 16), 1), 2: ((8, 16), 3), 3: ((1, 2, 4, 8), 1), 4: ((8, 16), 2), 6: ((8, 16), 4)}
 # deflate makes at most so many bytes of one
 MAX_RATIO = 1032
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # signature; length and name of the first chunk; width, height, bits, colour type, compression, filter, interlace
 HEADER = struct.Struct(">8sI4sIIBBBBB")
 START = [SIGNATURE, 13, b"IHDR"]
+TRANSPARENT = b"tRNS"
 # a chunk's checksum is that of its name and its content
 NAME_PLACE = 12
 
@@ -51,8 +55,8 @@ class PngCodec(Codec):
         b'\x89PNG'
 
     Notes:
-        Keeps no state: safe for any number of threads; decoding releases the GIL. A header that is not the feature's is
-        refused before anything is written, or memory asked for that its row cannot fill.
+        Keeps no state: safe for any number of threads; decoding releases the GIL. A header of another size than the
+        feature's is refused before anything is written, or memory asked for that its row cannot fill.
 
     Source:
         W3C Portable Network Graphics, second edition, sections 5 and 11.2.2.
@@ -69,6 +73,7 @@ class PngCodec(Codec):
         self._size = None if feature.is_ragged else (feature.fixed_shape[0], feature.fixed_shape[1])
         self._channels = tuple(int(size or 0) for size in feature.shape[2:])
         self._planes = () if channels == 1 else (channels,)
+        self._num_channels = channels
         self._pixel_bytes = channels * feature.np_dtype.itemsize
         self._kind = 8 * feature.np_dtype.itemsize, COLOR_TYPES[channels], 0, 0, 0
         try:
@@ -91,37 +96,49 @@ class PngCodec(Codec):
 
     def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
         """Return height and width, of images of any size as the header tells them; see `Codec.image_size`."""
-        return self._told_size(blob) if self._size is None else self._size
+        return self._told(blob)[0] if self._size is None else self._size
 
-    def _told_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
-        """Return height and width of a header that is known to be the feature's."""
+    def _told(self, blob: npt.NDArray[np.uint8]) -> tuple[tuple[int, int], bool]:
+        """Return height and width, and whether rows are such as the codec writes, of a header that is right."""
         if blob.size < HEADER.size:
             raise DecodeError(f"png row of {blob.size} bytes: its header is cut off.")
         *start, width, height, bits, color, compression, filters, interlace = HEADER.unpack_from(blob.data)
         size, kind = (height, width), (bits, color, compression, filters, interlace)
-        is_png = start == START and kind == self._kind
+        is_own = kind == self._kind
+        is_png = start == START and (is_own or _is_allowed(*kind))
         if not is_png or min(size) < 1 or size != (self._size or size):
             told = f"{bits}-bit {COLORS.get(color, 'unknown')} {height}x{width}" if start == START else "no PNG file"
             raise DecodeError(
                 f"png row of {blob.size} bytes: its header is not that of a {self.feature} image, but of {told}"
                 f"{', interlaced' * (start == START and interlace == 1)}."
             )
-        if self._size is None and zlib.crc32(blob[NAME_PLACE : HEADER.size].data) != _checksum(blob):
+        if (self._size is None or not is_own) and zlib.crc32(blob[NAME_PLACE : HEADER.size].data) != _checksum(blob):
             raise DecodeError(f"png row of {blob.size} bytes: the checksum of its header is wrong.")
-        if height * (1 + width * self._pixel_bytes) > MAX_RATIO * blob.size:
+        pixel_bits = 8 * self._pixel_bytes if is_own else bits * SAMPLES[color][1]
+        if height * (1 + width * pixel_bits // 8) > MAX_RATIO * blob.size:
             raise DecodeError(
                 f"png row of {blob.size} bytes: its header tells of {height}x{width}, it cannot hold them."
             )
-        return height, width
+        return size, is_own
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode the image into `out`; see `Codec.decode_into`."""
-        self._told_size(blob)
+        if not self._told(blob)[1]:
+            self._convert(blob, out)
+            return
         pixels = out.reshape(*out.shape[:2], *self._planes)
         try:
             self._decode(blob, out=np.asarray(_Lent(pixels)))
         except (ValueError, RuntimeError) as error:
+            if TRANSPARENT in blob.tobytes():
+                # a colour that stands for no colour: its pixels have alpha
+                self._convert(blob, out)
+                return
             raise DecodeError(f"png row of {blob.size} bytes: {error}.") from error
+
+    def _convert(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Decode an image of another kind than the feature's into `out`."""
+        out[...] = decode_any_png(blob, self._num_channels, self.feature.np_dtype).reshape(out.shape)
 
 
 class _Lent:
@@ -134,6 +151,11 @@ class _Lent:
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.__array_interface__ = array.__array_interface__
+
+
+def _is_allowed(bits: int, color: int, compression: int, filters: int, interlace: int) -> bool:
+    """Whether PNG has such images."""
+    return (compression, filters) == (0, 0) and interlace in (0, 1) and bits in SAMPLES.get(color, ((), 0))[0]
 
 
 def _checksum(blob: npt.NDArray[np.uint8]) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stepwell.testing.conformance import CodecConformance
     from stepwell.testing.damage import DamageReport, check_damage, damaged_copies
     from stepwell.testing.hub import HubServer
+    from stepwell.testing.kinds_of_images import KindOfImage, image_files, png_file
     from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
     from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
@@ -28,6 +29,7 @@ __all__ = [
     "EpisodeData",
     "FailingCodec",
     "HubServer",
+    "KindOfImage",
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
@@ -37,6 +39,8 @@ __all__ = [
     "damaged_copies",
     "episodes",
     "features",
+    "image_files",
+    "png_file",
     "random_array",
     "schemas",
     "smooth_image",
@@ -57,6 +61,7 @@ _MODULES = {
     "EpisodeData": "strategies",
     "FailingCodec": "codecs",
     "HubServer": "hub",
+    "KindOfImage": "kinds_of_images",
     "RunningCodec": "codecs",
     "SequentialCodecConformance": "run_conformance",
     "SlowRunningCodec": "codecs",
@@ -66,6 +71,8 @@ _MODULES = {
     "damaged_copies": "damage",
     "episodes": "strategies",
     "features": "strategies",
+    "image_files": "kinds_of_images",
+    "png_file": "kinds_of_images",
     "random_array": "arrays",
     "schemas": "strategies",
     "smooth_image": "arrays",

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.codecs.open_files import OpenFile
 from stepwell.errors import FormatError, SchemaError
+from stepwell.formats.image_kinds import ImageKinds
 from stepwell.schema import Array, Bytes, Feature, Schema, Text
-from stepwell.webdataset.image_columns import ImageFacts
-from stepwell.webdataset.image_heads import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.webdataset.member_columns import (
     DecodedColumn,
+    ImageColumn,
     JsonColumns,
     MemberColumn,
     NpyColumn,
@@ -143,10 +144,10 @@ class _Known(_Finding):
 
 class _Images(_Finding):
     def __init__(self, name: str) -> None:
-        self._name, self._facts = name, ImageFacts()
+        self._name, self._kinds = name, ImageKinds()
 
     def add(self, members: _Members) -> None:
-        self._facts.add(self._head(members, sample, data) for sample, _, data in members.heads(HEAD_BYTES))
+        self._kinds.add(self._head(members, sample, data) for sample, _, data in members.heads(HEAD_BYTES))
 
     @staticmethod
     def _head(members: _Members, sample: int, data: bytes) -> ImageHead:
@@ -161,7 +162,7 @@ class _Images(_Finding):
         return head
 
     def column(self) -> MemberColumn:
-        return self._facts.column(self._name)
+        return ImageColumn({self._name: self._kinds.feature(self._name)})
 
 
 class _Arrays(_Finding):

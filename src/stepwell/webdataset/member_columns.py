@@ -2,7 +2,7 @@
 
 ::
 
-    jpg jpeg png webp           see `stepwell.webdataset.image_columns`
+    jpg jpeg png webp           Image, the files as they are
     cls cls2 index inx id count int64
     txt text transcript         Text            json jsn    Text, or columns of its numbers and texts
     npy                         Array           npz         an Array each, "npz.NAME"
@@ -26,6 +26,7 @@ from stepwell.schema import Array, Feature, Text
 
 __all__ = [
     "DecodedColumn",
+    "ImageColumn",
     "JsonColumns",
     "MemberColumn",
     "NpyColumn",
@@ -84,6 +85,15 @@ class PlainColumn(MemberColumn):
     def missing(self) -> tuple[Any, ...] | None:
         """Return no bytes."""
         return (b"",)
+
+
+@dataclass(frozen=True)
+class ImageColumn(PlainColumn):
+    """Members that are files of images: every sample has one."""
+
+    def missing(self) -> tuple[Any, ...] | None:
+        """Return None."""
+        return None
 
 
 @dataclass(frozen=True)

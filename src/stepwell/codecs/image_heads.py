@@ -11,10 +11,9 @@ HEAD_BYTES = 2048
 """Bytes that are enough for most files; the sizes of a JPEG file may stand behind a thumbnail."""
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-PNG_HEADER = struct.Struct(">II4sIIBBBBB")
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
-# colour types that the codec "png" reads into an array of as many channels
-PLAIN_PNG = (0, 2, 6)
+# the bit of VP8X that tells of transparency
+WEBP_ALPHA = 0x10
 NO_FRAME = (0xC4, 0xC8, 0xCC)
 NO_SEGMENT = (0x01, *range(0xD0, 0xD9))
 
@@ -26,16 +25,16 @@ class ImageHead:
     Args:
         height: in pixels.
         width: in pixels.
-        channels: 1, 3 or 4 that its pixels have.
+        channels: 1, 3 or 4 that an array needs to hold it: a palette has 3, grey with alpha 4.
         dtype: "uint8" or "uint16".
-        codec: that a store keeps such a file by; None: it has to be decoded when it is taken in.
+        format: "jpeg", "png" or "webp"; the first two are codecs, too, "image-file" reads all.
     """
 
     height: int
     width: int
     channels: int
     dtype: str
-    codec: str | None
+    format: str
 
 
 def read_image_head(data: bytes) -> ImageHead | None:
@@ -47,7 +46,7 @@ def read_image_head(data: bytes) -> ImageHead | None:
     Example:
         >>> png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 64, 48, 8, 2, 0, 0, 0)
         >>> read_image_head(png)
-        ImageHead(height=48, width=64, channels=3, dtype='uint8', codec='png')
+        ImageHead(height=48, width=64, channels=3, dtype='uint8', format='png')
 
     Source:
         ITU-T T.81, annex B; W3C Portable Network Graphics, section 11.2.2; RFC 9649, section 2.
@@ -70,8 +69,8 @@ def _jpeg_head(data: bytes) -> ImageHead | None:
             continue
         if 0xC0 <= marker <= 0xCF and marker not in NO_FRAME:
             bits, height, width, components = struct.unpack_from(">BHHB", data, place + 4)
-            is_plain = bits == 8 and components in (1, 3) and marker <= 0xC2
-            return ImageHead(height, width, 1 if components == 1 else 3, "uint8", "jpeg" if is_plain else None)
+            is_known = bits == 8 and components in (1, 3, 4)
+            return ImageHead(height, width, 1 if components == 1 else 3, "uint8", "jpeg") if is_known else None
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     return None
 
@@ -79,10 +78,9 @@ def _jpeg_head(data: bytes) -> ImageHead | None:
 def _png_head(data: bytes) -> ImageHead | None:
     if len(data) < 29 or data[12:16] != b"IHDR":
         return None
-    width, height, bits, color, _, _, interlace = struct.unpack_from(">IIBBBBB", data, 16)
-    is_plain = color in PLAIN_PNG and bits in (8, 16) and not interlace
-    dtype = "uint16" if bits == 16 else "uint8"
-    return ImageHead(height, width, PNG_CHANNELS.get(color, 3), dtype, "png" if is_plain else None)
+    width, height, bits, color, *_ = struct.unpack_from(">IIBBBBB", data, 16)
+    channels = PNG_CHANNELS.get(color)
+    return ImageHead(height, width, channels, "uint16" if bits == 16 else "uint8", "png") if channels else None
 
 
 def _webp_head(data: bytes) -> ImageHead | None:
@@ -91,11 +89,11 @@ def _webp_head(data: bytes) -> ImageHead | None:
         return None
     if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", body, 6)
-        return ImageHead(height & 0x3FFF, width & 0x3FFF, 3, "uint8", None)
+        return ImageHead(height & 0x3FFF, width & 0x3FFF, 3, "uint8", "webp")
     if kind == b"VP8L" and body[0] == 0x2F:
         bits = int.from_bytes(body[1:5], "little")
-        return ImageHead((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3, "uint8", None)
+        return ImageHead((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3, "uint8", "webp")
     if kind == b"VP8X":
         width, height = (int.from_bytes(body[place : place + 3], "little") + 1 for place in (4, 7))
-        return ImageHead(height, width, 4 if body[0] & 0x10 else 3, "uint8", None)
+        return ImageHead(height, width, 4 if body[0] & WEBP_ALPHA else 3, "uint8", "webp")
     return None

@@ -1,0 +1,86 @@
+"""One feature for images of several kinds, by what the heads of their files say: nothing of them is lost in it.
+
+::
+
+    JPEG files alone, or PNG files alone     codec "jpeg", "png"
+    WebP, or files of several formats        codec "image-file"
+    grey, RGB, RGBA among each other         the most channels that one of them has; JPEG has 3 at most
+    all of one size                          of that size, else of any
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stepwell.codecs.image_heads import ImageHead
+from stepwell.errors import FormatError
+from stepwell.schema import Feature, Image
+
+__all__ = ["ImageKinds", "holds"]
+
+MIXED_CODEC = "image-file"
+CODECS = {"jpeg": "jpeg", "png": "png"}
+
+
+@dataclass(slots=True)
+class ImageKinds:
+    """What the heads of some images say.
+
+    Args:
+        formats: that there are: "jpeg", "png", "webp".
+        channels: the most that one has.
+        dtypes: "uint8" and "uint16".
+        sizes: heights and widths; no more than two are kept.
+
+    Example:
+        >>> kinds = ImageKinds()
+        >>> kinds.add([ImageHead(48, 64, 1, "uint8", "png"), ImageHead(48, 64, 3, "uint8", "png")])
+        >>> print(kinds.feature("image"))
+        png 48x64x3 uint8
+    """
+
+    formats: set[str] = field(default_factory=set)
+    channels: int = 1
+    dtypes: set[str] = field(default_factory=set)
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, heads: Iterable[ImageHead]) -> None:
+        """Take some more into account."""
+        for head in heads:
+            self.formats.add(head.format)
+            self.channels = max(self.channels, head.channels)
+            self.dtypes.add(head.dtype)
+            if len(self.sizes) < 2:
+                self.sizes.add((head.height, head.width))
+
+    @property
+    def codec(self) -> str:
+        """That reads them all."""
+        return CODECS.get(next(iter(self.formats)), MIXED_CODEC) if len(self.formats) == 1 else MIXED_CODEC
+
+    def feature(self, name: str) -> Feature:
+        """Return the feature that holds them all.
+
+        Args:
+            name: of the feature, for messages.
+
+        Raises:
+            FormatError: 8 and 16 bits in one column.
+        """
+        if len(self.dtypes) > 1:
+            raise FormatError(f"{name}: images of 8 and of 16 bits in one column. Leave them out with ignore=.")
+        height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
+        return Image((height, width, self.channels), next(iter(self.dtypes)), codec=self.codec)
+
+
+def holds(feature: Feature, head: ImageHead) -> bool:
+    """Whether an image is a row of a feature as it is, of whatever size, and loses nothing.
+
+    Example:
+        >>> grey = ImageHead(48, 64, 1, "uint8", "png")
+        >>> holds(Image((None, None, 3), codec="png"), grey), holds(Image((None, None, 3), codec="jpeg"), grey)
+        (True, False)
+    """
+    is_read = feature.codec in (head.format, MIXED_CODEC)
+    return is_read and head.channels <= (feature.shape[2] or 1) and head.dtype == feature.np_dtype.name

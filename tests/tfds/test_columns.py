@@ -76,6 +76,15 @@ def test_compressed_tensors_that_are_none_or_too_long_are_refused():
         rows_of(made, {"steps/x": [zlib.compress(bytes(10**6))]})
 
 
+@pytest.mark.parametrize("shape", [(2,), (None, 2)])
+def test_a_compressed_tensor_that_is_cut_off_is_told(shape):
+    made = column(tensor("int32", shape, "zlib"))
+    whole = zlib.compress(np.arange(4, dtype="<i4").tobytes(), 0)
+    # of the stored bytes 8 are there, and nothing of its checksum
+    with pytest.raises(FormatError, match=r"tensor (that is cut off|of \d+ bytes)"):
+        rows_of(made, {"steps/x": [whole[:-12]]})
+
+
 def test_ragged_rows_are_cut_by_their_lengths():
     made = column(tensor("float32", (2,)), ROWS)
     values = np.arange(10, dtype=np.float32)

@@ -87,3 +87,11 @@ def test_names_of_classes_must_be_as_many_as_classes(tmp_path, rlds_sets):
     (tmp_path / "episode_metadata-robot_id.labels.txt").write_text("a\nb\nc\n")
     with pytest.raises(FormatError, match=r"3 names\. By features\.json there are 2 classes"):
         label_names(Directory(str(tmp_path)), label)
+
+
+def test_names_of_classes_are_lines_as_tfds_cuts_them(tmp_path, rlds_sets):
+    info = read_info(str(rlds_sets / "tfrecord"))
+    label = next(found for found in walk(info.features) if found.leaf.kind == "label")
+    names = ["left\u2028arm", "ro\x85bot"]
+    (tmp_path / "episode_metadata-robot_id.labels.txt").write_bytes("\r\n".join([*names, "", " "]).encode())
+    assert label_names(Directory(str(tmp_path)), label) == names

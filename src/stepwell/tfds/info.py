@@ -114,10 +114,11 @@ def label_names(directory: Directory, placed: Placed) -> list[str] | None:
     if not directory.there([file]):
         return None
     try:
-        names = directory.read(file).decode().splitlines()
+        # not splitlines(), which also cuts at separators that may stand in a name
+        lines = directory.read(file).decode().split("\n")
     except (OSError, UnicodeDecodeError):
         return None
-    names = [name for name in names if name]
+    names = [name for line in lines if (name := line.strip())]
     if placed.leaf.num_classes not in {None, len(names)}:
         raise FormatError(
             f"{directory}/{file}: {len(names)} names. By {FEATURES} there are {placed.leaf.num_classes} classes."

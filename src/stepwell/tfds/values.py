@@ -105,6 +105,9 @@ def _inflated(blob: bytes, size: int | None, key: str) -> bytes:
     """Return what was compressed; one byte more than there should be is enough to know that it is wrong."""
     inflater = zlib.decompressobj()
     try:
-        return inflater.decompress(blob, 0 if size is None else size + 1)
+        found = inflater.decompress(blob, 0 if size is None else size + 1)
     except zlib.error as error:
         raise FormatError(f"{key!r}: {error} in a compressed tensor. The record is damaged: write it again.") from error
+    if not inflater.eof and (size is None or len(found) <= size):
+        raise FormatError(f"{key!r}: a compressed tensor that is cut off. The record is damaged: write it again.")
+    return found

@@ -7,10 +7,12 @@ import pytest
 from made_sets import FLOATS, simple_tree, write_set
 
 import stepwell
+from stepwell import Loader
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats import import_dataset
 from stepwell.schema import Image
+from stepwell.testing import image_files
 from stepwell.tfds.features import Fields, Leaf, Repeated
 from stepwell.tfds.reader import TfdsReader
 
@@ -66,15 +68,106 @@ def test_the_format_is_what_the_files_are_whatever_is_told(tmp_path):
     assert schema_of(path).codec == "jpeg"
 
 
-def test_files_of_both_formats_are_refused(tmp_path):
-    both = [file_of(pixels(16, 16), "jpeg"), file_of(pixels(16, 16))]
-    path = written(tmp_path / "open", leaf(), [[blob] for blob in both])
-    with pytest.raises(FormatError, match=r"has jpeg and png files.*ignore=\['image'\]"):
-        schema_of(path)
-    reader = TfdsReader(written(tmp_path / "fixed", leaf((16, 16, 3)), [both]))
+def stores_of(tmp_path, path, **options):
+    """Return the dataset imported, and in place."""
+    import_dataset(path, tmp_path / "a.well", workers=1, progress=False, **options)
+    return stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}", **options)
+
+
+FILES = image_files(20, 30)
+# JPEG and lossy WebP come close
+ATOL = 24
+
+
+def assert_shows(image, name):
+    most = 0 if FILES[name].is_exact else ATOL
+    assert np.abs(image.astype(int) - FILES[name].colors).max() <= most, name
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 3), (None, None, 3), (None, None, None)], ids=str)
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_files_of_every_kind_show_their_colours_in_place_imported_and_in_windows(tmp_path, shape, codec):
+    names = [name for name in FILES if name.startswith(codec) and "alpha" not in name and "rgba" not in name]
+    path = written(tmp_path, leaf(shape), [[FILES[name].data for name in names]])
+    for store in stores_of(tmp_path, path):
+        assert store.schema["image"].shape == (20, 30, 3)
+        for name, episode in zip(names, store, strict=True):
+            assert_shows(episode["image"][0], name)
+        (batch,) = Loader(store, {"image": [-1, 0]}, batch_size=len(names), order="sequential")
+        for name, window in zip(names, batch["image"], strict=True):
+            assert_shows(window[1], name)
+
+
+def test_alpha_is_left_out_where_the_feature_has_three_channels_and_kept_where_it_has_four(tmp_path):
+    names = [name for name in FILES if name.startswith("png") and " 16" not in name]
+    blobs = [FILES[name].data for name in names]
+    three = written(tmp_path / "3", leaf(), [blobs])
+    four = written(tmp_path / "4", leaf((None, None, 4)), [blobs])
+    opened, whole = stepwell.open(f"tfds://{three}"), stepwell.open(f"tfds://{four}")
+    for name, plain, with_alpha in zip(names, opened, whole, strict=True):
+        assert_shows(plain["image"][0], name)
+        assert_shows(with_alpha["image"][0][..., :3], name)
+
+
+@pytest.mark.parametrize(
+    ("names", "channels"),
+    [
+        (["png grey", "png grey 1"], 1),
+        (["png grey", "png palette 8"], 3),
+        (["png grey", "png rgba"], 4),
+        (["jpeg grey"], 1),
+        (["jpeg grey", "jpeg cmyk"], 3),
+    ],
+)
+def test_channels_that_nothing_tells_are_those_that_the_files_need(tmp_path, names, channels):
+    blobs = [FILES[name].data for name in names]
+    path = written(tmp_path, leaf((None, None, None)), [blobs[:1] * 3 + blobs])
+    assert schema_of(path).shape == (20, 30, channels)
+
+
+def test_grey_of_colours_is_made_where_the_feature_is_grey_but_not_of_inks(tmp_path):
+    colors = FILES["png rgb"].colors
+    path = written(tmp_path / "a", leaf((None, None, 1)), [[FILES["png rgb"].data, FILES["png grey"].data]])
+    first, second = stepwell.open(f"tfds://{path}")
+    assert np.abs(first["image"][0][..., 0] - colors @ [0.299, 0.587, 0.114]).max() < 1.01
+    assert np.array_equal(second["image"][0], FILES["png grey"].colors[..., :1])
+    inks = written(tmp_path / "b", leaf((None, None, 1)), [[FILES["jpeg cmyk"].data]])
+    with pytest.raises(
+        FormatError, match=r"record 0 or after, 'image'.*CMYK, where the feature is.*ignore=\['image'\]"
+    ):
+        schema_of(inks)
+
+
+def test_files_of_several_formats_that_are_seen_are_kept_as_they_are(tmp_path):
+    names = ["jpeg grey", "png palette 4", "webp lossless", "jpeg cmyk"]
+    path = written(tmp_path, leaf(), [[FILES[name].data] for name in names])
+    assert schema_of(path) == Image((20, 30, 3), codec="image-file")
+    for store in stores_of(tmp_path, path):
+        for name, episode in zip(names, store, strict=True):
+            assert_shows(episode["image"][0], name)
+
+
+def test_files_of_another_format_that_nobody_saw_are_refused_unless_any_is_asked_for(tmp_path):
+    names = ["jpeg rgb", "png rgb"]
+    path = written(tmp_path, leaf((20, 30, 3)), [[FILES[name].data for name in names]])
+    reader = TfdsReader(path)
     assert reader[0].columns["image"].num_rows == 1
-    with pytest.raises(FormatError, match=r"record 1, byte \d+: 'image': an image that is no file of jpeg"):
+    with pytest.raises(
+        FormatError, match=r"record 1, byte \d+: 'image': an image that is no file of jpeg.*images=\"any\""
+    ):
         reader[1]
+    for store in stores_of(tmp_path, path, images="any"):
+        for name, episode in zip(names, store, strict=True):
+            assert_shows(episode["image"][0], name)
+    assert stepwell.open(f"tfds://{path}?images=any").schema["image"].option("format", "") == "image-file"
+    with pytest.raises(FormatError, match=r"images='all'\. Allowed: alike, any"):
+        TfdsReader(path, images="all")
+
+
+def test_what_no_codec_stores_is_refused_with_a_way_out(tmp_path):
+    path = written(tmp_path, leaf((None, None, 3), dtype="uint16"), [[FILES["jpeg rgb"].data]])
+    with pytest.raises(FormatError, match=r'codec "jpeg" cannot store uint16.*ignore=\[\'image\'\]'):
+        schema_of(path)
 
 
 @pytest.mark.parametrize("blob", [b"", b"GIF89a", b"\x89P", b"\xff\xd8\xff"], ids=repr)
@@ -99,7 +192,7 @@ def test_images_of_float32_are_the_channels_of_png_files(tmp_path):
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}")):
         assert store.schema["image"] == Image((8, 9, 1), "float32")
         assert np.array_equal(store[1]["image"][0], depth)
-    with pytest.raises(FormatError, match="record 0, byte 12: 'image': png row"):
+    with pytest.raises(FormatError, match="record 0, byte 12: 'image': a png file of 3 channels"):
         TfdsReader(written(tmp_path / "b", leaf((8, 9, 1), dtype="float32"), [[file_of(pixels(8, 9))]]))[0]
 
 

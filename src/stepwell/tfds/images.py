@@ -1,29 +1,34 @@
-"""What images of a dataset are: JPEG or PNG files, of one size or of many; their files tell it.
+"""What images of a dataset are: JPEG, PNG or WebP files, of one size or of many; their files tell it.
 
 features.json may say ``(None, None, 3)`` of images that are all alike, and "png" of JPEG files that were put in as they
-were. So the first ones are looked at; and all headers, where those agree in a size that features.json leaves open.
+were. So the first ones are looked at; and all headers, where those agree in what features.json leaves open. Grey,
+palettes, inks, alpha become the feature's channels when they are decoded, as TensorFlow does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
-from stepwell.errors import DecodeError, FormatError
+from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
+from stepwell.errors import DecodeError, FormatError, SchemaError
+from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys
 from stepwell.tfds.features import Leaf
 from stepwell.tfds.record_files import Records
 
-__all__ = ["with_image_features"]
+__all__ = ["Images", "images_of", "with_image_features"]
 
-CODECS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
-# of an image whose number of channels is not said
+Images = Literal["alike", "any"]
+CODECS = ("jpeg", "png")
+# of an image whose number of channels is not said, and which is not grey
 DEFAULT_CHANNELS = 3
 
 Blob = npt.NDArray[np.uint8]
@@ -31,72 +36,82 @@ Blob = npt.NDArray[np.uint8]
 Read = Callable[[], Iterable[tuple[Records, str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Looks:
-    """What was seen of a column's images.
+def images_of(images: str) -> Images:
+    """Return the option of that name.
 
-    Args:
-        codec: "jpeg" or "png".
-        sizes: heights and widths, of two of them at most.
+    Raises:
+        FormatError: it is none.
     """
+    for known in get_args(Images):
+        if images == known:
+            found: Images = known
+            return found
+    raise FormatError(f"images={images!r}. Allowed: {', '.join(get_args(Images))}.")
 
-    codec: str
-    sizes: frozenset[tuple[int, int]]
 
-
-def with_image_features(columns: Iterable[Column], first: Read, everything: Read) -> list[Column]:
+def with_image_features(
+    columns: Iterable[Column], first: Read, everything: Read, images: Images = "alike"
+) -> list[Column]:
     """Return columns whose images have features.
 
     Args:
         columns: of a dataset.
         first: reads some records, from several files.
         everything: reads all records.
+        images: "alike", of the formats that are seen; "any": each may be of another.
 
     Raises:
-        FormatError: an image that is neither a JPEG nor a PNG file, or whose header is damaged.
+        FormatError: an image that is no JPEG, PNG or WebP file, or whose header is damaged.
     """
     made = list(columns)
-    images = [column for column in made if column.is_image]
-    looks = {column.name: _look(column, first) for column in images}
+    seen = {column.name: _look(column, first) for column in made if column.is_image}
     for place, column in enumerate(made):
         if column.is_image:
-            seen = looks[column.name]
-            is_open = None in column.placed.leaf.shape[:2]
-            if is_open and len(seen.sizes) == 1:
-                seen = _look(column, everything)
-            made[place] = replace(column, feature=_feature(column, seen))
+            kinds = seen[column.name]
+            if kinds.formats and _may_change(column, kinds):
+                kinds = _look(column, everything)
+            made[place] = replace(column, feature=_feature(column, kinds, images))
     return made
 
 
-def _feature(column: Column, seen: _Looks) -> Feature:
+def _may_change(column: Column, kinds: ImageKinds) -> bool:
+    """Whether images that nobody looked at may change what features.json leaves open."""
+    *sides, channels = column.placed.leaf.shape
+    has_one_size = None in sides and len(kinds.sizes) < 2
+    return has_one_size or (channels is None and kinds.channels < DEFAULT_CHANNELS)
+
+
+def _feature(column: Column, kinds: ImageKinds, images: Images) -> Feature:
     leaf = column.placed.leaf
     sides: tuple[int | None, ...] = leaf.shape[:2]
     if None in sides:
-        sides = next(iter(seen.sizes)) if len(seen.sizes) == 1 else (None, None)
-    return _image(leaf, sides, seen.codec)
+        sides = next(iter(kinds.sizes)) if len(kinds.sizes) == 1 else (None, None)
+    told = leaf.image_format if leaf.image_format in CODECS else "png"
+    codec = MIXED_CODEC if images == "any" else kinds.codec if kinds.formats else str(told)
+    channels = leaf.shape[2] or (kinds.channels if kinds.formats else DEFAULT_CHANNELS)
+    try:
+        make_codec(feature := _image(leaf, (*sides, channels), codec))
+    except SchemaError as error:
+        raise FormatError(f"feature {column.name!r}: {error} {_way_out(column)}") from error
+    return feature
 
 
-def _image(leaf: Leaf, sides: tuple[int | None, ...], codec: str) -> Feature:
-    return Feature("image", np.dtype(leaf.dtype).str, (*sides, leaf.shape[2] or DEFAULT_CHANNELS), codec)
+def _image(leaf: Leaf, shape: tuple[int | None, ...], codec: str) -> Feature:
+    return Feature("image", np.dtype(leaf.dtype).str, shape, codec)
 
 
-def _look(column: Column, read: Read) -> _Looks:
-    """Return what the images of a column are; of those of several sizes no more are looked at."""
-    codec, sizes = "", set[tuple[int, int]]()
-    is_open = None in column.placed.leaf.shape[:2]
-    for found, size in _seen(column, read):
-        if codec and found != codec:
-            raise FormatError(f"feature {column.name!r} has {codec} and {found} files. {_way_out(column)}")
-        codec = found
-        sizes.add(size)
-        if len(sizes) > 1 or not is_open:
+def _look(column: Column, read: Read) -> ImageKinds:
+    """Return what the images of a column are; no more are looked at than may tell something new."""
+    kinds = ImageKinds()
+    for head in _seen(column, read):
+        kinds.add([head])
+        if not _may_change(column, kinds):
             break
-    told = column.placed.leaf.image_format
-    return _Looks(codec or (told if told in CODECS.values() else "png"), frozenset(sizes))
+    return kinds
 
 
-def _seen(column: Column, read: Read) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield codec and size of images; holds the records of one reading, however long they are."""
+def _seen(column: Column, read: Read) -> Iterator[ImageHead]:
+    """Yield what images say of themselves; holds the records of one reading, however long they are."""
     key = column.keys[0]
     keys = ExampleKeys([key])
     codecs: dict[str, Codec] = {}
@@ -108,18 +123,19 @@ def _seen(column: Column, read: Read) -> Iterator[tuple[str, tuple[int, int]]]:
         del records, spans
 
 
-def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> tuple[str, tuple[int, int]]:
-    name = CODECS.get(blob[:3].tobytes())
-    if name is None:
-        raise FormatError(f"{where}: an image that is no JPEG and no PNG file. {_way_out(column)}")
-    if name not in codecs:
-        codecs[name] = make_codec(_image(column.placed.leaf, (None, None), name))
+def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> ImageHead:
+    """Return what an image says of itself; it is one that the feature can have."""
+    head = read_image_head(blob[:HEAD_BYTES].tobytes()) or read_image_head(blob.tobytes())
+    if head is None:
+        raise FormatError(f"{where}: an image that is no JPEG, PNG or WebP file. {_way_out(column)}")
+    leaf, name = column.placed.leaf, head.format if head.format in CODECS else MIXED_CODEC
     try:
-        size = codecs[name].image_size(blob)
-    except DecodeError as error:
+        if name not in codecs:
+            codecs[name] = make_codec(_image(leaf, (None, None, leaf.shape[2] or DEFAULT_CHANNELS), name))
+        codecs[name].image_size(blob)
+    except (DecodeError, SchemaError) as error:
         raise FormatError(f"{where}: {error} {_way_out(column)}") from error
-    assert size is not None
-    return name, size
+    return head
 
 
 def _way_out(column: Column) -> str:

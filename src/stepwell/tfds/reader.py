@@ -32,7 +32,7 @@ from stepwell.tfds.columns import Column, column_of
 from stepwell.tfds.directories import INFO, find_version, named_version
 from stepwell.tfds.episode_blocks import block_of
 from stepwell.tfds.features import walk
-from stepwell.tfds.images import with_image_features
+from stepwell.tfds.images import Images, images_of, with_image_features
 from stepwell.tfds.info import described_by, label_names, read_info
 from stepwell.tfds.naming import choose
 from stepwell.tfds.record_files import Records
@@ -57,8 +57,8 @@ class TfdsReader(Reader):
     With a Dataset of steps, as RLDS has it, an example is an episode: its features are columns, by their names below
     the steps with dots (``observation.image``), and what stands beside the steps is the episode's metadata. Where
     stepwell computes a column of that name itself (``is_first``, ``is_last``) the stored one is ``steps.is_first``.
-    Without steps an example is an episode of one step. Episodes come in the order of the files. JPEG and PNG files stay
-    as they are; float64 was stored as float32 by TFDS, and becomes float64 again.
+    Without steps an example is an episode of one step. Episodes come in the order of the files. JPEG, PNG and WebP
+    files stay as they are; float64 was stored as float32 by TFDS, and becomes float64 again.
 
     Args:
         source: directory of a version, or of the dataset: the newest version is taken. A path, or an address:
@@ -71,6 +71,8 @@ class TfdsReader(Reader):
         as_bytes: names of strings that are no text.
         transform: what makes another episode of each: a function of `EpisodeData` that workers can import, or its
             name, ``"module:function"``.
+        images: ``"alike"`` (default): images of a feature are files of one format, or of those that some of them have;
+            ``"any"``: each may be JPEG, PNG or WebP.
         verify: whether records are compared with their CRCs as they are read.
 
     Raises:
@@ -100,9 +102,11 @@ class TfdsReader(Reader):
         steps: str | None = None,
         as_bytes: Collection[str] | str = (),
         transform: Callable[[EpisodeData], EpisodeData] | str | None = None,
+        images: Images = "alike",
         verify: bool | str = True,
     ) -> None:
         super().__init__(source)
+        self._images = images_of(images)
         self._info = info = read_info(source)
         self._chosen = choose(
             info.features,
@@ -121,7 +125,7 @@ class TfdsReader(Reader):
         self._transform: Transform | None = transform_of(transform)
         paths, is_verified = self._selection.paths, flag_of("verify", verify)
         self._shards = Shards(paths, info.file_format, is_verified=is_verified)
-        told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes)
+        told = sorted(self._chosen.columns.items()), self._chosen.metadata, sorted(self._as_bytes), self._images
         self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}
@@ -169,7 +173,7 @@ class TfdsReader(Reader):
             for source in [self._chosen.sources[name]]
         ]
         first = self._selection.edges[:LOOKED_AT].tolist()
-        return with_image_features(made, lambda: map(self._record, first), self._all_records)
+        return with_image_features(made, lambda: map(self._record, first), self._all_records, self._images)
 
     @cached_property
     def _decoder(self) -> StepDecoder:

@@ -27,7 +27,7 @@ from stepwell.tfds.record_files import Records
 __all__ = ["HeldSpans", "ImageRows", "StepDecoder", "Steps"]
 
 # how the files of images begin
-MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG"}
+MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG", "webp": b"RIFF"}
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -271,12 +271,13 @@ def _check_spans(column: Column, offsets: Int64s, sizes: Int64s, data: npt.NDArr
         if len(other):
             raise FormatError(f"{key!r}: a tensor of {other[0]} bytes, by features.json of {feature.row_bytes}.")
         return
-    allowed = list(MAGICS.values()) if feature is None else [MAGICS[feature.codec]]
-    is_file = [_begins(data, offsets, sizes, magic) for magic in allowed]
+    allowed = [feature.codec] if feature is not None and feature.codec in MAGICS else list(MAGICS)
+    is_file = [_begins(data, offsets, sizes, MAGICS[name]) for name in allowed]
     if not np.logical_or.reduce(is_file).all():
+        more = ', read files of several formats by images="any"' if len(allowed) == 1 else ""
         raise FormatError(
-            f"{key!r}: an image that is no file of {' or '.join(MAGICS) if feature is None else feature.codec}. Leave "
-            f"such images out by ignore=[{column.name!r}], or write the dataset again."
+            f"{key!r}: an image that is no file of {', '.join(allowed)}. Leave such images out by "
+            f"ignore=[{column.name!r}]{more}, or write the dataset again."
         )
 
 

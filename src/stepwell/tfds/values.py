@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.image_heads import read_image_head
 from stepwell.errors import DecodeError, FormatError
 from stepwell.schema import Image
 from stepwell.tfds.examples import Examples
@@ -72,6 +73,9 @@ def _float_images(blobs: list[bytes], shape: tuple[int, ...], key: str) -> npt.N
     pixels = np.empty((len(blobs), *shape[:2], 4), np.uint8)
     try:
         for blob, out in zip(blobs, pixels, strict=True):
+            head = read_image_head(blob)
+            if head is not None and (head.channels, head.dtype) != (4, "uint8"):
+                raise FormatError(f"{key!r}: a png file of {head.channels} channels of {head.dtype}, not 4 of uint8.")
             codec.decode_into(np.frombuffer(blob, np.uint8), out)
     except DecodeError as error:
         raise FormatError(f"{key!r}: {error}") from error

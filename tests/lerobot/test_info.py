@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepwell.errors import FeatureNotFoundError, FormatError
-from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo, store_schema
+from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
 from stepwell.schema import Array, Image, Text
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
@@ -186,14 +186,3 @@ def test_real_datasets_are_read(name: str) -> None:
     assert info.features["observation.images.top"].feature == Image((96, 96, 3), codec="png")
     assert info.features["observation.grid"].feature == Array((2, 3), "int64")
     assert len(info.features["action"].feature.names or ()) == 14
-
-
-@pytest.mark.parametrize("names", [["a", "left arm"], ["Arm", "arm"], ["a", "größe"], ["episodes"], ["x:y", "z"]])
-def test_a_name_that_a_store_cannot_have_is_told_and_how_to_leave_it_out(names: list[str]) -> None:
-    features = {name: Array(2) for name in names}
-    wrong = next(name for name in reversed(names) if name != "z")
-    with pytest.raises(FormatError, match=rf"^here: .*'{wrong}'.* Leave it out with ignore=\['{wrong}'\]"):
-        store_schema(features, "here")
-    del features[wrong]
-    features["action"] = Array(2)
-    assert list(store_schema(features)) == list(features)

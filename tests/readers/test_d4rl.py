@@ -81,6 +81,22 @@ def test_arrays_of_other_lengths_are_no_columns_and_flags_must_fit(tmp_path: Pat
         open_reader(tmp_path / "a.hdf5", "d4rl")
 
 
+def test_what_no_store_has_is_told_and_can_be_left_out(tmp_path: Path):
+    import h5py
+
+    write_d4rl(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        file["infos/größe"] = np.zeros(30)
+        file["metadata/none"] = h5py.Empty("f")
+    with pytest.raises(FormatError, match=r"a\.hdf5: feature name 'infos\.größe' .* with ignore=\['infos\.größe'\]"):
+        open_reader(tmp_path / "a.hdf5")
+    reader = open_reader(f"d4rl://{tmp_path}/a.hdf5?ignore=infos.größe, rewards")
+    assert list(reader.schema) == ["actions", "infos.qpos", "observations", "terminals", "timeouts"]
+    assert reader.metadata["d4rl"]["metadata.none"] == "float32 None"
+    with pytest.raises(FormatError, match=r"ignore=\['nope'\]: "):
+        open_reader(tmp_path / "a.hdf5", options={"ignore": ["nope"]})
+
+
 def test_it_is_found_by_its_names(tmp_path: Path):
     write_d4rl(tmp_path / "a.hdf5")
     assert find_reader(tmp_path / "a.hdf5").name == "d4rl"

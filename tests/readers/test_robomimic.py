@@ -174,3 +174,10 @@ def test_a_directory_is_looked_at_without_a_walk_of_all(tmp_path: Path):
     (tmp_path / "one/a.hdf5").rename(tmp_path / "one/two/three/a.hdf5")
     assert not RobomimicReader.accepts(str(tmp_path))
     assert len(open_reader(tmp_path, "robomimic")) == len(NUMBERS)
+
+
+def test_observations_alone_have_no_final_row(file: Path):
+    reader = open_reader(file, options={"ignore": "actions, dones, rewards"})
+    assert list(reader.schema) == ["obs.cam", "obs.eef"]
+    assert [len(episode.columns["obs.eef"]) for episode in reader.episodes()] == list(NUMBERS.values())
+    assert reader[0].terminated

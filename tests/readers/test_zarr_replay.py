@@ -73,6 +73,9 @@ def test_an_array_without_a_row_a_step_is_told(tmp_path: Path):
     root.create_array("meta/episode_ends", data=np.array([5]))
     with pytest.raises(FormatError, match=r"data/rate has shape \(\), .*episode_ends ends with 5"):
         open_reader(tmp_path / "set.zarr")
+    assert list(open_reader(f"zarr://{tmp_path}/set.zarr?ignore=rate").schema) == ["action"]
+    with pytest.raises(FormatError, match=r"ignore=\['nope'\]: .* has action, rate"):
+        open_reader(tmp_path / "set.zarr", options={"ignore": ["nope"]})
 
 
 def test_a_damaged_chunk_is_told(tmp_path: Path):

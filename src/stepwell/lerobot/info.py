@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
 from stepwell.errors import FeatureNotFoundError, FormatError, SchemaError
-from stepwell.schema import Array, Feature, Image, Schema, Text
+from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = [
     "INDEX_FEATURES",
@@ -24,7 +24,6 @@ __all__ = [
     "DatasetInfo",
     "FeatureInfo",
     "Version",
-    "store_schema",
 ]
 
 Version = Literal["v2.0", "v2.1", "v3.0"]
@@ -231,41 +230,6 @@ class DatasetInfo:
             total_frames=_count(raw, "total_frames", where),
             raw=raw,
         )
-
-
-def store_schema(features: Mapping[str, Feature], where: str = INFO_PATH) -> Schema:
-    """Return the schema of a store with the features of a dataset.
-
-    Args:
-        features: by name; LeRobot allows names that a store, where each is a file's, does not.
-        where: name of the file that they are from, for messages.
-
-    Raises:
-        FormatError: a name that a store cannot have, or two that differ only in case; it can be left out.
-
-    Example:
-        >>> store_schema({"left arm": Array(2)})
-        Traceback (most recent call last):
-        ...
-        stepwell.errors.FormatError: meta/info.json: feature name 'left arm' cannot be ... with ignore=['left arm'].
-    """
-    try:
-        return Schema(features)
-    except SchemaError as error:
-        way_out = "".join(f" Leave it out with ignore=[{name!r}]." for name in _wrong_names(features))
-        raise FormatError(f"{where}: {error}{way_out}") from error
-
-
-def _wrong_names(features: Mapping[str, Feature]) -> Iterator[str]:
-    """Yield the first name that no store has beside those before it."""
-    taken: dict[str, Feature] = {}
-    for name, feature in features.items():
-        taken[name] = feature
-        try:
-            Schema(taken)
-        except SchemaError:
-            yield name
-            return
 
 
 def _version(raw: Mapping[str, Any], where: str) -> Version:

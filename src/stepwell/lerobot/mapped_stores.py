@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from stepwell.codecs.files import REFERENCE_DTYPE, file_template
 from stepwell.codecs.parquet_images import picture_format
-from stepwell.lerobot.info import INFO_PATH, store_schema
+from stepwell.formats.chosen_features import store_schema
+from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.tables import first_picture, read_files
 from stepwell.progress import make_bar
 from stepwell.schema import Feature, Image, Schema

@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec, make_references
+from stepwell.formats.chosen_features import store_schema
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.lerobot.fetching import FetchedFiles
 from stepwell.lerobot.hub import locate_meta, needed_files
-from stepwell.lerobot.info import INFO_PATH, FeatureInfo, store_schema
+from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import mapped_schema
 from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData

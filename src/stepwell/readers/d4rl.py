@@ -15,18 +15,20 @@ Source: Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning",
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
+from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import Hdf5Files, feature_of, is_hdf5, read_rows, top_names
 from stepwell.readers.hdf5_varying import read_varying
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Feature
 
 __all__ = ["D4rlReader"]
 
@@ -44,6 +46,7 @@ class D4rlReader(Reader):
 
     Args:
         source: an HDF5 file.
+        ignore: names of features to leave out, ``infos.qpos``.
         next_obs: "auto" (default): where ``next_observations`` repeat ``observations`` one step later, their last row
             becomes the final observation of each episode and nothing is stored twice, else they are kept; "keep": as a
             feature; "ignore": left out.
@@ -60,7 +63,7 @@ class D4rlReader(Reader):
 
     name = "d4rl"
 
-    def __init__(self, source: str, *, next_obs: str = "auto") -> None:
+    def __init__(self, source: str, *, next_obs: str = "auto", ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
         if next_obs not in MODES:
             raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
@@ -78,14 +81,12 @@ class D4rlReader(Reader):
             if not len(self):
                 raise FormatError(f"{source} has no steps.")
             self._has_final = next_obs == "auto" and self._is_repeated(found)
-            leave_out = self._has_final or next_obs == "ignore"
-            self.schema = Schema(
-                {
-                    name: self._feature(name, dataset)
-                    for name, dataset in found.items()
-                    if self._is_column(dataset, name) and not (leave_out and name == NEXT)
-                }
-            )
+            columns = {name: dataset for name, dataset in found.items() if self._is_column(dataset, name)}
+            ignored = left_out(ignore, columns, source)
+            if self._has_final or next_obs == "ignore":
+                ignored |= {NEXT}
+            features = {name: self._feature(name, each) for name, each in columns.items() if name not in ignored}
+            self.schema = store_schema(with_told_finals(features), source)
             self.metadata = {"d4rl": {name: _told(each) for name, each in found.items() if name[:9] == "metadata."}}
 
     @classmethod
@@ -169,7 +170,8 @@ def _starts(ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
 
 def _told(dataset: Any) -> Any:
     """Return what JSON holds of a value of the file's metadata."""
-    if dataset.size > MAX_TOLD:
+    # of an empty one there is no size
+    if dataset.size is None or dataset.size > MAX_TOLD:
         return f"{dataset.dtype} {dataset.shape}"
     if not dataset.shape and dataset.dtype.kind in "OS":
         return read_varying(dataset.file.filename, dataset.name, None, None)[0].decode("utf-8", "replace")

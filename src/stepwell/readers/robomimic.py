@@ -27,7 +27,7 @@ import numpy as np
 
 from stepwell.codecs.file_spans import span_feature
 from stepwell.errors import FormatError
-from stepwell.formats.option_texts import names_of
+from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import (
@@ -76,7 +76,8 @@ class RobomimicReader(Reader):
 
     Args:
         source: an HDF5 file, or a directory of them (LIBERO: a file a task).
-        ignore: names of features to leave out, ``states`` or ``obs.agentview_image``.
+        ignore: names of features to leave out, ``states`` or ``obs.agentview_image``. Observations alone have no final
+            row: nothing would tell it from a step.
         next_obs: "auto" (default): where it repeats ``obs``, as it should, its last row becomes the final observation
             and nothing is stored twice, else it is kept; "keep": as features of its own; "ignore": left out.
 
@@ -95,7 +96,6 @@ class RobomimicReader(Reader):
 
     def __init__(self, source: str, *, next_obs: str = "auto", ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
-        self._ignored = frozenset(names_of(ignore))
         if next_obs not in MODES:
             raise FormatError(f"next_obs={next_obs!r}. Allowed: {', '.join(MODES)}.")
         self._next_obs = next_obs
@@ -105,7 +105,7 @@ class RobomimicReader(Reader):
             raise FormatError(f"{source} has no demonstrations: no group data/demo_0. Choose another reader by --from.")
         self.metadata = {"robomimic": self._told()}
         self.fps = _rate(self.metadata["robomimic"])
-        self._set_schema()
+        self._set_schema(ignore)
 
     @classmethod
     def accepts(cls, source: str) -> bool:
@@ -181,7 +181,7 @@ class RobomimicReader(Reader):
             tasks.append("".join(said) if isinstance(said, list) else said)
         return {**told, "tasks": tasks}
 
-    def _set_schema(self) -> None:
+    def _set_schema(self, ignore: Sequence[str] | str) -> None:
         demo = self._demos[0]
         with self._files.naming(demo.file, demo.name):
             found = datasets_of(self._group(demo))
@@ -189,18 +189,16 @@ class RobomimicReader(Reader):
             if mode == "auto":
                 mode = "final" if _repeats(found) else "keep"
             self._next_obs = mode
-            unknown = self._ignored - set(found)
-            if unknown:
-                raise FormatError(f"ignore={sorted(unknown)}: {self.label(0)} has {', '.join(found)}.")
+            ignored = left_out(ignore, found, self.label(0))
             features: dict[str, Feature] = {}
             for name, dataset in found.items():
-                if name in self._ignored or (name.startswith(NEXT_OBS) and mode != "keep"):
+                if name in ignored or (name.startswith(NEXT_OBS) and mode != "keep"):
                     continue
                 feature = feature_of(dataset)
                 has_next = mode == "final" and name.startswith(OBS)
                 features[name] = feature.with_final() if has_next else feature
-        self.schema = Schema(features)
-        staying = self._staying(features)
+        self.schema = store_schema(with_told_finals(features), self.source)
+        staying = self._staying(self.schema)
         self._stays = {name: name in staying for name in features}
 
     def _staying(self, features: Mapping[str, Feature]) -> set[str]:
@@ -291,7 +289,7 @@ def _first_file(source: str) -> str | None:
 
 
 def _names(dataset: Any) -> set[str]:
-    values = read_varying(dataset.file.filename, dataset.name, 0, len(dataset))
+    values = read_varying(dataset.file.filename, dataset.name, 0, len(dataset)) if dataset.shape else []
     return {value.rstrip(b"\0").decode("utf-8") for value in values}
 
 

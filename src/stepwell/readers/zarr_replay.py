@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Array, Feature, Image, Schema
+from stepwell.schema import Array, Feature, Image
 
 __all__ = ["ZarrReader"]
 
@@ -45,6 +46,7 @@ class ZarrReader(Reader):
         source: the group's directory, or a ``.zip`` of it.
         images: "keep" (default): arrays as they are, images of float32, too; "uint8": arrays [N, H, W, 1 | 3 | 4] of
             floats become images of uint8, if all their values are whole numbers from 0 to 255.
+        ignore: names of features to leave out.
 
     Raises:
         FormatError: no replay buffer, arrays that do not fit each other, or a damaged chunk.
@@ -58,7 +60,7 @@ class ZarrReader(Reader):
 
     name = "zarr"
 
-    def __init__(self, source: str, *, images: str = "keep") -> None:
+    def __init__(self, source: str, *, images: str = "keep", ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
         if images not in IMAGES:
             raise FormatError(f"images={images!r}. Allowed: {', '.join(IMAGES)}.")
@@ -66,14 +68,15 @@ class ZarrReader(Reader):
         self._held: dict[str, tuple[int, npt.NDArray[Any]]] = {}
         with self._naming(ENDS):
             ends = np.asarray(self._array(ENDS)[...])
-        arrays = self._arrays()
         self._starts = _starts(ends, source)
-        self.schema = Schema({name: _feature(array, images) for name, array in arrays.items()})
+        ignored = left_out(ignore, self._arrays(), source)
+        arrays = {name: array for name, array in self._arrays().items() if name not in ignored}
+        self.schema = store_schema({name: _feature(array, images) for name, array in arrays.items()}, source)
         for name, array in arrays.items():
             if array.shape[:1] != (self._starts[-1],):
                 raise FormatError(
-                    f"{source}, data/{name} has shape {array.shape}, {ENDS} ends with {self._starts[-1]}. All arrays "
-                    "of data have a row a step."
+                    f"{source}, data/{name} has shape {array.shape}, {ENDS} ends with {self._starts[-1]}. It should "
+                    f"have a row a step. Leave it out with ignore=[{name!r}]."
                 )
         self.metadata = {"zarr": {"arrays": {name: list(array.shape) for name, array in arrays.items()}}}
 

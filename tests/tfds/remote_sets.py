@@ -10,6 +10,8 @@ from stepwell.codecs import remote_files, remote_sources
 from stepwell.codecs.remote_files import cache_directory
 from stepwell.testing import WebServer
 
+GRACE = 0.02
+
 
 def in_memory(root: Path, bucket: str) -> str:
     """Copy a directory into fsspec's memory; return its address."""
@@ -23,11 +25,11 @@ def in_memory(root: Path, bucket: str) -> str:
 
 @contextmanager
 def own_cache(folder: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Fetch into a cache of a test's own, and wait for nothing."""
+    """Fetch into a cache of a test's own, and wait for little: a file is given up `GRACE` seconds after it was used."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPWELL_CACHE", str(folder))
         patch.setattr(remote_files, "_STATES", {})
-        patch.setattr(remote_files, "GRACE_SECONDS", 0.0)
+        patch.setattr(remote_files, "GRACE_SECONDS", GRACE)
         patch.setattr(remote_sources, "WAITS_SECONDS", (0.0, 0.0, 0.0))
         yield patch
 

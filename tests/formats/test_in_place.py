@@ -1,5 +1,6 @@
 """Data sets of others as stores that refer to their files."""
 
+import json
 import os
 import pickle
 import shutil
@@ -25,6 +26,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import import_dataset, in_place, open_in_place
 from stepwell.replay import ReplayLoader, Table
+from stepwell.store.tables import FilesInPlace, human_bytes
 from stepwell.testing import tiny_lerobot
 from stepwell.windows import WindowReader
 
@@ -311,6 +313,58 @@ def test_the_command_looks_at_every_row_of_the_files(shards: Path, capsys: pytes
     (shards / "shard-0.bin").write_bytes(data)
     assert main(["verify", f"shards://{shards}", "--deep"]) == 1
     assert "image.bin: 1 row cannot be decoded, the first is row 0: " in capsys.readouterr().out
+
+
+def test_the_table_counts_what_lies_in_the_files(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info = open_in_place(shards).info()
+    files = sorted(shards.glob("*.bin"))
+    assert info.in_place == FilesInPlace(3, sum(file.stat().st_size for file in files))
+    rows = {row.name: row for row in info.features}
+    heads = len(files) * len(b"head")
+    assert sum(row.in_place_bytes or 0 for row in rows.values()) == info.in_place.num_bytes - heads
+    assert (rows["state"].in_place_bytes, rows["state"].ratio, rows["index"].in_place_bytes) == (17 * 48, None, None)
+    assert rows["image"].ratio == pytest.approx(23 * 576 / (rows["image"].in_place_bytes or 0))
+    assert main(["info", f"shards://{shards}"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    left, own = human_bytes(info.in_place.num_bytes), human_bytes(info.stored_bytes)
+    assert told[0].endswith(f"5 fps  {left} in 3 files, in place; {own} in the store>")
+    assert told[2].split() == ["state", "file-span", "(4,", "3)", "float32", "816", "B", "in", "place"]
+    assert main(["info", f"shards://{shards}", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["in_place"] == {"num_files": 3, "num_bytes": info.in_place.num_bytes}
+    assert [row["in_place_bytes"] for row in record["features"]] == [row.in_place_bytes for row in info.features]
+    assert (record["ratio"], record["split"]) == (None, None)
+
+
+def test_a_store_that_needs_no_files_says_nothing_of_them(shards: Path, tmp_path: Path) -> None:
+    stepwell.convert(open_in_place(shards), tmp_path / "own.well", workers=1)
+    info = stepwell.open(tmp_path / "own.well").info()
+    assert info.in_place is None and "in place" not in str(info)
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (overwritten, "shard-1.bin: the file is another one than when references into it were made: it had "),
+        (cut_off, "shard-1.bin: the file is another one than when references into it were made: it had "),
+        (Path.unlink, "shard-1.bin: there is no such file."),
+    ],
+)
+def test_verifying_compares_the_states_of_files_without_reading_them(
+    shards: Path, capsys: pytest.CaptureFixture[str], happens: Any, told: str
+) -> None:
+    assert main(["verify", f"shards://{shards}"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"shards://{shards}: 1 segment, ")
+    assert line.endswith(" compared with checksums, 3 files in place with sizes and times, all as written\n")
+    store = open_in_place(shards)
+    happens(shards / "shard-1.bin")
+    report = store.verify()
+    assert (report.num_files, len(report.findings)) == (3, 1) and not report.is_ok
+    assert str(report.findings[0]).startswith(str(shards)) and told in str(report.findings[0])
+    assert main(["verify", str(store.path)]) == 1
+    assert f"  {shards}/{told}" in capsys.readouterr().out
+    assert [row["state"].shape for row in (store[0], store[5])] == [(3, 4, 3), (5, 4, 3)]
 
 
 def test_lerobot_has_its_own_way(tmp_path: Path, cache: Path) -> None:

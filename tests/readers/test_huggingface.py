@@ -10,6 +10,7 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats.taken_splits import taken_split
 from stepwell.schema import Image
 
 pa = pytest.importorskip("pyarrow")
@@ -95,6 +96,8 @@ def test_names_of_files_tell_their_splits(tmp_path: Path, files: list[str], spli
     for name in files:
         write_parquet(tmp_path / "set", pa.table({"x": [0]}), f"{name}.parquet")
     assert len(open_reader(tmp_path / "set")) == splits[0]
+    told = taken_split(open_reader(tmp_path / "set").metadata)
+    assert told is not None and (told.taken, set(told.splits)) == ("train", {"train", "test"})
     assert len(open_reader(tmp_path / "set", options={"split": "test"})) == splits[1]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.formats.opening import open
+from stepwell.formats.taken_splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
 from stepwell.store import Store
@@ -27,15 +28,19 @@ def run_info(arguments: argparse.Namespace) -> int:
     with open(arguments.path, mode="r") as store:
         table = make_table(store)
         schema: Mapping[str, Feature] = store.schema or {}
+        split = taken_split(store.metadata)
     if isinstance(arguments.path, str):
         table = replace(table, name=arguments.path, path=arguments.path)
     plan = read_plan(arguments.path)
     if not arguments.json:
         print(table)
+        if split is not None:
+            print(f"  splits           {split}")
         if plan is not None:
             print(f"  unfinished       {table.num_episodes} of {plan['num_items']}; the same call again makes the rest")
         return 0
     record = table.to_json()
+    record["split"] = split and split.to_json()
     record["unfinished"] = plan and {"source": plan["source"], "num_episodes": plan["num_items"]}
     for row in record["features"]:
         # as numbers, null for what varies: the table's text is for people

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
@@ -27,7 +27,6 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if arguments.episodes is not None:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
     if scheme_of(str(arguments.path)) is not None:
-        # what the store in the cache refers to is looked at with --deep
         with open(arguments.path) as store:
             return _verify(store.path, arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
@@ -43,7 +42,7 @@ def _verify(path: Path, arguments: argparse.Namespace) -> int:
             bar.total = total
             bar.update(done - bar.n)
 
-        report = verify_store(path, deep=arguments.deep, progress=tell)
+        report = replace(verify_store(path, deep=arguments.deep, progress=tell), path=str(arguments.path))
     if arguments.json:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:
@@ -65,6 +64,7 @@ def _run_audit(arguments: argparse.Namespace) -> int:
 def _print_report(report: Report) -> None:
     segments = counted(report.num_segments, "segment")
     verdict = "all as written" if report.is_ok else f"{len(report.findings)} damaged"
-    print(f"{report.path}: {segments}, {human_bytes(report.num_bytes)} compared with checksums, {verdict}")
+    files = f", {counted(report.num_files, 'file')} in place with sizes and times" if report.num_files else ""
+    print(f"{report.path}: {segments}, {human_bytes(report.num_bytes)} compared with checksums{files}, {verdict}")
     for finding in report.findings:
         print(f"  {finding}")

@@ -25,7 +25,7 @@ from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.jpeg_or_raw import jpeg_codec_like, raw_row
 from stepwell.codecs.options import choice_option
 from stepwell.codecs.payload import SIDES, bytes_of
-from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, paths_of
+from stepwell.codecs.span_files import FilesOfBatch, PathLike, SpanFiles, common_root, paths_of
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 
@@ -129,6 +129,19 @@ class BetonImageCodec(ListedFileCodec):
             raise DecodeError(f"an image of {found.height}x{found.width}, where shape {out.shape} is wanted.")
         self._files.read_into(found.file, found.offset, bytes_of(out))
 
+    def batch_decoder(self) -> Callable[[Blob, npt.NDArray[Any]], None]:
+        """Return what decodes the images of a batch, which looks at each file once; see `Codec.batch_decoder`."""
+        files = FilesOfBatch(self._files)
+
+        def decode(blob: Blob, out: npt.NDArray[Any]) -> None:
+            found = self._parse(blob)
+            if found.is_plain:
+                self.decode_into(blob, out)
+            else:
+                self._made(found, lambda jpeg, data: jpeg.decode_into(data, out), files)
+
+        return decode
+
     def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return the pixels of a part; see `Codec.decode_crop`."""
         found = self._parse(blob)
@@ -168,11 +181,13 @@ class BetonImageCodec(ListedFileCodec):
             )
         return found
 
-    def _made(self, found: _Place, make: Callable[[JpegCodec, Blob], _Made]) -> _Made:
+    def _made(
+        self, found: _Place, make: Callable[[JpegCodec, Blob], _Made], files: FilesOfBatch | None = None
+    ) -> _Made:
         """Return what is made of a JPEG file; errors say where it lies."""
         if self._jpeg is None:
             raise DecodeError(f'{found.where(self._files)}: no plain image, where the option format is "{PLAIN}".')
-        data = self._files.read(found.file, found.offset, found.num_bytes)
+        data = (files or self._files).read(found.file, found.offset, found.num_bytes)
         try:
             return make(self._jpeg, data)
         except DecodeError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -107,6 +107,13 @@ class Codec(ABC):
         if row.shape != out.shape:
             raise DecodeError(f"a row of shape {row.shape}, where the feature has {out.shape}.")
         out[...] = row
+
+    def batch_decoder(self) -> Callable[[npt.NDArray[np.uint8], npt.NDArray[Any]], None]:
+        """Return what decodes the rows of one batch, in one thread, as `decode_into` does each of them.
+
+        To be overridden where something is worth doing once a batch.
+        """
+        return self.decode_into
 
     def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
         """Return height and width of an image; None where its size varies and only decoding tells it.

@@ -27,7 +27,11 @@ import numpy.typing as npt
 from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
 from stepwell.codecs.files import FileCodec, ListedFileCodec, files_of, left_in_files
 from stepwell.codecs.payload import bytes_of
+<<<<<<< HEAD
 from stepwell.codecs.span_files import PathLike, SpanFiles, number_of
+=======
+from stepwell.codecs.span_files import FilesOfBatch, PathLike, SpanFiles, common_root, number_of, paths_of
+>>>>>>> b6cfd7b (Look at each file once a batch, not once a row)
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
@@ -154,6 +158,22 @@ class FileSpanCodec(ListedFileCodec):
             )
         self._files.read_into(file, offset, bytes_of(out))
 
+    def batch_decoder(self) -> Callable[[Blob, npt.NDArray[Any]], None]:
+        """Return what decodes the rows of a batch, which looks at each file once; see `Codec.batch_decoder`."""
+        if self._is_plain:
+            return self.decode_into
+        files, decode_into = FilesOfBatch(self._files), self._inner.batch_decoder()
+
+        def decode(blob: Blob, out: npt.NDArray[Any]) -> None:
+            file, size, offset = _span_of(blob)
+            data = files.read(file, offset, size)
+            try:
+                decode_into(data, out)
+            except DecodeError as error:
+                raise self._located(error, file, offset) from error
+
+        return decode
+
     def decode_rows(self, rows: Blob, out: npt.NDArray[Any]) -> None:
         """Copy plain rows out of mapped files; see `Codec.decode_rows`."""
         if not len(rows):
@@ -212,7 +232,10 @@ class FileSpanCodec(ListedFileCodec):
         try:
             return make(data)
         except DecodeError as error:
-            raise DecodeError(f"{self._files.path(file)}, byte {offset}: {error}") from error
+            raise self._located(error, file, offset) from error
+
+    def _located(self, error: DecodeError, file: int, offset: int) -> DecodeError:
+        return DecodeError(f"{self._files.path(file)}, byte {offset}: {error}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ def problem_of(path: str, line: str) -> str | None:
         line: what is noted of it.
     """
     try:
-        return difference(path, line)
+        return difference(path, line, None if "://" in path else state_of(path))
     except FileNotFoundError:
         return "there is no such file. Put it back, or leave out the episodes that lie in it."
     except (OSError, StepwellError) as error:

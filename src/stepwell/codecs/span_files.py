@@ -135,10 +135,7 @@ class SpanFiles:
         Raises:
             DecodeError: the file is gone, was changed, or ends before them.
         """
-        file = self._opened(number, offset, size)
-        out = _SCRATCH.of(size)
-        self._fill(file, number, offset, out)
-        return out
+        return self.filled(self.opened(number, offset, size), number, offset, _SCRATCH.of(size))
 
     def read_into(self, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
         """Read bytes of a file into memory.
@@ -151,7 +148,7 @@ class SpanFiles:
         Raises:
             DecodeError: the file is gone, was changed, or ends before them.
         """
-        self._fill(self._opened(number, offset, out.size), number, offset, out)
+        self.filled(self.opened(number, offset, out.size), number, offset, out)
 
     def addresses_of(self, numbers: npt.NDArray[np.uint32]) -> FileMaps:
         """Return files that are mapped whole, those of some rows among them.
@@ -182,7 +179,12 @@ class SpanFiles:
         }
         return maps if len(kept) == len(maps.files) else maps._replace(files=kept)
 
-    def _opened(self, number: int, offset: int, size: int) -> OpenFile:
+    def opened(self, number: int, offset: int, size: int) -> OpenFile:
+        """Return a file that was looked at and has bytes up to ``offset + size``.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
         held = self._held.get(number)
         if held is not None:
             with suppress(OSError):
@@ -203,13 +205,21 @@ class SpanFiles:
             self._held[number] = local, file
         return file
 
-    def _fill(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
+    def filled(
+        self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint8]:
+        """Return memory with the bytes of a file that is open.
+
+        Raises:
+            DecodeError: it ends before them.
+        """
         try:
             count = file.read_into(offset, out)
         except OSError as error:
             raise DecodeError(f"{self.paths[number]}, byte {offset}: {error}") from error
         if count < out.size:
             raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+        return out
 
     def _mapped(self, number: int) -> _Map:
         local, state = self._looked_at(number)
@@ -262,6 +272,30 @@ class SpanFiles:
         if "://" in path:
             return self._found(number)
         raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
+
+
+class FilesOfBatch:
+    """The files of a column for the length of one batch: each is compared with what it was once, not for every row.
+
+    Args:
+        files: of the column.
+
+    Notes:
+        For one thread.
+    """
+
+    __slots__ = ("_files", "_opened")
+
+    def __init__(self, files: SpanFiles) -> None:
+        self._files = files
+        self._opened: dict[int, OpenFile] = {}
+
+    def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a file; see `SpanFiles.read`."""
+        file = self._opened.get(number)
+        if file is None or offset + size > file.num_bytes:
+            file = self._opened[number] = self._files.opened(number, offset, size)
+        return self._files.filled(file, number, offset, _SCRATCH.of(size))
 
 
 def _distinct(numbers: npt.NDArray[np.uint32]) -> list[int]:

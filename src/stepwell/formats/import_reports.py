@@ -3,6 +3,7 @@
 ::
 
     pusht.well: 206 episodes  25,650 steps  in 3.2 s
+      splits: train taken, of train (206), val (20); split=NAME takes another
       feature            came as  stored          bytes
       observation.image  png      as it was     89.1 MB
       observation.top    video    jpeg           210 MB
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepwell.formats.taken_splits import TakenSplit, taken_split
 from stepwell.recorders.conversion_reports import aligned, headline
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store
@@ -67,6 +69,7 @@ class ImportReport:
         num_steps: in it; final rows do not count.
         seconds: that the call took; of an import that was gone on with, the last one.
         features: name to what became of the feature, in the schema's order.
+        split: which of several splits of the source it is; None where there are not several.
     """
 
     path: Path
@@ -74,6 +77,7 @@ class ImportReport:
     num_steps: int
     seconds: float
     features: Mapping[str, ImportedFeature]
+    split: TakenSplit | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -88,13 +92,16 @@ class ImportReport:
             "num_steps": self.num_steps,
             "seconds": self.seconds,
             "num_bytes": self.num_bytes,
+            "split": None if self.split is None else self.split.to_json(),
             "features": {name: feature.to_json() for name, feature in self.features.items()},
         }
 
     def __str__(self) -> str:
         rows = [TITLES, *(_cells(name, feature) for name, feature in self.features.items())]
         rows.append(("all", "", "", human_bytes(self.num_bytes)))
-        return aligned(headline(self.path, self.num_episodes, self.num_steps, self.seconds), rows, IS_NUMBER)
+        head = headline(self.path, self.num_episodes, self.num_steps, self.seconds)
+        split = "" if self.split is None else f"\n  splits: {self.split}"
+        return aligned(f"{head}{split}", rows, IS_NUMBER)
 
 
 def report_of(store: Store, before: Schema, seconds: float) -> ImportReport:
@@ -115,6 +122,7 @@ def report_of(store: Store, before: Schema, seconds: float) -> ImportReport:
         features={
             row.name: ImportedFeature(before[row.name], schema[row.name], row.stored_bytes) for row in table.features
         },
+        split=taken_split(store.metadata),
     )
 
 

@@ -86,7 +86,8 @@ class HuggingFaceReader(Reader):
         varying: Sequence[str] | str = (),
     ) -> None:
         super().__init__(source)
-        self._rows = ArrowFiles(_files(source, split))
+        files, splits, taken = _files(source, split)
+        self._rows = ArrowFiles(files)
         with naming(source):
             names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
             left_out = _known_names("ignore", ignore, names, source)
@@ -99,7 +100,8 @@ class HuggingFaceReader(Reader):
             self.schema = Schema(
                 {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out}
             )
-        self.metadata = {"huggingface": {"labels": _labels(self._rows.schema)}}
+        told = {"split": taken, "splits": dict.fromkeys(splits)} if len(splits) > 1 else {}
+        self.metadata = {"huggingface": {"labels": _labels(self._rows.schema), **told}}
 
     @classmethod
     def accepts(cls, source: str) -> bool:
@@ -162,21 +164,24 @@ class HuggingFaceReader(Reader):
         return starts, values
 
 
-def _files(source: str, split: str | None) -> list[str]:
-    """Return the files of a source, those of one split.
+def _files(source: str, split: str | None) -> tuple[list[str], list[str], str]:
+    """Return the files of a source, those of one split; the names of its splits, if it has any, and of that one.
 
     Raises:
         FormatError: there are none, or several splits to choose from.
     """
     place = Path(source)
     if place.is_file():
-        return [source]
+        return [source], [], ""
     if (place / SPLITS).is_file():
         names = [child.name for child in sorted(place.iterdir()) if (child / STATE).is_file()]
-        place = place / _chosen(names, split, source)
-    elif not (place / STATE).is_file():
-        return _of_split(_parquet_files(place), split, source)
-    return [str(place / name) for name in _data_files(place / STATE)]
+        taken = _chosen(names, split, source)
+        return [str(place / taken / name) for name in _data_files(place / taken / STATE)], names, taken
+    if (place / STATE).is_file():
+        return [str(place / name) for name in _data_files(place / STATE)], [], ""
+    named = _by_split(_parquet_files(place))
+    taken = _chosen(list(named), split, source)
+    return named[taken], list(named), taken
 
 
 def _data_files(path: Path) -> list[str]:
@@ -193,14 +198,12 @@ def _data_files(path: Path) -> list[str]:
     return names
 
 
-def _of_split(paths: Sequence[Path], split: str | None, source: str) -> list[str]:
+def _by_split(paths: Sequence[Path]) -> dict[str, list[str]]:
     named: dict[str, list[str]] = {}
     for path in paths:
         found = SHARD.fullmatch(path.name) or SPLIT.match(path.name)
         named.setdefault(found[1] if found else path.parent.name, []).append(str(path))
-    if len(named) == 1 and split is None:
-        return next(iter(named.values()))
-    return named[_chosen(list(named), split, source)]
+    return named
 
 
 def _chosen(names: Sequence[str], split: str | None, source: str) -> str:

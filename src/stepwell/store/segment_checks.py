@@ -50,11 +50,13 @@ class Check:
         file: what a finding is about.
         run: raises when it is not as it should be; the message is the problem.
         num_bytes: how much is read, about; for progress.
+        where: what a finding calls the file, if it is none of the store's.
     """
 
     file: Path
     run: Callable[[], object]
     num_bytes: int = 0
+    where: str = ""
 
 
 def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> Iterator[Check]:

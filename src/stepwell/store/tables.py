@@ -9,13 +9,18 @@
       action               raw    (2,)     float32  205 kB
       episode lengths      min 49  median 118  max 246   ▂▅▇▆▃▁
 
+    <Store beton://train.beton  60,000 episodes  60,000 steps  1.53 GB in 1 file, in place; 2.88 MB in the store>
+      image                beton-image  ?x?x3  uint8    1.52 GB  in place
+      label                raw          ()     int64     480 kB
+
 Sizes are decimal (1 kB = 1,000 bytes) and count what lies on disk; a ratio is the decoded size over the size on disk.
+Of rows that lie in files of others it is their size there.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class
-from stepwell.codecs.files import FileCodec
+from stepwell.codecs.file_states import lines_of, noted_bytes
+from stepwell.codecs.files import FileCodec, ListedFileCodec, files_of
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from stepwell.store import Segment, Store
     from stepwell.store.capacity import Capacity
 
-__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "human_bytes", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -48,6 +54,8 @@ class FeatureRow:
         raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
         step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video), or on
             its size (images of any size); else None.
+        in_place_bytes: in files of others, of rows that were left there, where the feature lists these files; else
+            None. ``stored_bytes`` are those of the references then.
     """
 
     name: str
@@ -57,13 +65,28 @@ class FeatureRow:
     stored_bytes: int
     raw_bytes: int | None
     step_bytes: float | None = None
+    in_place_bytes: int | None = None
 
     @property
     def ratio(self) -> float | None:
-        """Decoded bytes over stored bytes of an encoded feature; None for raw ones and where it is not known."""
-        if self.codec == "raw" or not self.raw_bytes or not self.stored_bytes:
+        """Decoded bytes over those in files of an encoded feature; None for raw ones and where it is not known."""
+        num_bytes = self.stored_bytes if self.in_place_bytes is None else self.in_place_bytes
+        if self.codec == "raw" or not self.raw_bytes or num_bytes in (0, self.raw_bytes):
             return None
-        return self.raw_bytes / self.stored_bytes
+        return self.raw_bytes / num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FilesInPlace:
+    """The files of others that rows of a store were left in.
+
+    Args:
+        num_files: how many they are.
+        num_bytes: what they had when references into them were made.
+    """
+
+    num_files: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +97,7 @@ class StoreTable:
         capacity: of a ring, for people: "100,000 steps", "20.0 GB"; else None.
         lengths: (min, median, max) steps of an episode; None without episodes.
         length_counts: episodes in each of at most 16 equal bins from the shortest to the longest.
+        in_place: files of others that the store lists and refers to; None: none.
     """
 
     name: str
@@ -86,6 +110,7 @@ class StoreTable:
     features: tuple[FeatureRow, ...]
     lengths: tuple[int, float, int] | None
     length_counts: tuple[int, ...]
+    in_place: FilesInPlace | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -94,9 +119,12 @@ class StoreTable:
 
     @property
     def ratio(self) -> float | None:
-        """Decoded bytes over stored bytes of the whole store; None when a feature's decoded size is not known."""
+        """Decoded bytes over stored bytes of the whole store; None when a feature's decoded size is not known.
+
+        Nor has a store of references one.
+        """
         raw = [row.raw_bytes for row in self.features]
-        if not self.stored_bytes or any(size is None for size in raw):
+        if not self.stored_bytes or self.in_place is not None or any(size is None for size in raw):
             return None
         return sum(size for size in raw if size is not None) / self.stored_bytes
 
@@ -111,13 +139,16 @@ class StoreTable:
         ratio = (
             "" if self.ratio is None or all(row.codec == "raw" for row in self.features) else f" ({self.ratio:.1f}x)"
         )
-        return f"<Store {'  '.join(parts)}  {human_bytes(self.stored_bytes)}{ratio}>"
+        left, own = self.in_place, human_bytes(self.stored_bytes)
+        if left is not None:
+            files = f"{human_bytes(left.num_bytes)} in {counted(left.num_files, 'file')}"
+            own = f"{files}, in place; {own} in the store"
+        return f"<Store {'  '.join(parts)}  {own}{ratio}>"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the features' cells: name, codec, shape, dtype, size, ratio."""
         return [
-            (row.name, row.codec, row.shape, row.dtype, human_bytes(row.stored_bytes), _ratio(row))
-            for row in self.features
+            (row.name, row.codec, row.shape, row.dtype, human_bytes(_size(row)), _ratio(row)) for row in self.features
         ]
 
     @property
@@ -169,7 +200,7 @@ def make_table(store: Store) -> StoreTable:
     """Return the table of a store, as of its last refresh.
 
     Notes:
-        Asks the file system for the size of each file; reads no rows.
+        Asks the file system for the size of each file; reads no rows but references, 16 bytes each.
     """
     schema = store.schema
     lengths = np.asarray(store.episodes.length)
@@ -184,6 +215,7 @@ def make_table(store: Store) -> StoreTable:
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
         lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
         length_counts=_bins(lengths),
+        in_place=_in_place(schema or {}),
     )
 
 
@@ -217,9 +249,12 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     stored = sum(_stored_bytes(segment, name, feature) for segment in store.segments)
     num_rows = sum(segment.num_rows for segment in store.segments)
     raw: int | None = None
-    # references say nothing of how large what they refer to is
-    is_reference = _is_a(feature, FileCodec)
-    if not feature.is_ragged and not is_reference:
+    # other references say nothing of how large what they refer to is
+    is_reference, is_listed = _is_a(feature, FileCodec), _is_a(feature, ListedFileCodec)
+    left = sum(_left_bytes(segment, name, feature) for segment in store.segments) if is_listed else None
+    if is_listed and feature.option("format", "") == "raw":
+        raw = left
+    elif not feature.is_ragged and (is_listed or not is_reference):
         raw = num_rows * feature.row_bytes
     elif feature.codec == "raw":
         raw = stored
@@ -227,7 +262,33 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     is_run = _is_a(feature, SequentialCodec) and not is_reference
     has_steps = is_run or (feature.is_image_of_any_size and not is_reference)
     step_bytes = stored / num_rows if num_rows and has_steps else None
-    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes)
+    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes, left)
+
+
+def _in_place(schema: Mapping[str, Feature]) -> FilesInPlace | None:
+    """Return the files that features list, each once."""
+    lists: dict[tuple[Sequence[Any], str], None] = {}
+    for feature in schema.values():
+        if _is_a(feature, ListedFileCodec):
+            files = files_of(feature)
+            # features of one data set list the same ones
+            lists[files.paths, files.states] = None
+    sizes = {}
+    for paths, states in lists:
+        lines = lines_of(states) or [""] * len(paths)
+        sizes.update({str(path): noted_bytes(line) for path, line in zip(paths, lines, strict=True)})
+    return FilesInPlace(len(sizes), sum(sizes.values())) if sizes else None
+
+
+def _left_bytes(segment: Segment, name: str, feature: Feature) -> int:
+    """Return the bytes that the rows of a segment have in files of others."""
+    kind = codec_class(feature)
+    assert issubclass(kind, ListedFileCodec)
+    try:
+        return kind.bytes_in_files(segment.blob_map(name))
+    except FileNotFoundError:
+        # compacted away since the store was refreshed
+        return 0
 
 
 def _capacity(capacity: Capacity) -> str:
@@ -277,8 +338,14 @@ def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(np.histogram(lengths, bins=num_bins)[0].tolist())
 
 
+def _size(row: FeatureRow) -> int:
+    return row.stored_bytes if row.in_place_bytes is None else row.in_place_bytes
+
+
 def _ratio(row: FeatureRow) -> str:
     parts = [] if row.ratio is None else [f"({row.ratio:.1f}x)"]
     if row.step_bytes is not None:
         parts.append(f"{human_bytes(round(row.step_bytes))} a step")
+    if row.in_place_bytes is not None:
+        parts.append("in place")
     return "  ".join(parts)

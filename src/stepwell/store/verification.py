@@ -18,6 +18,7 @@ from stepwell.schema import Schema
 from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
 from stepwell.store.counting import counted
 from stepwell.store.deletion import read_deleted
+from stepwell.store.file_checks import file_checks
 from stepwell.store.layout import DELETED, NEW_PREFIX, OPEN_SUFFIX, PROGRESS, SEGMENTS, STORE_JSON, parse_segment_name
 from stepwell.store.records import read_record
 from stepwell.store.segment_checks import Check, open_checks, sealed_checks
@@ -33,7 +34,7 @@ class Finding:
     """Something that is not as it was written.
 
     Args:
-        file: its path below the store, with ``/``.
+        file: its path below the store, with ``/``; of one of others, in which rows lie, its whole path or address.
         problem: what is stored, what was found, what to do.
     """
 
@@ -53,12 +54,14 @@ class Report:
         num_segments: segments that were looked at, open ones included.
         num_bytes: bytes that were compared with a checksum.
         findings: at most one a file, in the order of segments; none when all is well.
+        num_files: files of others that rows lie in, which were compared with what they were.
     """
 
     path: str
     num_segments: int
     num_bytes: int
     findings: tuple[Finding, ...]
+    num_files: int = 0
 
     @property
     def is_ok(self) -> bool:
@@ -67,6 +70,8 @@ class Report:
 
     def __str__(self) -> str:
         looked = f"{self.path}: {counted(self.num_segments, 'segment')}, {counted(self.num_bytes, 'byte')}"
+        if self.num_files:
+            looked += f", {counted(self.num_files, 'file')} in place"
         if self.is_ok:
             return f"{looked}, all as written"
         damaged = counted(len(self.findings), "damaged file")
@@ -90,11 +95,12 @@ def verify_store(
     """Check every file of a store.
 
     Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
-    whether what they committed is there. Safe while others write.
+    whether what they committed is there. Files of others that rows were left in are compared with what is noted of
+    them, size and time, and not read. Safe while others write.
 
     Args:
         store: a store, or the path of one, also of one that does not open any more.
-        deep: whether to decode every encoded row, too.
+        deep: whether to decode every encoded row, too, those in files of others among them.
         progress: called with (bytes done, bytes in all), in this thread.
 
     Returns:
@@ -108,9 +114,10 @@ def verify_store(
     segments = list(_segment_paths(path, checks))
     for segment in segments:
         checks.extend(_listed_checks(segment, schema, deep))
-    findings = _run(checks, path, progress)
+    files = list(file_checks(schema))
+    findings = _run([*checks, *files], path, progress)
     num_bytes = sum(check.num_bytes for check in checks)
-    return Report(str(path), len(segments), num_bytes, tuple(findings))
+    return Report(str(path), len(segments), num_bytes, tuple(findings), len(files))
 
 
 def verify_segment(path: str | os.PathLike[str], schema: Schema | None = None, *, deep: bool = False) -> list[Finding]:
@@ -197,7 +204,7 @@ def _run(checks: list[Check], root: Path, progress: Callable[[int, int], None] |
     with ThreadPoolExecutor(min(NUM_THREADS, os.cpu_count() or 1), thread_name_prefix="stepwell-verify") as pool:
         for check, problem in zip(checks, _problems(pool, checks), strict=True):
             if problem is not None:
-                file = os.path.relpath(check.file, root).replace(os.sep, "/")
+                file = check.where or os.path.relpath(check.file, root).replace(os.sep, "/")
                 findings.setdefault(file, Finding(file, problem))
             done += check.num_bytes
             if progress is not None and check.num_bytes:

@@ -7,7 +7,7 @@ decoded run by run. Ragged rows are decoded for each cell, since cells that shar
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -111,6 +111,7 @@ class ColumnDecoder:
         if not out[:1].size or (self._is_bulk and self._read_bulk(cells, out)):
             return
         is_own = self._read_runs(cells, out, done, size)
+        decoders = _BatchDecoders(self)
         for i, (key, segment, blob) in enumerate(self._blobs(cells)):
             known = done.get(key)
             if key < 0:
@@ -121,7 +122,7 @@ class ColumnDecoder:
             else:
                 cell = done[key] = out[i, ...]
                 try:
-                    self.codec_of(segment).decode_into(blob, cell)
+                    decoders[segment](blob, cell)
                 except Exception as error:
                     raise RowError(i, error) from error
 
@@ -295,6 +296,22 @@ class ColumnDecoder:
         if feature.kind == "bytes":
             return b""
         return np.zeros([int(n or 0) for n in feature.shape], feature.np_dtype)
+
+
+class _BatchDecoders(dict[int, Callable[[npt.NDArray[np.uint8], npt.NDArray[Any]], None]]):
+    """By segment, what decodes its rows of one batch; made when it is asked for, one for each codec."""
+
+    def __init__(self, column: ColumnDecoder) -> None:
+        self._column = column
+        self._made: dict[Codec, Callable[[npt.NDArray[np.uint8], npt.NDArray[Any]], None]] = {}
+
+    def __missing__(self, segment: int) -> Callable[[npt.NDArray[np.uint8], npt.NDArray[Any]], None]:
+        codec = self._column.codec_of(segment)
+        found = self._made.get(codec)
+        if found is None:
+            found = self._made[codec] = codec.batch_decoder()
+        self[segment] = found
+        return found
 
 
 @functools.cache

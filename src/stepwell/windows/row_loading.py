@@ -164,11 +164,12 @@ class RowLoader:
         if is_bulk and _decode_at_once(codec, blob, np.diff(edges), np.array(rows) - first, out):
             return
         spans = (edges - start).tolist()
+        decode_into = codec.batch_decoder()
         for row in rows:
             i = row - first
             try:
                 if column.decoder is None:
-                    codec.decode_into(blob[spans[i] : spans[i + 1]], out[i, ...])
+                    decode_into(blob[spans[i] : spans[i + 1]], out[i, ...])
                 else:
                     column.decoder.decode(codec, blob[spans[i] : spans[i + 1]], out[i, ...], None)
             except Exception as error:

@@ -27,11 +27,7 @@ import numpy.typing as npt
 from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
 from stepwell.codecs.files import FileCodec, ListedFileCodec, files_of, left_in_files
 from stepwell.codecs.payload import bytes_of
-<<<<<<< HEAD
-from stepwell.codecs.span_files import PathLike, SpanFiles, number_of
-=======
-from stepwell.codecs.span_files import FilesOfBatch, PathLike, SpanFiles, common_root, number_of, paths_of
->>>>>>> b6cfd7b (Look at each file once a batch, not once a row)
+from stepwell.codecs.span_files import FilesOfBatch, PathLike, SpanFiles, number_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 

@@ -25,6 +25,15 @@ def test_shards_are_converted_by_braces_patterns_and_directory(
     assert "a.well: 4 episodes  4 steps" in capsys.readouterr().out
 
 
+def test_braces_may_be_longer_than_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{number:06d}" for number in range(40)]
+    for name in names:
+        write_tar(tmp_path / f"train-{name}.tar", [("a.txt", b"well")])
+    source = f"{tmp_path}/train-{{{','.join(names)}}}.tar"
+    assert main(["convert", source, str(tmp_path / "a.well"), "--workers", "1"]) == 0
+    assert "a.well: 40 episodes" in capsys.readouterr().out
+
+
 def test_shards_are_shown_where_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", f"webdataset://{folder}"]) == 0
     assert "4 episodes" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ def _is_store(arguments: argparse.Namespace) -> bool:
     source = arguments.source
     if arguments.reader is not None or isinstance(source, str):
         return False
-    if not source.exists():
+    if not os.path.exists(source):  # noqa: PTH110  Path raises where braces make a text that is too long for a path
         # unless it is a pattern of somebody's, what is not there is told of as a store that is not
         return not readers_of(str(source))
     return any((source / part).exists() for part in (STORE_JSON, SEGMENTS))

@@ -10,10 +10,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from stepwell.cli.argument_types import (
+    episode_and_step,
+    episode_range,
+    field_and_offsets,
+    name_and_codec,
+    name_and_name,
+    option_of_feature,
+    picture_path,
+    place,
+    positive,
+    rate,
+    seconds,
+    setting,
+    threads,
+)
 from stepwell.errors import StepwellError
 
 __all__ = ["main", "make_parser"]
@@ -127,23 +143,28 @@ def _add(
 
 
 def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", type=_place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH"
-    )
+    parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
     _add_json(parser)
     _add_import(parser)
 
 
+def _add_repeated(
+    parser: argparse.ArgumentParser,
+    flag: str,
+    metavar: str,
+    line: str,
+    *,
+    dest: str | None = None,
+    type: Callable[[str], Any] = str,
+) -> None:
+    """Add a flag that may be given several times; none is an empty list."""
+    dest = dest or flag.removeprefix("--")
+    help_line = f"{line}; may be repeated"
+    parser.add_argument(flag, dest=dest, action="append", default=[], type=type, metavar=metavar, help=help_line)
+
+
 def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--with",
-        dest="settings",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="OPTION=VALUE",
-        help=f"{what}; may be repeated",
-    )
+    _add_repeated(parser, "--with", "OPTION=VALUE", what, dest="settings", type=setting)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -151,124 +172,8 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--import",
-        dest="modules",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import a module first: one that registers a codec of your own; may be repeated",
-    )
-
-
-def _place(text: str) -> Path | str:
-    """Return a path; an address as it is, of which a path would make one slash of two."""
-    return text if "://" in text else Path(text)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not OPTION=VALUE")
-    return name, value
-
-
-def _picture(text: str) -> Path:
-    if not text.lower().endswith(".png"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a PNG file, e.g. sheet.png")
-    return Path(text)
-
-
-def _episode_and_step(text: str) -> tuple[int, int | None]:
-    episode, colon, step = text.partition(":")
-    try:
-        return int(episode), int(step) if colon else None
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not EPISODE or EPISODE:STEP, e.g. 3 or 3:17") from None
-
-
-def _field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, offsets = text.partition("=")
-    try:
-        if ":" in offsets:
-            return name, tuple(range(*(int(part) for part in offsets.split(":"))))
-        return name, tuple(int(part) for part in offsets.split(",") if offsets)
-    except (ValueError, TypeError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
-
-
-def _name_and_codec(text: str) -> tuple[str, str]:
-    """Return a feature's name and its codec; no name is all images."""
-    name, equals, codec = text.rpartition("=")
-    if (equals and not name) or not codec:
-        raise argparse.ArgumentTypeError(f"{text!r} is not CODEC or FEATURE=CODEC, e.g. jpeg or front=jpeg")
-    return name, codec
-
-
-def _name_and_name(text: str) -> tuple[str, str]:
-    name, _, new = text.partition("=")
-    if not name or not new:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NEW, e.g. camera=observation.images.front")
-    return name, new
-
-
-def _option_of_feature(text: str) -> tuple[str, str, str]:
-    place, equals, value = text.partition("=")
-    name, dot, option = place.rpartition(".")
-    if (dot and not name) or not option or not equals:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not OPTION=VALUE or FEATURE.OPTION=VALUE, e.g. quality=90 or front.quality=90"
-        )
-    return name, option, value
-
-
-def _range(text: str) -> slice:
-    parts = text.split(":")
-    try:
-        if len(parts) not in (2, 3):
-            raise ValueError
-        return slice(*(int(part) if part else None for part in parts))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST:STOP, e.g. 0:10 or :-5 or ::2") from None
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def _positive(text: str) -> int:
-    number = _whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
-    return number
-
-
-def _threads(text: str) -> int:
-    number = _whole(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is none but the main one")
-    return number
-
-
-def _seconds(text: str) -> float:
-    return _above_zero(text, "a number of seconds")
-
-
-def _rate(text: str) -> float:
-    return _above_zero(text, "a number of rows a second")
-
-
-def _above_zero(text: str, what: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
-    return number
+    line = "import a module first: one that registers a codec of your own"
+    _add_repeated(parser, "--import", "MODULE", line, dest="modules")
 
 
 def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -280,7 +185,7 @@ def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "  stepwell demo\n  stepwell demo --episodes 5 --out /tmp/try --image png",
     )
     parser.add_argument("--out", type=Path, default=Path("demo-output"), metavar="DIR", help="default: demo-output")
-    parser.add_argument("--episodes", type=_positive, default=30, metavar="N", help="default: 30")
+    parser.add_argument("--episodes", type=positive, default=30, metavar="N", help="default: 30")
     parser.add_argument(
         "--image", choices=("jpeg", "png", "raw"), default="jpeg", help="codec of the camera, default: jpeg"
     )
@@ -312,7 +217,7 @@ def _add_ls(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "  stepwell ls pusht.well --json     one object a line",
     )
     _add_path_and_json(parser)
-    parser.add_argument("--last", type=_positive, metavar="N", help="only the last N episodes")
+    parser.add_argument("--last", type=positive, metavar="N", help="only the last N episodes")
 
 
 def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -329,13 +234,13 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     _add_path_and_json(parser)
     parser.add_argument(
-        "where", type=_episode_and_step, metavar="EPISODE[:STEP]", help="negative numbers count from the end"
+        "where", type=episode_and_step, metavar="EPISODE[:STEP]", help="negative numbers count from the end"
     )
     parser.add_argument(
-        "--out", type=_picture, metavar="FILE.png", help="write a contact sheet of the images of the whole episode"
+        "--out", type=picture_path, metavar="FILE.png", help="write a contact sheet of the images of the whole episode"
     )
     parser.add_argument("--feature", metavar="NAME", help="the image feature on the sheet, default: the first")
-    parser.add_argument("--tiles", type=_positive, default=24, metavar="N", help="images on the sheet, default: 24")
+    parser.add_argument("--tiles", type=positive, default=24, metavar="N", help="images on the sheet, default: 24")
 
 
 def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -351,7 +256,7 @@ def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     _add_path_and_json(parser)
     parser.add_argument("--deep", action="store_true", help="decode every encoded row, too")
-    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="of a LeRobot dataset: only these")
+    parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="of a LeRobot dataset: only these")
 
 
 def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -368,7 +273,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument(
         "source",
-        type=_place,
+        type=place,
         metavar="SOURCE",
         help="a store, or a data set of another system: a path, or FORMAT://PATH",
     )
@@ -381,29 +286,14 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument(
         "--from", dest="reader", metavar="FORMAT", help="of the source, e.g. tfds; default: found by looking"
     )
-    parser.add_argument(
-        "--codec",
-        action="append",
-        default=[],
-        type=_name_and_codec,
-        metavar="[FEATURE=]CODEC",
-        help="new codec of a feature, or of all images: raw, jpeg, png, zstd, lz4, delta, video; may be repeated; what "
-        "is not named stays as it is",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=_option_of_feature,
-        metavar="[FEATURE.]OPTION=VALUE",
-        help="an option of the new codec; may be repeated",
-    )
-    parser.add_argument("--workers", type=_threads, metavar="N", help="processes, default: one a processor")
-    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
+    line = "new codec of a feature, or of all images: raw, jpeg, png, zstd, lz4, delta, video; others stay as they are"
+    _add_repeated(parser, "--codec", "[FEATURE=]CODEC", line, type=name_and_codec)
+    line = "an option of the new codec"
+    _add_repeated(parser, "--option", "[FEATURE.]OPTION=VALUE", line, type=option_of_feature)
+    parser.add_argument("--workers", type=threads, metavar="N", help="processes, default: one a processor")
+    parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
     parser.add_argument("--revision", metavar="NAME", help="tag, branch or commit of a source on the hub")
-    parser.add_argument(
-        "--ignore", metavar="NAME", action="append", default=[], help="a feature to leave out; may be repeated"
-    )
+    _add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
     _add_with(parser, "an option of the source's reader")
     _add_json(parser)
     _add_import(parser)
@@ -424,7 +314,7 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "  stepwell export arm.well arm --feature camera --feature action --rename camera=observation.images.front",
     )
     parser.add_argument(
-        "source", type=_place, metavar="STORE", help="directory of the store, or an address: FORMAT://PATH"
+        "source", type=place, metavar="STORE", help="directory of the store, or an address: FORMAT://PATH"
     )
     parser.add_argument("target", type=Path, metavar="DST", help="of the data set, file or directory; not there yet")
     parser.add_argument(
@@ -447,21 +337,12 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default="auto",
         help="how they are stored; auto, the default: PNG and JPEG as images, others as video",
     )
-    parser.add_argument("--episodes", type=_range, metavar="FIRST:STOP", help="only these, default: all")
-    parser.add_argument(
-        "--feature", action="append", default=[], metavar="NAME", help="only these; may be repeated, default: all"
-    )
-    parser.add_argument(
-        "--rename",
-        action="append",
-        default=[],
-        type=_name_and_name,
-        metavar="NAME=NEW",
-        help="a feature's name in the dataset; may be repeated",
-    )
-    parser.add_argument("--fps", type=_rate, metavar="N", help="rows a second, default: what the store says")
+    parser.add_argument("--episodes", type=episode_range, metavar="FIRST:STOP", help="only these, default: all")
+    _add_repeated(parser, "--feature", "NAME", "only these, default: all")
+    _add_repeated(parser, "--rename", "NAME=NEW", "a feature's name in the dataset", type=name_and_name)
+    parser.add_argument("--fps", type=rate, metavar="N", help="rows a second, default: what the store says")
     parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
-    parser.add_argument("--workers", type=_threads, metavar="N", help="threads that encode, default: one a processor")
+    parser.add_argument("--workers", type=threads, metavar="N", help="threads that encode, default: one a processor")
     _add_json(parser)
     _add_import(parser)
 
@@ -478,24 +359,19 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "  stepwell bench pusht.well --order pooled --no-page-cache",
     )
     _add_path_and_json(parser)
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        type=_field_and_offsets,
-        metavar="NAME[=OFFSETS]",
-        help="a feature and its offsets in steps: -1,0 or 0:16 or 0:16:2; may be repeated; "
-        "default: every feature, images -1,0, others 0:16",
+    line = (
+        "a feature and its offsets in steps: -1,0 or 0:16 or 0:16:2; default: every feature, images -1,0, others 0:16"
     )
-    parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
+    _add_repeated(parser, "--field", "NAME[=OFFSETS]", line, type=field_and_offsets)
+    parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="default: 64")
     parser.add_argument("--order", choices=("random", "sequential", "pooled"), default="random", help="default: random")
     parser.add_argument(
         "--no-page-cache",
         action="store_true",
         help="read past the system's page cache, as for a store much larger than memory",
     )
-    parser.add_argument("--threads", type=_threads, metavar="N", help="default: chosen by the loader")
-    parser.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
+    parser.add_argument("--threads", type=threads, metavar="N", help="default: chosen by the loader")
+    parser.add_argument("--seconds", type=seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
 
 
 def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,147 @@
+"""What words of the command line mean: paths and addresses, ranges, ``NAME=VALUE``; what is none of them ends it.
+
+As argparse wants them: functions of the word, which raise ``ArgumentTypeError``. This module imports nothing but the
+standard library, see `stepwell.cli.main`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = [
+    "episode_and_step",
+    "episode_range",
+    "field_and_offsets",
+    "name_and_codec",
+    "name_and_name",
+    "option_of_feature",
+    "picture_path",
+    "place",
+    "positive",
+    "rate",
+    "seconds",
+    "setting",
+    "threads",
+]
+
+
+def place(text: str) -> Path | str:
+    """Return a path; an address as it is, of which a path would make one slash of two."""
+    return text if "://" in text else Path(text)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Return name and value of ``OPTION=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not OPTION=VALUE")
+    return name, value
+
+
+def picture_path(text: str) -> Path:
+    """Return the path of a PNG file to be written."""
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a PNG file, e.g. sheet.png")
+    return Path(text)
+
+
+def episode_and_step(text: str) -> tuple[int, int | None]:
+    """Return episode and step of ``3:17``; no step of ``3``."""
+    episode, colon, step = text.partition(":")
+    try:
+        return int(episode), int(step) if colon else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not EPISODE or EPISODE:STEP, e.g. 3 or 3:17") from None
+
+
+def field_and_offsets(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a feature and its offsets in steps, of ``action=0:16`` or ``image=-1,0``; none where none are given."""
+    name, _, offsets = text.partition("=")
+    try:
+        if ":" in offsets:
+            return name, tuple(range(*(int(part) for part in offsets.split(":"))))
+        return name, tuple(int(part) for part in offsets.split(",") if offsets)
+    except (ValueError, TypeError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OFFSETS, e.g. action=0:16 or image=-1,0") from None
+
+
+def name_and_codec(text: str) -> tuple[str, str]:
+    """Return a feature's name and its codec; no name is all images."""
+    name, equals, codec = text.rpartition("=")
+    if (equals and not name) or not codec:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CODEC or FEATURE=CODEC, e.g. jpeg or front=jpeg")
+    return name, codec
+
+
+def name_and_name(text: str) -> tuple[str, str]:
+    """Return both names of ``NAME=NEW``."""
+    name, _, new = text.partition("=")
+    if not name or not new:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NEW, e.g. camera=observation.images.front")
+    return name, new
+
+
+def option_of_feature(text: str) -> tuple[str, str, str]:
+    """Return feature, option and value of ``FEATURE.OPTION=VALUE``; no feature is all that are given a codec."""
+    place, equals, value = text.partition("=")
+    name, dot, option = place.rpartition(".")
+    if (dot and not name) or not option or not equals:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not OPTION=VALUE or FEATURE.OPTION=VALUE, e.g. quality=90 or front.quality=90"
+        )
+    return name, option, value
+
+
+def episode_range(text: str) -> slice:
+    """Return the slice of ``FIRST:STOP``, as Python has it."""
+    parts = text.split(":")
+    try:
+        if len(parts) not in (2, 3):
+            raise ValueError
+        return slice(*(int(part) if part else None for part in parts))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST:STOP, e.g. 0:10 or :-5 or ::2") from None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def positive(text: str) -> int:
+    """Return a whole number of 1 or more."""
+    number = _whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+    return number
+
+
+def threads(text: str) -> int:
+    """Return a number of threads or processes, 0 or more."""
+    number = _whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more; 0 is none but the main one")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds above 0."""
+    return _above_zero(text, "a number of seconds")
+
+
+def rate(text: str) -> float:
+    """Return a number of rows a second above 0."""
+    return _above_zero(text, "a number of rows a second")
+
+
+def _above_zero(text: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
+    return number

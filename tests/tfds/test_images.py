@@ -63,6 +63,18 @@ def test_sizes_that_are_told_are_not_looked_for(tmp_path):
     assert schema_of(path) == Image((8, 9, 3), codec="png")
 
 
+def test_all_files_are_read_once_for_all_images_whose_size_is_open(tmp_path, monkeypatch):
+    tree = Fields({"a": leaf(), "b": leaf(), "c": leaf((4, 4, 3)), "d": leaf()})
+    example = {"a": [file_of(pixels(8, 9))], "b": [file_of(pixels(9, 8))], "c": [file_of(pixels(4, 4))]}
+    shards = [[{**example, "d": [file_of(pixels(side, 2))]} for side in (2, 2)] for _ in range(3)]
+    shards[2][1]["d"] = [file_of(pixels(3, 2))]
+    path, readings = str(write_set(tmp_path, tree, {"train": shards})), []
+    read = TfdsReader._all_records
+    monkeypatch.setattr(TfdsReader, "_all_records", lambda reader: readings.append(reader) or read(reader))
+    schema = TfdsReader(path).schema
+    assert [schema[name].shape[:2] for name in "abcd"] == [(8, 9), (9, 8), (4, 4), (None, None)] and len(readings) == 1
+
+
 def test_the_format_is_what_the_files_are_whatever_is_told(tmp_path):
     path = written(tmp_path, leaf((16, 16, 3), "png"), [[file_of(pixels(16, 16), "jpeg")]])
     assert schema_of(path).codec == "jpeg"

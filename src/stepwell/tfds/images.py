@@ -7,7 +7,7 @@ palettes, inks, alpha become the feature's channels when they are decoded, as Te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -20,7 +20,7 @@ from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
-from stepwell.tfds.examples import ExampleKeys
+from stepwell.tfds.examples import ExampleKeys, Examples
 from stepwell.tfds.features import Leaf
 from stepwell.tfds.record_files import Records
 
@@ -64,14 +64,16 @@ def with_image_features(
         FormatError: an image that is no JPEG, PNG or WebP file, or whose header is damaged.
     """
     made = list(columns)
-    seen = {column.name: _look(column, first) for column in made if column.is_image}
-    for place, column in enumerate(made):
-        if column.is_image:
-            kinds = seen[column.name]
-            if kinds.formats and _may_change(column, kinds):
-                kinds = _look(column, everything)
-            made[place] = replace(column, feature=_feature(column, kinds, images))
-    return made
+    pictures = [column for column in made if column.is_image]
+    seen = _look(pictures, first)
+    unsettled = [column for column in pictures if seen[column.name].formats and _may_change(column, seen[column.name])]
+    if unsettled:
+        # all at once: what is read may have to be fetched for it
+        seen |= _look(unsettled, everything)
+    return [
+        replace(column, feature=_feature(column, seen[column.name], images)) if column.is_image else column
+        for column in made
+    ]
 
 
 def _may_change(column: Column, kinds: ImageKinds) -> bool:
@@ -100,27 +102,39 @@ def _image(leaf: Leaf, shape: tuple[int | None, ...], codec: str) -> Feature:
     return Feature("image", np.dtype(leaf.dtype).str, shape, codec)
 
 
-def _look(column: Column, read: Read) -> ImageKinds:
-    """Return what the images of a column are; no more are looked at than may tell something new."""
-    kinds = ImageKinds()
-    for head in _seen(column, read):
-        kinds.add([head])
-        if not _may_change(column, kinds):
+def _look(columns: Sequence[Column], read: Read) -> dict[str, ImageKinds]:
+    """Return what the images of columns are; no more are looked at than may tell something new.
+
+    Holds the records of one reading, however long they are.
+    """
+    kinds = {column.name: ImageKinds() for column in columns}
+    looked_for = list(columns)
+    codecs: dict[str, dict[str, Codec]] = {column.name: {} for column in columns}
+    for records, path in read() if looked_for else ():
+        where = f"{path}: record {records.first} or after"
+        found = ExampleKeys([column.keys[0] for column in looked_for]).locate(
+            records.data, records.starts, records.stops, where
+        )
+        for column in tuple(looked_for):
+            for head in _heads(column, records, found, codecs[column.name], where):
+                kinds[column.name].add([head])
+                if not _may_change(column, kinds[column.name]):
+                    looked_for.remove(column)
+                    break
+        del records, found
+        if not looked_for:
             break
     return kinds
 
 
-def _seen(column: Column, read: Read) -> Iterator[ImageHead]:
-    """Yield what images say of themselves; holds the records of one reading, however long they are."""
+def _heads(
+    column: Column, records: Records, found: Examples, codecs: dict[str, Codec], where: str
+) -> Iterator[ImageHead]:
+    """Yield what the images of some records say of themselves."""
     key = column.keys[0]
-    keys = ExampleKeys([key])
-    codecs: dict[str, Codec] = {}
-    for records, path in read():
-        where = f"{path}: record {records.first} or after"
-        spans = keys.locate(records.data, records.starts, records.stops, where).spans(key)
-        for offset, size in zip(spans.offsets.tolist(), spans.sizes.tolist(), strict=True):
-            yield _look_at(records.data[offset : offset + size], codecs, f"{where}, {key!r}", column)
-        del records, spans
+    spans = found.spans(key)
+    for offset, size in zip(spans.offsets.tolist(), spans.sizes.tolist(), strict=True):
+        yield _look_at(records.data[offset : offset + size], codecs, f"{where}, {key!r}", column)
 
 
 def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> ImageHead:

@@ -9,7 +9,8 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats import find_reader, import_dataset, open_reader
-from stepwell.schema import Image
+from stepwell.schema import Feature, Image
+from stepwell.testing import image_files
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
@@ -106,11 +107,12 @@ def test_what_is_wrong_is_told(tmp_path: Path):
         open_reader(tmp_path / "set", options={"layout": "rows"})
     with pytest.raises(FormatError, match="has no videos"):
         open_reader(tmp_path / "set", options={"layout": "videos"})
-    write_image(tmp_path / "set" / "b" / "0.jpg", 7)
-    with pytest.raises(FormatError, match=r"0.jpg is not as others of 'image'.*Convert them to one format"):
+    (tmp_path / "set" / "b").mkdir()
+    (tmp_path / "set" / "b" / "0.png").write_bytes(image_files()["png grey 16"].data)
+    with pytest.raises(FormatError, match=r"'image' of .*set: images of 8 and of 16 bits in one column"):
         open_reader(tmp_path / "set")
     (tmp_path / "set" / "a" / "0.png").write_bytes(b"GIF89a")
-    with pytest.raises(FormatError, match="neither PNG nor JPEG"):
+    with pytest.raises(FormatError, match=r"0\.png: no JPEG, PNG or WebP file, or cut off: it begins with b'GIF89a"):
         open_reader(tmp_path / "set")
 
 
@@ -134,6 +136,31 @@ def test_images_keep_their_channels_and_depth(tmp_path: Path, shape: tuple[int, 
     for store in read_both(tmp_path / "set", tmp_path):
         assert store.schema["image"].shape == shape
         assert np.array_equal(store[0]["image"][0], value)
+
+
+@pytest.mark.parametrize(
+    ("names", "feature"),
+    [
+        (["png grey", "png palette 4", "png rgb interlaced"], Image((21, 34, 3), codec="png")),
+        (["png grey alpha", "png palette 4"], Image((21, 34, 4), codec="png")),
+        (["jpeg grey", "jpeg cmyk", "jpeg rgb"], Image((21, 34, 3), codec="jpeg")),
+        (["jpeg grey", "png grey", "webp"], Image((21, 34, 3), codec="image-file")),
+        (["webp lossless", "webp rgba"], Image((21, 34, 4), codec="image-file")),
+    ],
+)
+def test_images_of_several_kinds_show_their_colours(tmp_path: Path, names: list[str], feature: Feature):
+    files = image_files()
+    for number, name in enumerate(names):
+        path = tmp_path / "set" / "a" / f"{number}.{name.partition(' ')[0]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(files[name].data)
+    there, here = read_both(tmp_path / "set", tmp_path)
+    assert there.schema["image"] == feature
+    for store in (there, here):
+        (batch,) = stepwell.Loader(store, {"image": "image"}, batch_size=len(names), order="sequential")
+        for name, pixels in zip(names, batch["image"], strict=True):
+            most = 0 if files[name].is_exact else 24
+            assert np.abs(pixels[..., :3].astype(int) - files[name].colors).max() <= most
 
 
 def test_an_image_whose_header_comes_late_is_read(tmp_path: Path):

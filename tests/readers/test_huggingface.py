@@ -12,6 +12,7 @@ from stepwell.errors import FormatError
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.formats.taken_splits import taken_split
 from stepwell.schema import Image
+from stepwell.testing import image_files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -246,7 +247,7 @@ def test_pictures_that_differ_only_late_are_refused(tmp_path: Path):
     )
     (tmp_path / "set").mkdir()
     pq.write_table(table, tmp_path / "set" / "all.parquet")
-    with pytest.raises(FormatError, match=r"row 1 is a picture of \(9, 9\).*varying=\['camera'\]"):
+    with pytest.raises(FormatError, match=r"row 1: a picture of \(9, 9\).*varying=\['camera'\]"):
         open_reader(tmp_path / "set")[1]
     store = stepwell.open(f"huggingface://{tmp_path / 'set'}", cache=tmp_path / "cache", varying="camera")
     assert [row.shape for row in store[1]["camera"]] == [(8, 9, 3), (9, 9, 3)]
@@ -261,6 +262,52 @@ def test_pictures_keep_their_channels_and_depth(tmp_path: Path, shape: tuple[int
     store = stepwell.open(f"huggingface://{tmp_path / 'set'}", cache=tmp_path / "cache")
     assert len(store) == 3
     assert np.array_equal(store[2]["camera"][0], value)
+
+
+def write_pictures(path: Path, files: list[bytes]) -> str:
+    path.mkdir()
+    table = pa.table({"camera": pa.array([{"bytes": file, "path": None} for file in files])})
+    pq.write_table(table, path / "all.parquet")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "codec"),
+    [
+        (["png grey", "png palette 4", "png rgb"], (21, 34, 3), "png"),
+        (["png rgb", "png rgba", "png grey alpha"], (21, 34, 4), "png"),
+        (["jpeg rgb", "jpeg grey", "jpeg cmyk"], (21, 34, 3), "jpeg"),
+        (["jpeg rgb", "png palette 8", "webp"], (21, 34, 3), "image-file"),
+    ],
+)
+def test_pictures_of_several_kinds_show_their_colours(tmp_path: Path, names: list[str], shape, codec: str):
+    files = image_files()
+    source = write_pictures(tmp_path / "set", [files[name].data for name in names])
+    import_dataset(source, tmp_path / "a.well", workers=0)
+    for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"huggingface://{source}")):
+        assert store.schema["camera"] == Image(shape, codec=codec)
+        for name, episode in zip(names, store, strict=True):
+            most = 0 if files[name].is_exact else 24
+            assert np.abs(episode["camera"][0][..., :3].astype(int) - files[name].colors).max() <= most
+
+
+def test_pictures_of_more_channels_or_another_format_that_come_late_are_refused_unless_they_vary(tmp_path: Path):
+    files = image_files()
+    for number, (usual, late, words) in enumerate(
+        [
+            ("png rgb", "png rgba", r"row 0: a png file of 4 channels of uint8, .*varying=\['camera'\]"),
+            ("png rgb", "jpeg cmyk", r"row 0: a jpeg file of 3 channels of uint8, .*varying=\['camera'\]"),
+        ]
+    ):
+        blobs = [files[usual].data] * 600
+        blobs[300] = files[late].data
+        source = write_pictures(tmp_path / str(number), blobs)
+        with pytest.raises(FormatError, match=words):
+            open_reader(source)[300]
+        import_dataset(source, tmp_path / f"{number}.well", workers=0, varying="camera")
+        store = stepwell.open(tmp_path / f"{number}.well")
+        assert store.schema["camera"] == Image((None, None, 3), codec="image-file")
+        assert np.abs(store[300]["camera"][0].astype(int) - files[late].colors).max() < 9
 
 
 def test_rows_that_are_episodes_come_many_at_a_time(tmp_path: Path):

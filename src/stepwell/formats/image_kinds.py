@@ -17,9 +17,11 @@ from stepwell.codecs.image_heads import ImageHead
 from stepwell.errors import FormatError
 from stepwell.schema import Feature, Image
 
-__all__ = ["ImageKinds", "holds"]
+__all__ = ["MIXED_CODEC", "ImageKinds", "holds"]
 
 MIXED_CODEC = "image-file"
+"""Of files of several formats, and of WebP."""
+
 CODECS = {"jpeg": "jpeg", "png": "png"}
 
 
@@ -69,7 +71,7 @@ class ImageKinds:
             FormatError: 8 and 16 bits in one column.
         """
         if len(self.dtypes) > 1:
-            raise FormatError(f"{name}: images of 8 and of 16 bits in one column. Leave them out with ignore=.")
+            raise FormatError(f"{name}: images of 8 and of 16 bits in one column. Leave it out, or convert them.")
         height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
         return Image((height, width, self.channels), next(iter(self.dtypes)), codec=self.codec)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import make_codec
 from stepwell.errors import DecodeError, FormatError
 from stepwell.readers.arrow_columns import is_picture, plain_type
-from stepwell.readers.pictures import picture_codec
-from stepwell.schema import Array, Bytes, Feature, Image, Text
+from stepwell.readers.pictures import PICTURE_CODECS, check_picture, picture_feature, picture_head
+from stepwell.schema import Array, Bytes, Feature, Text
 from stepwell.store.encoded_rows import EncodedRows
 
 __all__ = ["column_feature", "feature_of_type", "values_of"]
@@ -75,7 +73,7 @@ def values_of(column: Any, feature: Feature, where: str) -> Any:
 
     Args:
         column: `pyarrow.Array`.
-        feature: what a row is; of codec "jpeg" or "png" the rows are such files.
+        feature: what a row is; of codec "jpeg", "png" or "image-file" the rows are such files.
         where: for messages.
 
     Returns:
@@ -84,7 +82,7 @@ def values_of(column: Any, feature: Feature, where: str) -> Any:
     Raises:
         FormatError: a row is missing, or is no value of the feature.
     """
-    if feature.codec in ("jpeg", "png"):
+    if feature.codec in PICTURE_CODECS:
         return _pictures(column, feature, where)
     _check_whole(column, where)
     if feature.kind in ("text", "bytes"):
@@ -124,26 +122,19 @@ def _numbers(column: Any, shape: tuple[int, ...], feature: Feature, where: str) 
 def _pictures(column: Any, feature: Feature, where: str) -> EncodedRows:
     """Return the files of pictures, each of which must be as the feature says by its header."""
     files = _picture_files(column, where)
-    codec = make_codec(Image((None, None, *feature.shape[2:]), feature.np_dtype, codec=feature.codec))
     for number, blob in enumerate(_blobs(files)):
         try:
-            size = codec.image_size(blob)
+            check_picture(blob, feature)
         except DecodeError as error:
             raise FormatError(f"{where}, row {number}: {error}") from error
-        if not feature.is_ragged and size != feature.shape[:2]:
-            raise FormatError(f"{where}, row {number} is a picture of {size}, the feature is {feature}.")
     return EncodedRows(map(bytes, files.to_pylist()))
 
 
 def _picture_feature(files: Any, where: str, is_varying: bool) -> Feature:
-    blobs = list(_blobs(files))
     try:
-        codec = picture_codec(blobs[0])
-        sizes = {codec.image_size(blob) for blob in blobs}
+        return picture_feature(map(picture_head, _blobs(files)), where, is_varying=is_varying)
     except DecodeError as error:
-        raise FormatError(f"{where}: all pictures must be PNG, or JPEG, of one kind: {error}") from error
-    height, width = (sizes.pop() or (None, None)) if len(sizes) == 1 and not is_varying else (None, None)
-    return replace(codec.feature, shape=(height, width, *codec.feature.shape[2:]))
+        raise FormatError(f"{where}: all pictures must be JPEG, PNG or WebP: {error}") from error
 
 
 def _picture_files(array: Any, where: str) -> Any:

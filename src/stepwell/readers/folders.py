@@ -20,26 +20,25 @@ import math
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import Codec
 from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.codecs.image_heads import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.readers.pictures import picture_codec
+from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Schema
 
 __all__ = ["FolderReader"]
 
-IMAGES, VIDEOS, ARRAYS = (".jpg", ".jpeg", ".png"), (".mp4", ".mkv", ".mov", ".webm"), (".npy", ".npz")
+IMAGES, VIDEOS, ARRAYS = (".jpg", ".jpeg", ".png", ".webp"), (".mp4", ".mkv", ".mov", ".webm"), (".npy", ".npz")
 LAYOUTS = ("classes", "episodes", "videos")
 Layout = Literal["classes", "episodes", "videos"]
 # other systems have readers of their own
@@ -65,9 +64,10 @@ class FolderReader(Reader):
         MissingDependencyError: PyAV is not installed, and there are videos.
 
     Notes:
-        As for `Reader`. Images stay the files that they are, JPEG or PNG, in place or imported; of different sizes they
-        are images of varying size. Packets of videos are taken as they are, and copied into the cache in place. Of
-        classes the store's metadata hold ``labels``, their names; an episode's hold its file's or folder's name.
+        As for `Reader`. Images stay the files that they are, JPEG, PNG or WebP, in place or imported; of different
+        sizes they are images of varying size, and have the channels that one of them needs. Packets of videos are taken
+        as they are, and copied into the cache in place. Of classes the store's metadata hold ``labels``, their names;
+        an episode's hold its file's or folder's name.
     """
 
     name = "folders"
@@ -124,7 +124,7 @@ class FolderReader(Reader):
     @property
     def in_place_schema(self) -> Schema:
         """The features, with images left in their files; see `Reader.in_place_schema`."""
-        staying = [name for name, feature in self.schema.items() if feature.codec in ("jpeg", "png")]
+        staying = [name for name, feature in self.schema.items() if feature.codec in PICTURE_CODECS]
         return Schema({**self.schema, **{name: span_feature(self.schema[name], self._paths) for name in staying}})
 
     def label(self, index: int) -> str:
@@ -145,16 +145,9 @@ class FolderReader(Reader):
         return features
 
     def _image_feature(self, name: str) -> Feature:
-        """Return the feature of a camera: all its images are of one kind, of one size or of any."""
-        paths = [path for part in self._episodes for path in part["images"].get(name, ())]
-        codec = _codec_of(paths[0])
-        sizes = set[tuple[int, int]]()
-        for path in paths:
-            size = _size(path, codec, f"others of {name!r}")
-            if len(sizes) < 2:
-                sizes.add(size)
-        height, width = sizes.pop() if len(sizes) == 1 else (None, None)
-        return replace(codec.feature, shape=(height, width, *codec.feature.shape[2:]))
+        """Return the feature of a camera: of one size or of any, with the channels that its images need."""
+        paths = (path for part in self._episodes for path in part["images"].get(name, ()))
+        return picture_feature(map(_head, paths), f"{name!r} of {self.source}")
 
     def _spans(self, name: str, files: Sequence[Path]) -> FileSpans:
         numbers = np.array([self._numbers[str(path)] for path in files], np.int64)
@@ -242,33 +235,20 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
 
 
-def _codec_of(path: Path) -> Codec:
-    """Return the codec that reads an image, by its head."""
+def _head(path: Path) -> ImageHead:
+    """Return what an image says of itself.
+
+    Raises:
+        FormatError: it is none that is read, or cut off.
+    """
     try:
-        return picture_codec(np.fromfile(path, np.uint8, HEAD_BYTES))
+        return picture_head(np.fromfile(path, np.uint8, HEAD_BYTES))
     except DecodeError:
         pass  # what it is comes after colours and previews
     try:
-        return picture_codec(np.fromfile(path, np.uint8))
+        return picture_head(np.fromfile(path, np.uint8))
     except DecodeError as error:
         raise FormatError(f"{path}: {error}") from error
-
-
-def _size(path: Path, codec: Codec, others: str) -> tuple[int, int]:
-    """Return height and width of an image, by its head.
-
-    Raises:
-        FormatError: it is of another kind than the others, or cut off.
-    """
-    try:
-        size = codec.image_size(np.fromfile(path, np.uint8, HEAD_BYTES))
-    except DecodeError:
-        try:
-            size = codec.image_size(np.fromfile(path, np.uint8))
-        except DecodeError as error:
-            raise FormatError(f"{path} is not as {others}: {error} Convert them to one format.") from error
-    assert size is not None
-    return size
 
 
 def _video(path: Path) -> VideoFile:

@@ -1,44 +1,92 @@
-"""Which picture files a store keeps as they are: what the first one is, all must be."""
+"""Picture files that a store keeps as they are: JPEG, PNG and WebP, of any kind."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
-from stepwell.codecs.parquet_images import picture_format
+from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import DecodeError
-from stepwell.schema import Image
+from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds, holds
+from stepwell.schema import Feature, Image
 
-__all__ = ["picture_codec"]
+__all__ = ["PICTURE_CODECS", "check_picture", "picture_feature", "picture_head"]
 
-# channels and type of the pixels, those seen most first
-PIXELS = {"png": [(3, "uint8"), (1, "uint8"), (4, "uint8"), (1, "uint16"), (3, "uint16")], "jpeg": [(3, "uint8")]}
+PICTURE_CODECS = ("jpeg", "png", MIXED_CODEC)
+"""Of features whose rows are files of pictures."""
+
+COLORS = 3
+
+Blob = npt.NDArray[np.uint8]
 
 
-def picture_codec(head: npt.NDArray[np.uint8]) -> Codec:
-    """Return the codec that reads a picture, and others of its format, channels and depth, of any size.
+def picture_head(blob: Blob) -> ImageHead:
+    """Return what a picture says of itself.
 
     Args:
-        head: uint8 [n], the file, or as much of it as has its header.
+        blob: uint8 [n], the file, or as much of it as has its header.
 
     Raises:
-        DecodeError: it is neither PNG nor JPEG, of a kind that no store keeps, or cut off.
+        DecodeError: it is no JPEG, PNG or WebP file, is cut off, or its header is damaged.
         MissingDependencyError: the library of the format is not installed.
+    """
+    head = read_image_head(blob[:HEAD_BYTES].tobytes()) or read_image_head(blob.tobytes())
+    if head is None:
+        raise DecodeError(f"no JPEG, PNG or WebP file, or cut off: it begins with {blob[:8].tobytes()!r}.")
+    _codec_of(head.format, head.dtype).image_size(blob)
+    return head
+
+
+def picture_feature(heads: Iterable[ImageHead], name: str, *, is_varying: bool = False) -> Feature:
+    """Return the feature that holds some pictures, and others like them.
+
+    Args:
+        heads: of one at least.
+        name: for messages.
+        is_varying: whether others are of other sizes and formats.
+
+    Raises:
+        FormatError: pictures of 8 and of 16 bits.
 
     Notes:
         Grey JPEG files are read as colours, as they may lie among others.
     """
-    name = picture_format(head[:8].tobytes())
-    if name is None:
-        raise DecodeError(f"neither PNG nor JPEG: it begins with {head[:8].tobytes()!r}.")
-    reasons = []
-    for channels, dtype in PIXELS[name]:
-        codec = make_codec(Image((None, None, channels), dtype, codec=name))
-        try:
-            codec.image_size(head)
-        except DecodeError as error:
-            reasons.append(error)
-            continue
-        return codec
-    raise reasons[0]
+    kinds = ImageKinds()
+    kinds.add(heads)
+    found = kinds.feature(name)
+    channels = kinds.channels if found.codec == "png" else max(COLORS, kinds.channels)
+    codec = MIXED_CODEC if is_varying and found.np_dtype == np.uint8 else found.codec
+    sides = (None, None) if is_varying else found.shape[:2]
+    return Image((*sides, channels), found.np_dtype, codec=codec)
+
+
+def check_picture(blob: Blob, feature: Feature) -> None:
+    """Refuse a picture that a feature does not hold.
+
+    Args:
+        blob: uint8 [n], the file.
+        feature: of one of the `PICTURE_CODECS`.
+
+    Raises:
+        DecodeError: it is none, of another format or size, or would lose colours or depth; alpha, too, where all are of
+            one format.
+    """
+    head = picture_head(blob)
+    loses_alpha = feature.codec == MIXED_CODEC and feature.shape[2] == COLORS < head.channels
+    if not holds(feature, replace(head, channels=COLORS) if loses_alpha else head):
+        raise DecodeError(
+            f"a {head.format} file of {head.channels} channels of {head.dtype}, the feature is {feature}."
+        )
+    size = head.height, head.width
+    if not feature.is_ragged and size != feature.shape[:2]:
+        raise DecodeError(f"a picture of {size}, the feature is {feature}.")
+
+
+@functools.cache
+def _codec_of(name: str, dtype: str) -> Codec:
+    return make_codec(Image((None, None, COLORS), dtype, codec=name if name in PICTURE_CODECS else MIXED_CODEC))

@@ -1,11 +1,10 @@
-import io
-
 import numpy as np
 import pytest
 
 from stepwell.beton.layout import JPEG_MODE, RAW_MODE
 from stepwell.beton.pictures import ImageEncoder
 from stepwell.errors import SchemaError, StepError
+from stepwell.testing import image_files
 
 simplejpeg = pytest.importorskip("simplejpeg")
 
@@ -81,14 +80,23 @@ def test_pil_images_are_taken():
         ImageEncoder().encode(pil.fromarray(smooth()[..., 0]), 0)
 
 
-def test_grey_jpeg_files_are_taken_and_those_for_printers_refused():
+def test_grey_jpeg_files_are_taken():
     grey = simplejpeg.encode_jpeg(smooth()[..., :1].copy(), 90, "GRAY", "gray")
     assert ImageEncoder("jpg").encode(grey, 0)[1] == grey
-    pil = pytest.importorskip("PIL.Image")
-    memory = io.BytesIO()
-    pil.new("CMYK", (16, 16)).save(memory, "jpeg")
-    with pytest.raises(StepError, match=r"CMYK|YCCK"):
-        ImageEncoder("jpg").encode(memory.getvalue(), 0)
+
+
+def test_jpeg_files_of_inks_are_written_as_rgb():
+    pytest.importorskip("imagecodecs")
+    for name in ("jpeg cmyk", "jpeg cmyk adobe", "jpeg ycck adobe"):
+        kind = image_files(40, 60)[name]
+        cell, region = ImageEncoder("jpg", jpeg_quality=100).encode(kind.data, 0)
+        assert cell == (JPEG_MODE, 60, 40) and simplejpeg.decode_jpeg_header(region)[2] == "YCbCr"
+        cell, pixels = ImageEncoder("raw").encode(kind.data, 0)
+        shown = np.frombuffer(pixels, np.uint8).reshape(40, 60, 3)
+        assert cell == (RAW_MODE, 60, 40) and np.abs(shown.astype(int) - kind.colors).max() <= 9
+        assert np.abs(simplejpeg.decode_jpeg(bytes(region)).astype(int) - shown).max() <= 24
+        with pytest.raises(StepError, match="a JPEG file that cannot be read"):
+            ImageEncoder("raw").encode(kind.data[: len(kind.data) // 2], 0)
 
 
 @pytest.mark.parametrize(

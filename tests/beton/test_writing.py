@@ -11,7 +11,7 @@ from stepwell import Array, Bytes, Field, Image, Text
 from stepwell.beton import write_beton
 from stepwell.errors import FormatError, SchemaError, StepError, StoreExistsError
 from stepwell.formats import import_dataset
-from stepwell.testing import tiny_store
+from stepwell.testing import image_files, tiny_store
 
 PAGE = 1 << 16
 
@@ -180,3 +180,29 @@ def test_shards_are_written_by_their_address_with_their_jpeg_files_as_they_are(t
     file.check()
     for i in range(9):
         assert file.sample(i) == {"jpg": (10, 8 + i % 3, files[i]), "cls": i}
+
+
+def test_images_of_every_kind_are_written_as_ffcv_can_decode_them(tmp_path):
+    simplejpeg = pytest.importorskip("simplejpeg")
+    pytest.importorskip("imagecodecs")
+    names, files = ["jpeg rgb", "jpeg cmyk", "png rgb interlaced", "png grey", "jpeg grey", "webp"], image_files()
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        for number, name in enumerate(names):
+            entry = tarfile.TarInfo(f"{number}.jpg")
+            entry.size = len(files[name].data)
+            tar.addfile(entry, io.BytesIO(files[name].data))
+    address = f"webdataset://{tmp_path}/set.tar"
+    import_dataset(address, tmp_path / "set.well", workers=0)
+    for number, source in enumerate((address, tmp_path / "set.well")):
+        for mode in (None, "raw"):
+            path = tmp_path / f"{number}-{mode}.beton"
+            write_beton(source, path, features=["jpg"], workers=0, page_size=PAGE, write_mode=mode, quality=100)
+            file = SpecFile(path)
+            file.check()
+            for place, name in enumerate(names):
+                shown = file.sample(place)["jpg"]
+                if mode is None:
+                    assert shown[:2] == (34, 21)
+                    assert (shown[2] == files[name].data) == (name in ("jpeg rgb", "jpeg grey"))
+                    shown = simplejpeg.decode_jpeg(bytes(shown[2]))
+                assert np.abs(shown.astype(int) - files[name].colors).max() <= 24, name

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from stepwell.beton.encoding import Encoder, Region
 from stepwell.beton.layout import JPEG_MODE, RAW_MODE, FieldDescriptor, FieldType
-from stepwell.errors import MissingDependencyError, SchemaError, StepError
+from stepwell.codecs import make_codec
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError, StepError
+from stepwell.schema import Image
 
 __all__ = ["JPEG_START", "ImageEncoder", "WriteMode"]
 
@@ -40,7 +42,8 @@ class ImageEncoder(Encoder):
         MissingDependencyError: simplejpeg is not installed, and JPEG is asked for.
 
     Notes:
-        A JPEG file goes over as it is wherever it would be written as JPEG and is small enough. JPEG is 4:2:0.
+        A JPEG file goes over as it is wherever it would be written as JPEG and is small enough; one of inks (CMYK),
+        which FFCV does not decode, as RGB. JPEG that is made is 4:2:0.
     """
 
     write_mode: WriteMode = "raw"
@@ -68,7 +71,12 @@ class ImageEncoder(Encoder):
     def encode(self, value: Any, sample: int) -> tuple[tuple[int, int, int], Region]:
         """Return (mode, width, height) and the file or the pixels; see `Encoder.encode`."""
         is_file = isinstance(value, bytes | bytearray | memoryview)
-        height, width = _file_sides(value) if is_file else _checked(value := np.asarray(value))
+        if is_file:
+            height, width, has_inks = _file_head(value)
+            if has_inks:
+                value, is_file = _mixed(value), False
+        else:
+            height, width = _checked(value := np.asarray(value))
         small = self._small_sides(height, width)
         mode = self._mode(small[0] * small[1] * 3, sample)
         if is_file and mode == JPEG_MODE and small == (height, width):
@@ -120,17 +128,26 @@ def _checked(image: npt.NDArray[Any]) -> tuple[int, int]:
     return height, width
 
 
-def _file_sides(data: Any) -> tuple[int, int]:
-    """Return height and width of a JPEG file; StepError when it is none."""
+def _file_head(data: Any) -> tuple[int, int, bool]:
+    """Return height and width of a JPEG file, and whether it has inks; StepError when it is none."""
     if bytes(data[:2]) != JPEG_START:
         raise StepError(f"got {len(data)} bytes that are no JPEG file. Decode them first.")
     try:
         height, width, colorspace, _ = _simplejpeg().decode_jpeg_header(data)
     except ValueError as error:
         raise StepError(f"got a JPEG file that cannot be read: {error}.") from error
-    if colorspace not in COLORSPACES:
-        raise StepError(f"got a JPEG file of {colorspace}, which FFCV cannot decode to RGB. Decode it first.")
-    return int(height), int(width)
+    return int(height), int(width), colorspace not in COLORSPACES
+
+
+def _mixed(data: Any) -> npt.NDArray[np.uint8]:
+    """Return RGB of a JPEG file of inks, which FFCV does not decode."""
+    try:
+        found: npt.NDArray[np.uint8] = make_codec(Image((None, None, 3), codec="jpeg")).decode(
+            np.frombuffer(data, np.uint8)
+        )
+    except DecodeError as error:
+        raise StepError(f"got a JPEG file that cannot be read: {error}") from error
+    return found
 
 
 def _decoded(data: Any) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,8 @@ from stepwell.store import Segment
 
 __all__ = ["JPEG_CODECS", "plain_rows", "row_values"]
 
-JPEG_CODECS = ("jpeg", "jpeg-or-raw")
+# whose rows are JPEG files, or are so where they begin like one
+JPEG_CODECS = ("jpeg", "jpeg-or-raw", "image-file")
 BATCH_BYTES = 32 << 20
 UNKNOWN_ROW_BYTES = 1 << 20
 Int64s = npt.NDArray[np.int64]

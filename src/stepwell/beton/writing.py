@@ -70,7 +70,8 @@ def write_beton(
         rename: keys to names in the file: at most 16 ASCII characters. FFCV would cut longer ones.
         masks: also write ``KEY_is_pad``, which of a window's steps lie outside of the episode.
         write_mode: of RGB images: "raw" (pixels); "jpg"; "smart" (JPEG above ``smart_threshold`` bytes of pixels);
-            "proportion" (JPEG of a part of them). Default: JPEG files as they are, others raw.
+            "proportion" (JPEG of a part of them). Default: JPEG files as they are, and what lies in one column with
+            them as JPEG; others raw.
         max_resolution: the longest side; larger images become smaller.
         smart_threshold: see ``write_mode``.
         quality: of JPEG files that are made, 1 to 100.

@@ -302,6 +302,13 @@ def test_names_of_classes_come_along_and_may_be_missing(cache, tmp_path):
         assert stepwell.open(f"tfds://{address(web)}").path != before.path
 
 
+def test_options_in_the_query_of_an_address_are_refused_by_where_they_belong(web):
+    for source in (address(web), "memory://bucket/made"):
+        with pytest.raises(FormatError, match=r"made.* stepwell\.open\(address, split='val'\), or --with split=val\."):
+            stepwell.open(f"tfds://{source}?token=1&split=val")
+    assert len(TfdsReader(f"{address(web)}?token=1")) == NUM_SHARDS * NUM_EPISODES
+
+
 def test_nothing_may_be_asked_for(web):
     assert len(stepwell.open(f"tfds://{address(web)}", split="train[:0]")) == 0 and fetched(web) == []
 

@@ -6,6 +6,7 @@ through files of pickled numpy arrays.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import sys
@@ -91,6 +92,31 @@ def make(root: str, seed: int, is_rlds: bool, file_format: str, out: str) -> dic
     reading = read_source if file_format == "array_record" else read
     reading(str(builder.data_path), out)
     return {"path": str(builder.data_path), "tree": str(tree), "strings": _strings(tree)}
+
+
+def images(root: str, files: str, channels: int, dtype: str, out: str) -> dict[str, Any]:
+    """Write a dataset of image files as they are, and save what TensorFlow reads of it."""
+    blobs = pickle.loads(Path(files).read_bytes())
+
+    class Pictures(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        name = "pictures"
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            feature = F.Image(shape=(None, None, channels), dtype=getattr(np, dtype))
+            tree = F.FeaturesDict({"image": feature})
+            return tfds.core.DatasetInfo(builder=self, features=tree, disable_shuffling=True)
+
+        def _split_generators(self, _: Any) -> dict[str, Iterator[Any]]:
+            return {"train": ((number, {"image": io.BytesIO(blob)}) for number, blob in enumerate(blobs))}
+
+        def _generate_examples(self) -> None:
+            raise NotImplementedError
+
+    builder = Pictures(data_dir=root)
+    builder.download_and_prepare()
+    read(str(builder.data_path), out)
+    return {"path": str(builder.data_path)}
 
 
 def _flat(value: Any) -> Any:
@@ -297,7 +323,7 @@ def main() -> None:
     answers = sys.stdout
     # what libraries print is no answer
     sys.stdout = sys.stderr
-    known = {function.__name__: function for function in (read, read_source, load, split_ids, make)}
+    known = {function.__name__: function for function in (read, read_source, load, split_ids, make, images)}
     for line in sys.stdin:
         asked = json.loads(line)
         try:

@@ -142,5 +142,5 @@ def test_what_is_not_installed_is_named(monkeypatch):
         raise ImportError("Please install gcsfs to access Google Storage")
 
     monkeypatch.setattr(fsspec, "url_to_fs", without)
-    with pytest.raises(MissingDependencyError, match=r"gs://bucket/arm/.*: Please install gcsfs"):
+    with pytest.raises(MissingDependencyError, match=r"gs://bucket/arm/.*: Please install gcsfs .*stepwell\[remote\]"):
         find_version("gs://bucket/arm")

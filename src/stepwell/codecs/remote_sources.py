@@ -266,7 +266,7 @@ def _explained(address: str) -> Iterator[None]:
     except StepwellError:
         raise
     except ImportError as error:
-        raise MissingDependencyError(f"{where}: {error}") from error
+        raise MissingDependencyError(f"{where}: {error}, beside fsspec of stepwell[remote].") from error
     except (FileNotFoundError, PermissionError) as error:
         raise _refusal(where, 404 if isinstance(error, FileNotFoundError) else 403) from error
     except urllib.error.HTTPError as error:

@@ -13,7 +13,7 @@ from shards import npy, picture, sample, write_tar  # type: ignore[import-not-fo
 
 import stepwell
 from stepwell import Array, Bytes, Image, Loader, Text
-from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.errors import DatasetNotFoundError, FormatError, WorkerError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.schema import Feature
 from stepwell.testing import WebServer, check_damage, image_files
@@ -217,6 +217,12 @@ def test_members_that_cannot_be_read_are_named(tmp_path: Path, name: str, data: 
     path = shard(tmp_path / "a.tar", [(name, data)])
     with pytest.raises(FormatError, match=words):
         list(WebDatasetReader(path).episodes())
+
+
+def test_a_text_that_is_not_utf_8_is_named_when_it_is_imported(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a.txt", "ß".encode()), ("b.txt", b"\xff")])
+    with pytest.raises(WorkerError, match=r"a\.tar: b\.txt, byte \d+: not UTF-8: .*with ignore="):
+        import_dataset(str(path), tmp_path / "a.well", workers=0)
 
 
 def test_json_that_differs_later_is_named(tmp_path: Path) -> None:

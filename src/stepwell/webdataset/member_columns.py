@@ -79,7 +79,12 @@ class PlainColumn(MemberColumn):
         return True
 
     def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the bytes."""
+        """Return the bytes; of texts those that are UTF-8."""
+        if next(iter(self.features.values())).kind == "text":
+            try:
+                data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"not UTF-8: {error}. Leave the ending out with ignore=, or give decoders=") from error
         return (data,)
 
     def missing(self) -> tuple[Any, ...] | None:

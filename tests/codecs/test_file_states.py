@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import make_codec, remote_files
 from stepwell.codecs.file_spans import make_spans, span_feature
 from stepwell.codecs.file_states import difference, noted_states, problem_of
 from stepwell.codecs.files import noting_states
@@ -96,3 +96,30 @@ def test_a_file_of_another_machine_is_told_by_its_version(memory: Any, tmp_path:
             path.unlink()
     with pytest.raises(DecodeError, match=rf"{is_read}\.bin: the file is another one.*it had 10 bytes, version"):
         codec.decode(make_spans(0, 2, 3)[0])
+
+
+def test_a_file_that_goes_from_the_cache_before_it_is_used_is_fetched_again(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "memory://test_file_states/small_cache.bin"
+    memory.pipe(address, bytes(range(16)))
+    codec = make_codec(span_feature(Bytes(), [address]))
+    numbers = make_codec(span_feature(Array(2, "int8"), [address]))
+    fetched, gone, local_path = [], [1, 2, 3], remote_files.local_path
+
+    def unlucky(path: str) -> str:
+        found = local_path(path)
+        fetched.append(found)
+        if gone and gone.pop():
+            Path(found).unlink()
+        return found
+
+    monkeypatch.setattr(remote_files, "local_path", unlucky)
+    assert codec.decode(make_spans(0, 2, 3)[0]) == bytes([2, 3, 4]) and len(fetched) == 4
+    out = np.zeros((1, 2), np.int8)
+    gone.extend([1, 2])
+    numbers.decode_rows(make_spans(0, 4, 2), out)
+    assert out.tolist() == [[4, 5]] and len(fetched) == 7
+    gone.extend([1] * 100)
+    with pytest.raises(DecodeError, match="goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES"):
+        make_codec(span_feature(Bytes(), [address])).decode(make_spans(0, 2, 3)[0])

@@ -1,5 +1,6 @@
 """Shards of another machine, read where they are: each fetched once an epoch, though the cache holds few of them."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import stepwell
 from stepwell import Loader
 from stepwell.codecs import remote_files
 from stepwell.codecs.remote_files import cache_directory
+from stepwell.errors import DecodeError
 from stepwell.order import pooled
 from stepwell.testing import WebServer
 
@@ -97,3 +99,28 @@ def test_shards_that_went_from_the_cache_take_no_space_any_more(
     removed = [path for path in held if str(cache_directory()) in path and path.endswith("(deleted)")]
     # the last one of the index, and one that went when the last was fetched
     assert len(removed) <= 2
+
+
+def test_shard_that_is_another_on_the_server_by_its_first_read_is_an_error(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stepwell.open(f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar")
+    assert repr(store).startswith(f"<Store webdataset://{web.url}/{{0..9}}.tar  300 episodes") and "10 files" in repr(
+        store
+    )
+    other = [(f"{sample:05d}.{ending}", data) for sample in range(60, 90)
+             for ending, data in (("vec.npy", npy(np.full(500, -1, "f4"))), ("cls", b"%d" % sample))]  # fmt: skip
+    write_tar(tmp_path / "web" / "2.tar", other)
+    os.utime(tmp_path / "web" / "2.tar", ns=(0, 10**18))
+    # as another process, which asks what the shards are
+    monkeypatch.setattr(remote_files, "_STATES", {})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "elsewhere"))
+    assert store[59]["vec.npy"][0, 0] == 59
+    with pytest.raises(
+        DecodeError, match=r"2\.tar: the file is another one than when.*version.*Open the data set again"
+    ):
+        store[60]["vec.npy"]
+    assert [finding.file for finding in store.verify().findings] == [f"{web.url}/2.tar"]
+    again = stepwell.open(f"webdataset://{web.url}/{{0..{NUM_SHARDS - 1}}}.tar")
+    assert again[60]["vec.npy"][0, 0] == -1

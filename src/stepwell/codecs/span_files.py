@@ -14,9 +14,9 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from stepwell.errors import DecodeError, SchemaError
 __all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
 
 PathLike = str | os.PathLike[str]
+_Used = TypeVar("_Used")
 
 MAX_MAPPED_FILES = 4096
 # of a column, beside those that a process keeps open: to look one up costs as much as to read a row
@@ -36,6 +37,8 @@ MAX_HELD_FILES = 4
 # a larger row gets memory of its own, which goes with it
 MAX_SCRATCH_BYTES = 16 << 20
 SIZE = 2  # of a FileState
+# to use a file of a cache before others remove it
+MAX_TRIES = 10
 CHANGED = "the file was changed or replaced since it was read first. Open the data set again."
 
 
@@ -192,22 +195,16 @@ class SpanFiles:
                     return held[1]
             # that says what is wrong
             self._held.pop(number, None)
-        local, state = self._looked_at(number)
+        local, state, file = self._used(number, open_file)
         if offset + size > state[SIZE]:
             raise DecodeError(f"{self.paths[number]}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
-        try:
-            file = open_file(local, state)
-        except OSError as error:
-            raise DecodeError(f"{self.paths[number]}: {error}") from error
         self._check_same(number, file.state, state)
         # one that was fetched may go from the cache, and its space with it
         if len(self._held) < MAX_HELD_FILES and "://" not in os.fspath(self.paths[number]):
             self._held[number] = local, file
         return file
 
-    def filled(
-        self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.uint8]:
+    def filled(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return memory with the bytes of a file that is open.
 
         Raises:
@@ -222,16 +219,25 @@ class SpanFiles:
         return out
 
     def _mapped(self, number: int) -> _Map:
-        local, state = self._looked_at(number)
-        found = _MAPS.get((local, state))
-        if found is None:
+        local, state, found = self._used(number, lambda local, state: _MAPS.get((local, state)) or _Map(local))
+        self._check_same(number, found.state, state)
+        return _MAPS.setdefault((local, found.state), found)
+
+    def _used(self, number: int, use: Callable[[str, FileState], _Used]) -> tuple[str, FileState, _Used]:
+        """Return where a file lies on this machine, its state, and what is made of it.
+
+        One that was fetched may be gone when it is used, where the cache is small and many fetch: it is fetched again.
+        """
+        path = self.path(number)
+        tries = MAX_TRIES if "://" in path else 1
+        while True:
+            local, state = self._looked_at(number)
+            tries -= 1
             try:
-                found = _Map(local)
+                return local, state, use(local, state)
             except OSError as error:
-                raise DecodeError(f"{self.paths[number]}: {error}") from error
-            self._check_same(number, found.state, state)
-            _MAPS[local, found.state] = found
-        return found
+                if not tries or not isinstance(error, FileNotFoundError):
+                    raise DecodeError(f"{path}: {error}") from error
 
     def _looked_at(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state now, which is that of the first time."""
@@ -270,7 +276,11 @@ class SpanFiles:
         """Return a file that went from the cache since; one of this machine is lost."""
         path = self.path(number)
         if "://" in path:
-            return self._found(number)
+            for _ in range(MAX_TRIES):
+                # it may be gone again by now
+                with suppress(FileNotFoundError):
+                    return self._found(number)
+            raise DecodeError(f"{path}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES.")
         raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
 
 

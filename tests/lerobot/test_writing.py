@@ -1,5 +1,6 @@
 """Stores written as LeRobot datasets: what the files hold, as a reader of the format finds it."""
 
+import io
 import json
 import threading
 from itertools import chain, pairwise
@@ -29,6 +30,8 @@ from stepwell.lerobot.dataset_files import ManyEpisodeFiles  # noqa: E402
 from stepwell.lerobot.episode_preparing import Preparation  # noqa: E402
 from stepwell.lerobot.info import NUMBERS as NUMBER_TYPES  # noqa: E402
 from stepwell.lerobot.metadata import Metadata  # noqa: E402
+from stepwell.store import EncodedRows  # noqa: E402
+from stepwell.testing import image_files  # noqa: E402
 
 from .written import H264, make_store, read_frames, read_info, read_tables, read_video  # noqa: E402
 
@@ -282,6 +285,32 @@ def test_images_of_one_row_or_column_are_written(tmp_path, shape):
     for picture, file in zip(pictures, files, strict=True):
         found = codec.decode(np.frombuffer(file["bytes"], np.uint8))
         assert (found == picture.reshape(*shape[:2], -1)).all()
+
+
+@pytest.mark.parametrize("codec", ["png", "jpeg"])
+def test_files_that_are_not_rgb_are_written_as_rgb_and_those_that_are_as_they_are(tmp_path, codec):
+    pillow = pytest.importorskip("PIL.Image")
+    files = {name: kind for name, kind in image_files(16, 24).items() if name.startswith(codec)}
+    store = stepwell.create(tmp_path / "a.well", {"camera": Image((16, 24, 3), codec=codec)}, fps=10)
+    with store.writer() as writer:
+        writer.add_episode({"camera": EncodedRows([kind.data for kind in files.values()])}, task="a")
+    write_dataset(store, tmp_path / "set")
+    rows = read_tables(tmp_path / "set")["camera"].to_pylist()
+    for row, (name, kind) in zip(rows, files.items(), strict=True):
+        shown = np.asarray(pillow.open(io.BytesIO(row["bytes"])))
+        assert shown.shape == (16, 24, 3), name
+        assert np.abs(shown.astype(int) - kind.colors).max() <= (0 if kind.is_exact else 9), name
+        is_rgb = name.startswith(f"{codec} rgb") and not name.startswith("png rgba") and " 16" not in name
+        assert (row["bytes"] == kind.data) == is_rgb, name
+
+
+def test_a_file_that_cannot_be_made_rgb_is_named(tmp_path):
+    store = stepwell.create(tmp_path / "a.well", {"camera": Image((16, 24, 3), codec="png")}, fps=10)
+    with store.writer() as writer:
+        grey = image_files(16, 24)["png grey"].data
+        writer.add_episode({"camera": EncodedRows([grey, grey[:-20]])}, task="a")
+    with pytest.raises(DecodeError, match=r"a\.well: episode 0, 'camera': png row of \d+ bytes"):
+        write_dataset(store, tmp_path / "set", workers=0)
 
 
 def test_own_timestamps_are_kept_on_the_grid_and_made_anew_off_it(tmp_path):

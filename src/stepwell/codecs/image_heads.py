@@ -11,6 +11,7 @@ HEAD_BYTES = 2048
 """Bytes that are enough for most files; the sizes of a JPEG file may stand behind a thumbnail."""
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PALETTE = 3
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
 # the bit of VP8X that tells of transparency
 WEBP_ALPHA = 0x10
@@ -28,6 +29,7 @@ class ImageHead:
         channels: 1, 3 or 4 that an array needs to hold it: a palette has 3, grey with alpha 4.
         dtype: "uint8" or "uint16".
         format: "jpeg", "png" or "webp"; the first two are codecs, too, "image-file" reads all.
+        is_plain: whether samples are the pixels as every reader shows them: no palette, no inks, 8 or 16 bits.
     """
 
     height: int
@@ -35,6 +37,7 @@ class ImageHead:
     channels: int
     dtype: str
     format: str
+    is_plain: bool = True
 
 
 def read_image_head(data: bytes) -> ImageHead | None:
@@ -46,7 +49,7 @@ def read_image_head(data: bytes) -> ImageHead | None:
     Example:
         >>> png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 64, 48, 8, 2, 0, 0, 0)
         >>> read_image_head(png)
-        ImageHead(height=48, width=64, channels=3, dtype='uint8', format='png')
+        ImageHead(height=48, width=64, channels=3, dtype='uint8', format='png', is_plain=True)
 
     Source:
         ITU-T T.81, annex B; W3C Portable Network Graphics, section 11.2.2; RFC 9649, section 2.
@@ -70,7 +73,8 @@ def _jpeg_head(data: bytes) -> ImageHead | None:
         if 0xC0 <= marker <= 0xCF and marker not in NO_FRAME:
             bits, height, width, components = struct.unpack_from(">BHHB", data, place + 4)
             is_known = bits == 8 and components in (1, 3, 4)
-            return ImageHead(height, width, 1 if components == 1 else 3, "uint8", "jpeg") if is_known else None
+            channels, is_plain = (1, True) if components == 1 else (3, components == 3)
+            return ImageHead(height, width, channels, "uint8", "jpeg", is_plain) if is_known else None
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     return None
 
@@ -79,8 +83,10 @@ def _png_head(data: bytes) -> ImageHead | None:
     if len(data) < 29 or data[12:16] != b"IHDR":
         return None
     width, height, bits, color, *_ = struct.unpack_from(">IIBBBBB", data, 16)
-    channels = PNG_CHANNELS.get(color)
-    return ImageHead(height, width, channels, "uint16" if bits == 16 else "uint8", "png") if channels else None
+    if color not in PNG_CHANNELS:
+        return None
+    dtype, is_plain = "uint16" if bits == 16 else "uint8", color != PALETTE and bits >= 8
+    return ImageHead(height, width, PNG_CHANNELS[color], dtype, "png", is_plain)
 
 
 def _webp_head(data: bytes) -> ImageHead | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec
+from stepwell.codecs.image_heads import HEAD_BYTES, read_image_head
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
@@ -57,7 +59,8 @@ def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> 
         SchemaError: this PyAV cannot encode so.
     """
     if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
-        found = packets_of(_stored_rows(episode, column))
+        with _named(episode, column):
+            found = packets_of(_stored_rows(episode, column))
         if found is not None:
             return found
     return _encoded(episode, column, encoding)
@@ -65,6 +68,8 @@ def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> 
 
 def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
     """Return the PNG or JPEG files of an episode's images: the stored ones, or PNG files that are made of them.
+
+    Grey files, palettes, inks and alpha are made RGB: lerobot shows files as they are.
 
     Args:
         episode: the episode.
@@ -75,17 +80,33 @@ def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
     """
     feature = column.feature
     if stored_feature(feature).codec in FILE_CODECS and feature.shape[2:] == (3,):
-        return _stored_rows(episode, column)
+        with _named(episode, column):
+            return [_as_colours(file, feature) for file in _stored_rows(episode, column)]
     codec = make_codec(Image(column.info.shape, codec="png"))
     return [codec.encode(_in_colour(image)) for image in episode.images(column.source, feature)]
+
+
+def _as_colours(file: bytes, feature: Feature) -> bytes:
+    """Return a file of which Pillow makes RGB without being asked to: it, or a PNG file of its colours."""
+    head = read_image_head(file[:HEAD_BYTES]) or read_image_head(file)
+    if head is None or (head.is_plain and head.channels == 3 and head.dtype == feature.np_dtype.name):
+        return file
+    pixels = make_codec(stored_feature(feature)).decode(np.frombuffer(file, np.uint8))
+    return make_codec(Image(feature.shape, feature.dtype, codec="png")).encode(pixels)
 
 
 def _stored_rows(episode: SourceEpisode, column: Column) -> list[bytes]:
     codec, blobs = make_codec(column.feature), episode.blobs(column.source)
     if not isinstance(codec, FileCodec):
         return [blob.tobytes() for blob in blobs]
+    return list(codec.embed(blobs).rows(codec.embedded()))
+
+
+@contextmanager
+def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
+    """Make errors of rows say whose they are."""
     try:
-        return list(codec.embed(blobs).rows(codec.embedded()))
+        yield
     except DecodeError as error:
         raise DecodeError(f"{episode.store.path}: episode {episode.index}, {column.source!r}: {error}") from error
 

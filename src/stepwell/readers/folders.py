@@ -15,10 +15,7 @@ Names are in natural order: 2 before 10.
 
 from __future__ import annotations
 
-import io
-import math
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +27,7 @@ from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.image_heads import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError
+from stepwell.formats.npy_arrays import npz_arrays
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
@@ -44,8 +42,6 @@ Layout = Literal["classes", "episodes", "videos"]
 # other systems have readers of their own
 FOREIGN = ("meta/info.json", "store.json", "dataset_info.json", "features.json", "state.json")
 HEAD_BYTES = 4096
-# deflate makes at most that many bytes of one
-MAX_RATIO = 1100
 IMAGE, LABEL, VIDEO = "image", "label", "video"
 
 
@@ -281,25 +277,10 @@ def _loaded(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
             # of clip_1.actions.npy the name is the part in the middle; a map is no longer than its file
             yield path.stem.rpartition(".")[2], np.load(path, mmap_mode="r", allow_pickle=False)
             return
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                yield member.filename.removesuffix(".npy"), _member(archive, member, path.stat().st_size)
+        with path.open("rb") as file:
+            yield from npz_arrays(file).items()
     except Exception as error:  # of damaged headers and streams come errors of many kinds
         raise FormatError(f"{path}: {error}. It should hold arrays of numbers, as numpy.save writes them.") from error
-
-
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, size: int) -> npt.NDArray[Any]:
-    """Return an array of an .npz file; memory never follows what a header merely claims."""
-    if member.compress_size > size or member.file_size > MAX_RATIO * max(member.compress_size, 1):
-        raise FormatError(f"{member.filename} claims {member.file_size} bytes in {member.compress_size}")
-    raw = io.BytesIO(archive.read(member))
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, _, dtype = read_header[np.lib.format.read_magic(raw)](raw)
-    if dtype.itemsize * math.prod(shape) != member.file_size - raw.tell():
-        raise FormatError(f"{member.filename} has {member.file_size - raw.tell()} bytes for {shape} of {dtype}")
-    raw.seek(0)
-    found: npt.NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
-    return found
 
 
 def _rate(fps: float | str | None, first: Mapping[str, Any]) -> float | None:

@@ -21,6 +21,7 @@ from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.codecs.open_files import OpenFile
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.image_kinds import ImageKinds
+from stepwell.formats.npy_arrays import npy_head, npz_arrays
 from stepwell.schema import Array, Bytes, Feature, Schema, Text
 from stepwell.webdataset.member_columns import (
     DecodedColumn,
@@ -33,8 +34,6 @@ from stepwell.webdataset.member_columns import (
     PlainColumn,
     json_feature,
     json_values,
-    npy_head,
-    npz_arrays,
 )
 from stepwell.webdataset.samples import Shard
 from stepwell.webdataset.settings import Settings
@@ -211,7 +210,7 @@ class _Several(_Finding):
     def add(self, members: _Members) -> None:
         for sample, data in members.first():
             try:
-                found = npz_arrays(data) if self._is_npz else json_values(data)
+                found = npz_arrays(io.BytesIO(data)) if self._is_npz else json_values(data)
             except (ValueError, LookupError, TypeError) as error:
                 raise FormatError(f"{members.where(sample)}: {error}.") from error
             self._count += 1

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import FormatError, SchemaError
+from stepwell.formats.npy_arrays import npy_array, npy_head
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
-from stepwell.webdataset.member_columns import NpyColumn, npy_head
 from stepwell.webdataset.sample_sources import EPISODE
 from stepwell.webdataset.samples import split_name
 from stepwell.webdataset.settings import told_samples
@@ -153,7 +153,7 @@ class EpisodeShardsReader(Reader):
 
     def _array(self, entry: _Entry, ending: str, offset: int, size: int) -> Any:
         try:
-            return NpyColumn({}).values(self._bytes(entry, offset, size))[0]
+            return npy_array(self._bytes(entry, offset, size))
         except ValueError as error:
             where = f"{self.paths[entry.shard]}: {entry.key}.{ending}, byte {offset}"
             raise FormatError(f"{where}: not a .npy file: {error}.") from error

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from stepwell.formats.npy_arrays import npy_array, npz_arrays
 from stepwell.schema import Array, Feature, Text
 
 __all__ = [
@@ -35,8 +33,6 @@ __all__ = [
     "PlainColumn",
     "json_feature",
     "json_values",
-    "npy_head",
-    "npz_arrays",
 ]
 
 
@@ -143,14 +139,7 @@ class NpyColumn(MemberColumn):
 
     def values(self, data: bytes) -> tuple[Any, ...]:
         """Return the array."""
-        stream = io.BytesIO(data)
-        shape, _, dtype = npy_head(stream)
-        count = int(np.prod(shape, dtype=object))
-        if dtype.hasobject or count * dtype.itemsize != len(data) - stream.tell():
-            raise ValueError(f"{len(data)} bytes for {shape} {dtype}")
-        stream.seek(0)
-        array: Any = np.lib.format.read_array(stream, allow_pickle=False)
-        return (array,)
+        return (npy_array(data),)
 
 
 @dataclass(frozen=True)
@@ -167,7 +156,7 @@ class NpzColumns(MemberColumn):
 
     def values(self, data: bytes) -> tuple[Any, ...]:
         """Return the arrays."""
-        found = npz_arrays(data)
+        found = npz_arrays(io.BytesIO(data))
         return tuple(found[name] for name in self.names)
 
 
@@ -190,47 +179,6 @@ class JsonColumns(MemberColumn):
             _checked(name, found[name], feature)
             for name, feature in zip(self.names, self.features.values(), strict=True)
         )
-
-
-def npy_head(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is in Fortran's order, and dtype of a ``.npy`` file; the stream is behind the header.
-
-    Raises:
-        ValueError: it is none.
-    """
-    version = np.lib.format.read_magic(stream)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"version {version} of the .npy format")
-    try:
-        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
-    except ValueError:
-        raise
-    except Exception as error:  # numpy parses it as Python, whose parser raises whatever it likes
-        raise ValueError(f"a header that is none: {error}") from error
-    return found
-
-
-def npz_arrays(data: bytes) -> dict[str, Any]:
-    """Return the arrays of a ``.npz`` file by name.
-
-    Raises:
-        ValueError: it is none, or tells of more bytes than its own can be.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            total = sum(entry.file_size for entry in archive.infolist())
-            # deflate makes at most so many bytes of one
-            if total > 1032 * len(data):
-                raise ValueError(f"{len(data)} bytes that tell of {total}")
-            return {
-                entry.filename.removesuffix(".npy"): NpyColumn({}).values(archive.read(entry))[0]
-                for entry in archive.infolist()
-            }
-    except ValueError:
-        raise
-    except Exception as error:  # zipfile raises errors of seven kinds, depending on the bit
-        raise ValueError(f"not a .npz file: {error}") from error
 
 
 def json_values(data: bytes) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Arrays of ``.npy`` and ``.npz`` files, of which memory never follows what a header merely claims.
+
+Source:
+    numpy's "NEP 1: a simple file format for NumPy arrays"; of ``.npz`` files RFC 1951, section 3.2.5: deflate makes at
+    most 1032 bytes of one.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["npy_array", "npy_head", "npz_arrays"]
+
+MAX_RATIO = 1032
+SUFFIX = ".npy"
+
+
+def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype of a ``.npy`` file; the stream is behind the header.
+
+    Args:
+        stream: at its beginning; it may end with the header.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> stream = io.BytesIO()
+        >>> np.save(stream, np.zeros((2, 3), "f4"))
+        >>> _ = stream.seek(0)
+        >>> npy_head(stream)
+        ((2, 3), False, dtype('float32'))
+    """
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"version {version} of the .npy format")
+    try:
+        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+    except ValueError:
+        raise
+    except Exception as error:  # numpy parses it as Python, whose parser raises whatever it likes
+        raise ValueError(f"a header that is none: {error}") from error
+    return found
+
+
+def npy_array(data: bytes) -> npt.NDArray[Any]:
+    """Return the array of a ``.npy`` file.
+
+    Raises:
+        ValueError: it is none, or its header claims another number of bytes than there are.
+    """
+    stream = io.BytesIO(data)
+    shape, _, dtype = npy_head(stream)
+    count = int(np.prod(shape, dtype=object))
+    if dtype.hasobject or count * dtype.itemsize != len(data) - stream.tell():
+        raise ValueError(f"{len(data)} bytes for {shape} {dtype}")
+    stream.seek(0)
+    found: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return found
+
+
+def npz_arrays(file: BinaryIO) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a ``.npz`` file by name.
+
+    Args:
+        file: open for reading.
+
+    Raises:
+        ValueError: it is none, or claims more bytes than its own can be.
+    """
+    try:
+        num_bytes = file.seek(0, io.SEEK_END)
+        with zipfile.ZipFile(file) as archive:
+            return {
+                member.filename.removesuffix(SUFFIX): npy_array(_member(archive, member, num_bytes))
+                for member in archive.infolist()
+            }
+    except ValueError:
+        raise
+    except Exception as error:  # zipfile raises errors of seven kinds, depending on the bit
+        raise ValueError(f"not a .npz file: {error}") from error
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_bytes: int) -> bytes:
+    if member.compress_size > num_bytes or member.file_size > MAX_RATIO * max(member.compress_size, 1):
+        raise ValueError(f"{member.filename} claims {member.file_size} bytes in {member.compress_size} of {num_bytes}")
+    return archive.read(member)

@@ -1,10 +1,15 @@
 """Images of .beton files, by reference: plain or JPEG, as the reference says."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.beton_images import BetonImageCodec, BetonImages, beton_image_feature, make_image_references
+from stepwell.codecs.file_states import noted_states
+from stepwell.codecs.files import noting_states
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.schema import Image
 
@@ -91,6 +96,26 @@ def test_references_are_given_as_they_are_to_their_own_files_only(kept, tmp_path
         images.rows(beton_image_feature(ANY, [f"{tmp_path}/b.beton"]))
     with pytest.raises(SchemaError, match="jpeg-or-raw or raw"):
         images.rows(Image((None, None, 3), codec="png"))
+
+
+def test_images_of_a_file_that_was_replaced_since_are_refused_read_or_embedded(kept):
+    path, references, images = kept
+    status = Path(path).stat()
+    states = noted_states([(status.st_size, status.st_mtime_ns)])
+    feature = noting_states(beton_image_feature(ANY, [path]), states)
+    assert np.array_equal(make_codec(feature).decode(references[0]), images[0])
+    codec = make_codec(feature)
+    taken = codec.embed(list(references))
+    os.utime(path, ns=(0, status.st_mtime_ns + 1))
+    for read in (
+        lambda: codec.decode(references[0]),
+        lambda: codec.image_size(references[1]),
+        lambda: list(taken.rows(ANY)),
+    ):
+        with pytest.raises(DecodeError, match=r"a\.beton: the file is another one than when references"):
+            read()
+    # references alone need no file
+    assert len(list(taken.rows(feature))) == 2
 
 
 @pytest.mark.parametrize("size", [0, 15, 17])

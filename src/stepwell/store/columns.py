@@ -23,9 +23,11 @@ from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.first_rows import check_first_row
 from stepwell.store.npy import header_bytes, header_size
 
-__all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
+__all__ = ["FULL", "Column", "EncodedColumn", "RawColumn", "make_column"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors that a full disk, or a full quota, ends in."""
+
 WRITE_BYTES = 2 << 10
 # encoded rows that are joined to be written by one call
 PART_BYTES = 256 << 10

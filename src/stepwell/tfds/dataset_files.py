@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import SchemaError, StepwellError
+from stepwell.tfds.directories import FEATURES, INFO
 from stepwell.tfds.features import Fields, feature_json
+from stepwell.tfds.info import TEMPLATE
 from stepwell.tfds.record_writing import FileFormat
 
 __all__ = ["DatasetName", "WrittenSplit", "check_name", "class_names", "shard_name", "write_info"]
 
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 # what is lower case is also how TFDS begins the names of files
 NAMES = {
     "name": (re.compile(r"[a-z][a-z0-9_]*"), "lower-case letters, digits and '_', beginning with a letter"),
@@ -150,8 +151,8 @@ def write_info(
         }
         for split in splits
     ]
-    _write_json(folder / "dataset_info.json", told)
-    _write_json(folder / "features.json", feature_json(tree))
+    _write_json(folder / INFO, told)
+    _write_json(folder / FEATURES, feature_json(tree))
     for path, names in labels.items():
         (folder / f"{path.replace('/', '-')}.labels.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
 

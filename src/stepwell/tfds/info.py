@@ -22,7 +22,7 @@ from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
 from stepwell.tfds.directories import FEATURES, INFO, VERSION, Directory, find_version
 from stepwell.tfds.features import Node, Placed, parse_feature, walk
 
-__all__ = ["DatasetInfo", "SplitInfo", "described_by", "label_names", "read_info"]
+__all__ = ["TEMPLATE", "DatasetInfo", "SplitInfo", "described_by", "label_names", "read_info"]
 
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 VARIABLE = re.compile(r"\{(\w+)\}")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Iterable
@@ -15,16 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from stepwell.store.columns import FULL
 from stepwell.tfds.array_records import import_array_record
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import FOOTER, HEADER
 
-__all__ = ["FULL", "FileFormat", "write_records"]
+__all__ = ["FileFormat", "write_records"]
 
 FileFormat = Literal["tfrecord", "array_record"]
 SIZE = struct.Struct("<Q")
 BUFFER_BYTES = 1 << 20
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes], file_format: FileFormat = "tfrecord") -> int:

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,21 @@ def test_rows_that_a_link_leads_to_do_not_stay(path: str, tmp_path: Path):
     assert np.array_equal(read_rows(image, Image((16, 24, 3)), 0, 6), ROWS.astype(np.uint8))
     assert read_rows(files.open(0)["texts"], Text(), 0, 2) == ["", "é"]
     files.close()
+
+
+def test_a_fork_reads_with_a_process_of_its_own_and_leaves_that_of_its_parent(path: str):
+    script = f"""
+import os, warnings
+warnings.simplefilter("error")
+from stepwell.readers.hdf5_varying import read_varying
+def show():
+    print(read_varying({path!r}, "/group/deep/text", 2, 3), flush=True)
+show()
+child = os.fork()
+if child:
+    print(os.waitpid(child, 0)[1])
+show()
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    told = str(["éé".encode()])
+    assert (found.stdout.splitlines(), found.stderr) == ([told, told, "0", told], "")

@@ -130,10 +130,7 @@ def _piece(child: subprocess.Popen[bytes]) -> bytes:
 def _running() -> subprocess.Popen[bytes]:
     """Return this process's reader, started if there is none."""
     if _CHILD and (_CHILD[0][0] != os.getpid() or _CHILD[0][1].poll() is not None):
-        if _CHILD[0][0] == os.getpid():
-            end_child()
-        # a fork's parent goes on with its own
-        _CHILD.clear()
+        end_child()
     if not _CHILD:
         command = [sys.executable, "-m", "stepwell.readers.hdf5_child"]
         pipe = subprocess.PIPE
@@ -150,6 +147,17 @@ def end_child() -> None:
             with suppress(OSError):
                 child.kill()
             child.communicate()
+        else:
+            _leave(child)
+
+
+def _leave(child: subprocess.Popen[bytes]) -> None:
+    """Let go of a process that a fork has from its parent, which goes on with it."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    # it is not this process's to wait for
+    child.returncode = 0
 
 
 atexit.register(end_child)

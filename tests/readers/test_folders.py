@@ -186,6 +186,14 @@ def test_names_may_be_of_any_letters(tmp_path: Path):
     ]
 
 
+def test_folders_and_hidden_files_that_are_called_as_images_are_none(tmp_path: Path):
+    write_image(tmp_path / "set" / "cat" / "a.png", 1)
+    (tmp_path / "set" / "cat" / "b.png").mkdir()
+    (tmp_path / "set" / "cat" / "._a.png").write_bytes(b"what macOS keeps")
+    reader = open_reader(tmp_path / "set", options={"layout": "classes"})
+    assert [episode.metadata["name"] for episode in reader.episodes()] == ["cat/a.png"]
+
+
 def test_a_rate_must_be_a_number(tmp_path: Path):
     write_image(tmp_path / "set" / "a" / "0.png", 7)
     assert open_reader(f"folders://{tmp_path / 'set'}?fps=12.5").fps == 12.5

@@ -15,8 +15,9 @@ Names are in natural order: 2 before 10.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,13 +212,18 @@ def _layout_of(root: Path) -> Layout:
 
 
 def _folders(root: Path) -> list[Path]:
-    found = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return sorted(found, key=lambda path: _natural(path.name))
+    return _sorted(root, lambda entry: entry.is_dir())
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    found = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith("."))
-    return sorted(found, key=lambda path: _natural(path.name))
+    return _sorted(folder, lambda entry: entry.is_file() and entry.name.lower().endswith(tuple(suffixes)))
+
+
+def _sorted(folder: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+    """Return what is wanted of a directory, in natural order; hidden files never are."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
+    return [folder / name for name in sorted(names, key=_natural)]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -31,6 +31,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import cached_stores
 from stepwell.lerobot import Metadata, mapped_stores, open_in_place
+from stepwell.store.in_place_sizes import FilesInPlace
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
@@ -182,6 +183,13 @@ def test_the_table_tells_no_ratio_of_references(tmp_path: Path) -> None:
     for row in info.features:
         if row.name in CAMERAS:
             assert (row.ratio, row.step_bytes) == (None, None)
+    files = [*(tmp_path / "tiny").glob("data/**/*.parquet"), *(tmp_path / "tiny").glob("videos/**/*.mp4")]
+    videos = sum(file.stat().st_size for file in files if file.suffix == ".mp4")
+    assert info.in_place == FilesInPlace(len(files), sum(file.stat().st_size for file in files))
+    assert {row.name: row.in_place_bytes for row in info.features if row.is_in_place} == {TOP: None, SIDE: videos}
+    told = str(info).splitlines()
+    assert [line.split()[-1] for line in told if TOP in line] == ["references"]
+    assert [line.split()[-2:] for line in told if SIDE in line] == [["in", "place"]]
     assert info.name == f"lerobot://{tmp_path}/tiny"
     assert info.ratio is None
 

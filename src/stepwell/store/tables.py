@@ -20,7 +20,7 @@ Of rows that lie in files of others it is their size there.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +28,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class
-from stepwell.codecs.file_states import lines_of, noted_bytes
-from stepwell.codecs.files import FileCodec, ListedFileCodec, files_of
+from stepwell.codecs.files import ListedFileCodec
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
+from stepwell.store.in_place_sizes import FilesInPlace, file_codec_of, files_in_place, in_place_bytes
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
     from stepwell.store.capacity import Capacity
 
-__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -54,8 +54,8 @@ class FeatureRow:
         raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
         step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video), or on
             its size (images of any size); else None.
-        in_place_bytes: in files of others, of rows that were left there, where the feature lists these files; else
-            None. ``stored_bytes`` are those of the references then.
+        is_in_place: whether rows were left in files of others; ``stored_bytes`` are those of the references then.
+        in_place_bytes: of such rows, in these files; None where that is not known.
     """
 
     name: str
@@ -65,6 +65,7 @@ class FeatureRow:
     stored_bytes: int
     raw_bytes: int | None
     step_bytes: float | None = None
+    is_in_place: bool = False
     in_place_bytes: int | None = None
 
     @property
@@ -77,19 +78,6 @@ class FeatureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesInPlace:
-    """The files of others that rows of a store were left in.
-
-    Args:
-        num_files: how many they are.
-        num_bytes: what they had when references into them were made.
-    """
-
-    num_files: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class StoreTable:
     """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
 
@@ -97,7 +85,7 @@ class StoreTable:
         capacity: of a ring, for people: "100,000 steps", "20.0 GB"; else None.
         lengths: (min, median, max) steps of an episode; None without episodes.
         length_counts: episodes in each of at most 16 equal bins from the shortest to the longest.
-        in_place: files of others that the store lists and refers to; None: none.
+        in_place: files of others that the store refers to; None: none.
     """
 
     name: str
@@ -215,7 +203,7 @@ def make_table(store: Store) -> StoreTable:
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
         lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
         length_counts=_bins(lengths),
-        in_place=_in_place(schema or {}),
+        in_place=files_in_place(store),
     )
 
 
@@ -250,8 +238,8 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     num_rows = sum(segment.num_rows for segment in store.segments)
     raw: int | None = None
     # other references say nothing of how large what they refer to is
-    is_reference, is_listed = _is_a(feature, FileCodec), _is_a(feature, ListedFileCodec)
-    left = sum(_left_bytes(segment, name, feature) for segment in store.segments) if is_listed else None
+    is_reference, is_listed = file_codec_of(feature) is not None, _is_a(feature, ListedFileCodec)
+    left = in_place_bytes(store, name, feature)
     if is_listed and feature.option("format", "") == "raw":
         raw = left
     elif not feature.is_ragged and (is_listed or not is_reference):
@@ -262,33 +250,7 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     is_run = _is_a(feature, SequentialCodec) and not is_reference
     has_steps = is_run or (feature.is_image_of_any_size and not is_reference)
     step_bytes = stored / num_rows if num_rows and has_steps else None
-    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes, left)
-
-
-def _in_place(schema: Mapping[str, Feature]) -> FilesInPlace | None:
-    """Return the files that features list, each once."""
-    lists: dict[tuple[Sequence[Any], str], None] = {}
-    for feature in schema.values():
-        if _is_a(feature, ListedFileCodec):
-            files = files_of(feature)
-            # features of one data set list the same ones
-            lists[files.paths, files.states] = None
-    sizes = {}
-    for paths, states in lists:
-        lines = lines_of(states) or [""] * len(paths)
-        sizes.update({str(path): noted_bytes(line) for path, line in zip(paths, lines, strict=True)})
-    return FilesInPlace(len(sizes), sum(sizes.values())) if sizes else None
-
-
-def _left_bytes(segment: Segment, name: str, feature: Feature) -> int:
-    """Return the bytes that the rows of a segment have in files of others."""
-    kind = codec_class(feature)
-    assert issubclass(kind, ListedFileCodec)
-    try:
-        return kind.bytes_in_files(segment.blob_map(name))
-    except FileNotFoundError:
-        # compacted away since the store was refreshed
-        return 0
+    return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes, is_reference, left)
 
 
 def _capacity(capacity: Capacity) -> str:
@@ -346,6 +308,6 @@ def _ratio(row: FeatureRow) -> str:
     parts = [] if row.ratio is None else [f"({row.ratio:.1f}x)"]
     if row.step_bytes is not None:
         parts.append(f"{human_bytes(round(row.step_bytes))} a step")
-    if row.in_place_bytes is not None:
-        parts.append("in place")
+    if row.is_in_place:
+        parts.append("references" if row.in_place_bytes is None else "in place")
     return "  ".join(parts)

@@ -23,6 +23,7 @@ from stepwell.codecs.files import file_template, make_references  # noqa: E402
 from stepwell.codecs.parquet_images import ParquetImageCodec  # noqa: E402
 from stepwell.codecs.parquet_row_groups import RowGroups, stamp_of  # noqa: E402
 from stepwell.errors import DecodeError, EncodeError, SchemaError  # noqa: E402
+from stepwell.testing import image_files  # noqa: E402
 
 SIZE = (16, 24)
 NAMES = "chunk-{chunk:03d}/file-{file:03d}.parquet"
@@ -86,44 +87,23 @@ def test_each_picture_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(codec.decode_crop(blob(1), (0, 0, 8, 8), (8, 8)), own[:8, :8])
 
 
-@pytest.mark.parametrize("how", ["BMP", "PNG with a palette", "interlaced PNG"])
-def test_other_pictures_are_read_by_pillow(tmp_path: Path, how: str) -> None:
-    image = pytest.importorskip("PIL.Image")
-    made, file = image.fromarray(picture(0)), io.BytesIO()
-    if how == "PNG with a palette":
-        made.quantize().save(file, "PNG")
-    elif how == "interlaced PNG":
-        file.write(interlaced(picture(0)))
-    else:
-        made.save(file, how)
-    write(tmp_path, [file.getvalue()])
-    codec = codec_of(tmp_path)
-    if how == "PNG with a palette":
-        with pytest.raises(DecodeError, match="its header is not that of a png 16x24x3 uint8 image"):
-            codec.decode(blob(0))
-    else:
-        np.testing.assert_array_equal(codec.decode(blob(0)), picture(0))
-        np.testing.assert_array_equal(codec.decode_crop(blob(0), (2, 4, 8, 8), (8, 8)), picture(0)[2:10, 4:12])
+def test_other_pictures_are_read_by_pillow(tmp_path: Path) -> None:
+    image, file = pytest.importorskip("PIL.Image"), io.BytesIO()
+    image.fromarray(picture(0)).save(file, "BMP")
+    assert_is_read(tmp_path, file.getvalue(), picture(0))
 
 
-def interlaced(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """Return a PNG file whose rows come in seven passes, which no encoder at hand writes."""
-    import struct
-    import zlib
+@pytest.mark.parametrize("name", ["png palette 8", "png grey", "png rgba", "png rgb interlaced"])
+def test_png_files_of_every_kind_show_their_colours(tmp_path: Path, name: str) -> None:
+    kind = image_files(*SIZE)[name]
+    assert_is_read(tmp_path, kind.data, kind.colors)
 
-    passes = [(0, 8, 0, 8), (0, 8, 4, 8), (4, 8, 0, 4), (0, 4, 2, 4), (2, 4, 0, 2), (0, 2, 1, 2), (1, 2, 0, 1)]
-    data = b""
-    for y, dy, x, dx in passes:
-        part = pixels[y::dy, x::dx]
-        data += b"".join(b"\0" + row.tobytes() for row in part)
-    height, width = pixels.shape[:2]
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1)),
-        (b"IDAT", zlib.compress(data)),
-        (b"IEND", b""),
-    ]
-    body = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+def assert_is_read(folder: Path, file: bytes, pixels: npt.NDArray[np.uint8]) -> None:
+    write(folder, [file])
+    codec = codec_of(folder)
+    np.testing.assert_array_equal(codec.decode(blob(0)), pixels)
+    np.testing.assert_array_equal(codec.decode_crop(blob(0), (2, 4, 8, 8), (8, 8)), pixels[2:10, 4:12])
 
 
 def test_the_files_are_embedded_as_they_are(tmp_path: Path) -> None:

@@ -105,9 +105,11 @@ def test_files_are_stored_as_they_are(tmp_path: Path) -> None:
     store = stepwell.create(tmp_path / "a.well", {"image": feature})
     with store.writer() as writer:
         writer.add_episode({"image": EncodedRows(blobs)})
-        with pytest.raises(StepError, match=r"no row of png \?x\?x3 uint8: .*but of 8-bit grey 4x5"):
-            writer.add_episode({"image": EncodedRows([other.encode(np.zeros((4, 5), np.uint8))])})
+        with pytest.raises(StepError, match=r"no row of png \?x\?x3 uint8: .*cut off"):
+            writer.add_episode({"image": EncodedRows([blobs[0][:20]])})
+        writer.add_episode({"image": EncodedRows([other.encode(np.full((4, 5), 7, np.uint8))])})
     assert_same(store[0]["image"], images)
+    assert_same(store[1]["image"], [np.full((4, 5, 3), 7, np.uint8)])
     segment = store.segments[0]
     assert bytes(segment.blob_map("image")[: len(blobs[0])]) == blobs[0]
 

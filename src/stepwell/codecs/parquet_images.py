@@ -136,7 +136,7 @@ class ParquetImageCodec(NumberedFileCodec):
         try:
             codec.decode_into(file, out)
         except DecodeError as error:
-            # an interlaced picture is none that the codec writes, and yet one
+            # what the codec complains of others may read
             try:
                 out[...] = _decode_other(file, self.feature)
             except (DecodeError, MissingDependencyError):

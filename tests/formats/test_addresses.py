@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.formats.addresses import Address, parse_address, scheme_of
+from stepwell.formats.addresses import Address, parse_address, scheme_of, told_address
 
 READERS = ("beton", "lerobot", "webdataset")
 
@@ -60,3 +60,22 @@ def test_what_is_no_address_is_refused(source: object, message: str) -> None:
 
 def test_a_letter_before_a_colon_is_no_scheme() -> None:
     assert (scheme_of("C:/data"), scheme_of("data:set"), scheme_of("S3://a")) == (None, None, "s3")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "beton://data/a.beton",
+        "beton:///data/a-0?.beton?keys=jpg,png",
+        "webdataset://a.tar?split=train[:10%]+val&x=50%2525&y=a%26b&z=which%3F",
+    ],
+)
+def test_an_address_is_told_as_it_can_be_given_again(address: str) -> None:
+    found = parsed(address)
+    assert told_address(found, str(found.reader)) == address
+    assert parsed(told_address(found, str(found.reader))) == found
+
+
+def test_an_address_is_told_without_secrets_and_what_is_no_text() -> None:
+    found = Address("https://me:secret@host/a.tar?token=secret", None, {"decoders": {"txt": 1}, "allow_cut": True})
+    assert told_address(found, "webdataset") == "webdataset://https://host/a.tar?allow_cut=True"

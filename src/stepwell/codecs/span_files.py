@@ -122,6 +122,11 @@ class SpanFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
+    @functools.cached_property
+    def _lines(self) -> tuple[str, ...]:
+        # of many files a long text: to find it in a cache would compare it with another feature's for each of them
+        return lines_of(self.states)
+
     def path(self, number: int) -> str:
         """Return the path or address of a file.
 
@@ -266,8 +271,8 @@ class SpanFiles:
         """Return where a file lies on this machine, and its state, which is the one that is noted."""
         path = self.path(number)
         local = _local(path)
-        state, lines = state_of(local), lines_of(self.states)
-        told = difference(path, lines[number], state) if lines else None
+        state = state_of(local)
+        told = difference(path, self._lines[number], state) if self.states else None
         if told is not None:
             raise DecodeError(f"{path}: {told}")
         return local, state

@@ -54,3 +54,9 @@ def test_8_and_16_bits_in_one_column_are_refused():
 @pytest.mark.parametrize("name", ["png rgb", "png rgba", "png grey 16", "jpeg grey", "webp"])
 def test_an_image_that_would_lose_something_is_not_held(name):
     assert not holds(Image((None, None, 1), codec="png"), read_image_head(FILES[name].data))
+
+
+def test_grey_images_may_have_two_dimensions():
+    head = read_image_head(FILES["jpeg grey"].data)
+    assert holds(Image((24, 32), codec="jpeg"), head)
+    assert not holds(Image((24, 32), codec="jpeg"), ImageHead(24, 32, 3, "uint8", "jpeg"))

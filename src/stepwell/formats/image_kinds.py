@@ -85,4 +85,5 @@ def holds(feature: Feature, head: ImageHead) -> bool:
         (True, False)
     """
     is_read = feature.codec in (head.format, MIXED_CODEC)
-    return is_read and head.channels <= (feature.shape[2] or 1) and head.dtype == feature.np_dtype.name
+    channels = next(iter(feature.shape[2:]), 1) or 1  # grey ones may be [H, W]
+    return is_read and head.channels <= channels and head.dtype == feature.np_dtype.name

@@ -39,6 +39,8 @@ def test_a_file_that_is_as_it_was_differs_in_nothing(path: str) -> None:
             "it had 1,240 bytes, last changed 2025-11-21 12:43:19.123455 UTC; it has 1,240 bytes, ",
         ),
         (f"1241 {TIME}", "it had 1,241 bytes, last changed 2025-11-21 12:43:19.123456 UTC; it has 1,240 bytes, "),
+        ("1240 91ab03cd77e2", "it had 1,240 bytes, version 91ab03cd77e2; it has 1,240 bytes, last changed "),
+        ("nonsense", "it had version ; it has 1,240 bytes, "),
         ("1240 0", r"it had 1,240 bytes, last changed 1970-01-01 00:00:00 UTC; "),
     ],
 )

@@ -52,7 +52,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     with open(arguments.source, mode="r") as store:
         view = View(store)
         if arguments.episodes is not None:
-            check_episodes(len(store), str(store.path), arguments.episodes)
+            check_episodes(len(store), store.address or str(store.path), arguments.episodes)
             view = view.select(arguments.episodes)
         record = _write_lerobot(view, arguments) if kind == "lerobot" else _write(kind, view, arguments)
     print(json.dumps(record, indent=2) if arguments.json else _table(record))

@@ -11,6 +11,7 @@ r"""What files were when references into them were made: noted with the referenc
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +22,7 @@ __all__ = ["difference", "lines_of", "noted_bytes", "noted_states", "problem_of"
 
 SIZE, TIME = 2, 3  # of a FileState
 AGAIN = "Open the data set again; a store that was made of it while it was in place has to be made anew."
+TIME_TEXT = re.compile(r"-?[0-9]{1,19}")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,7 +53,8 @@ def noted_bytes(line: str) -> int:
         >>> noted_bytes("1240 1763728999123456789"), noted_bytes(""), noted_bytes("-1 91ab03cd77e2")
         (1240, 0, 0)
     """
-    return max(0, int(line.partition(" ")[0] or 0))
+    size = line.partition(" ")[0]
+    return int(size) if size.isdecimal() else 0
 
 
 def difference(path: str, line: str, state: FileState | None = None) -> str | None:
@@ -104,6 +107,8 @@ def _told(size: str, version: str) -> str:
 
 
 def _when(nanoseconds: str) -> str:
-    """Return a time as people write it, to the microsecond."""
+    """Return a time as people write it, to the microsecond; what is none as it is."""
+    if not TIME_TEXT.fullmatch(nanoseconds):
+        return f"version {nanoseconds}"
     told = (EPOCH + timedelta(microseconds=int(nanoseconds) // 1000)).isoformat(" ")
     return f"last changed {told.removesuffix('+00:00')} UTC"

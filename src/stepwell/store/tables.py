@@ -71,10 +71,19 @@ class FeatureRow:
     @property
     def ratio(self) -> float | None:
         """Decoded bytes over those in files of an encoded feature; None for raw ones and where it is not known."""
-        num_bytes = self.stored_bytes if self.in_place_bytes is None else self.in_place_bytes
-        if self.codec == "raw" or not self.raw_bytes or num_bytes in (0, self.raw_bytes):
+        if self.codec == "raw" or self.is_plain_in_place or not self.raw_bytes or not self.num_bytes:
             return None
-        return self.raw_bytes / num_bytes
+        return self.raw_bytes / self.num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows: on disk, or in the files that they were left in, where that is known."""
+        return self.stored_bytes if self.in_place_bytes is None else self.in_place_bytes
+
+    @property
+    def is_plain_in_place(self) -> bool:
+        """Whether the rows are plain bytes in files of others."""
+        return self.is_in_place and self.in_place_bytes == self.raw_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,8 @@ class StoreTable:
     def rows(self) -> list[tuple[str, ...]]:
         """Return the features' cells: name, codec, shape, dtype, size, ratio."""
         return [
-            (row.name, row.codec, row.shape, row.dtype, human_bytes(_size(row)), _ratio(row)) for row in self.features
+            (row.name, row.codec, row.shape, row.dtype, human_bytes(row.num_bytes), _ratio(row))
+            for row in self.features
         ]
 
     @property
@@ -298,10 +308,6 @@ def _bins(lengths: npt.NDArray[np.int64]) -> tuple[int, ...]:
     # a few episodes over many bins would be all gaps
     num_bins = int(min(MAX_BARS, lengths.max() - lengths.min() + 1, np.ceil(2 * np.sqrt(len(lengths)))))
     return tuple(np.histogram(lengths, bins=num_bins)[0].tolist())
-
-
-def _size(row: FeatureRow) -> int:
-    return row.stored_bytes if row.in_place_bytes is None else row.in_place_bytes
 
 
 def _ratio(row: FeatureRow) -> str:

@@ -66,3 +66,12 @@ def test_what_cannot_be_told_from_others_is_refused() -> None:
     loop.append(loop)
     with pytest.raises(FormatError, match="holds itself"):
         option_key(loop)
+
+
+def test_a_function_over_a_name_without_a_value_has_a_key() -> None:
+    def made(is_given: bool):
+        if is_given:
+            later = 1
+        return lambda data: (data, later)
+
+    assert option_key(made(False)) != option_key(made(True))

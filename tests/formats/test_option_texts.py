@@ -24,6 +24,11 @@ def test_new_names_are_mappings_or_pairs() -> None:
     assert renames_of(None) == {}
 
 
+def test_a_name_has_one_new_name() -> None:
+    with pytest.raises(FormatError, match="a name comes twice"):
+        renames_of("a=b, a:c")
+
+
 @pytest.mark.parametrize("text", ["a", "a=", "a:b,c"])
 def test_a_name_without_a_new_one_is_refused(text: str) -> None:
     with pytest.raises(FormatError, match="has no new name"):

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from stepwell.errors import FormatError
@@ -65,7 +65,7 @@ def option_key(value: Any, depth: int = 0) -> str:
 def _parts_of(value: Any) -> list[Any] | None:
     """Return what an object is made of; None for one that is not looked into."""
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell.cell_contents is not value]
+        cells = [part for cell in value.__closure__ or () for part in _held(cell) if part is not value]
         return [value.__code__, value.__defaults__, value.__kwdefaults__, cells]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_consts]
@@ -76,6 +76,14 @@ def _parts_of(value: Any) -> list[Any] | None:
     if is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name) for field in fields(value)]
     return None
+
+
+def _held(cell: CellType) -> list[Any]:
+    """Return what a function closes over; nothing of a name that was not given a value."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
 
 
 def _name_of(value: Any) -> str:

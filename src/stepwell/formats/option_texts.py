@@ -46,7 +46,7 @@ def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     """Return new names that are given as a mapping, or as text, with ``=`` or ``:``.
 
     Raises:
-        FormatError: a part without a new name.
+        FormatError: a part without a new name, or a name that comes twice.
 
     Example:
         >>> renames_of("jpg=image, cls=label"), renames_of("observation.state:proprio")
@@ -59,4 +59,7 @@ def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
     wrong = next((old for old, _, new in pairs if not new.strip()), None)
     if wrong is not None:
         raise FormatError(f'rename={rename!r}: {wrong.strip()!r} has no new name. Allowed: "old=new,other=another".')
-    return {old.strip(): new.strip() for old, _, new in pairs}
+    found = {old.strip(): new.strip() for old, _, new in pairs}
+    if len(found) < len(pairs):
+        raise FormatError(f"rename={rename!r}: a name comes twice. Give each one new name.")
+    return found

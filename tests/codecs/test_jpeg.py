@@ -161,6 +161,22 @@ Box = tuple[int, int, int, int]
 SUBSAMPLINGS = ["444", "422", "420", "440", "411", "gray"]
 
 
+@pytest.mark.parametrize("is_any_size", [False, True])
+def test_check_takes_whole_rows_alone_and_decodes_none_that_ends_as_it_should(
+    is_any_size: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (None, None, 3) if is_any_size else (24, 40, 3)
+    codec = make_codec(Image(shape, codec="jpeg"))
+    blob = bytes(codec.encode(smooth_image(Image((24, 40, 3)), seed=0)))
+    for wrong in (blob[:-1], blob[: len(blob) // 2], blob[:10], b"", b"\x00" + blob):
+        with pytest.raises(DecodeError, match="jpeg row"):
+            codec.check(row(wrong))
+    # what stands behind the end of a file is nobody's business
+    codec.check(row(blob + b"more"))
+    monkeypatch.setattr(type(codec), "decode_into", lambda *_: pytest.fail("decoded"))
+    codec.check(row(blob))
+
+
 def noise(shape: Pixels, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 

@@ -108,6 +108,20 @@ class Codec(ABC):
             raise DecodeError(f"a row of shape {row.shape}, where the feature has {out.shape}.")
         out[...] = row
 
+    def check(self, blob: npt.NDArray[np.uint8]) -> None:
+        """Look whether bytes that somebody has encoded are a row; to be overridden where that needs no decoding.
+
+        Args:
+            blob: as for `decode`.
+
+        Raises:
+            DecodeError: they are none.
+        """
+        if self.feature.is_ragged:
+            self.decode(blob)
+        else:
+            self.decode_into(blob, np.empty(self.feature.fixed_shape, self.feature.np_dtype))
+
     def batch_decoder(self) -> Callable[[npt.NDArray[np.uint8], npt.NDArray[Any]], None]:
         """Return what decodes the rows of one batch, in one thread, as `decode_into` does each of them.
 

@@ -29,6 +29,7 @@ MAX_SIDE = 65500
 MAX_PIXELS_A_BYTE = 512
 # of the scales that libjpeg-turbo offers, those that it has SIMD code for: others take longer than the whole image
 SHRINKS = (8, 4, 2)
+END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's first complaint, when rows of blocks are left over after those that the header promised
 LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
@@ -137,6 +138,15 @@ class JpegCodec(Codec):
         except ValueError as error:
             raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
         out[...] = pixels.reshape(out.shape)
+
+    def check(self, blob: npt.NDArray[np.uint8]) -> None:
+        """Look at header and end of a file, and decode one that has others; see `Codec.check`."""
+        try:
+            is_whole = not self._header_of(blob)[2] and blob[-2:].tobytes() == END_OF_IMAGE
+        except ValueError as error:
+            raise DecodeError(f"jpeg row of {blob.size} bytes: {error}.") from error
+        if not is_whole:
+            super().check(blob)
 
     def decode_crop(
         self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from stepwell.schema import Feature
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.first_rows import check_first_row
 from stepwell.store.npy import header_bytes, header_size
+from stepwell.store.writeback import begin_writeback
 
 __all__ = ["FULL", "Column", "EncodedColumn", "RawColumn", "make_column"]
 
@@ -34,6 +36,8 @@ PART_BYTES = 256 << 10
 # of longer ones a copy costs more than that the system takes them from where they are, so many by one call
 GATHERED_BYTES = 1 << 10
 MOST_GATHERED = 1024
+# rows that are encoded already come as fast as they can be read: the disk need not wait until all are there
+WRITEBACK_BYTES = 16 << 20
 
 
 class RawColumn:
@@ -108,10 +112,18 @@ class EncodedColumn:
         self.codec = make_codec(feature)
         self._name = os.path.basename(stem)
         self._is_checked = False
+        self._written_back = 0
+        # bytes and CRC-32 of all that `write_encoded` wrote, for as long as nothing else was written
+        self._checksum: tuple[int, int] | None = (0, 0)
         self.offsets = RawColumn(f"{stem}.npy", np.dtype("<u8"), (), capacity + 1)
         self.path = f"{stem}.bin"
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.row_bytes = self.offsets.row_bytes
+
+    @property
+    def checksum(self) -> tuple[int, int] | None:
+        """Bytes of the encoded rows and their CRC-32, where it was computed as they were written."""
+        return self._checksum
 
     def grow(self, capacity: int) -> None:
         """Make room for the offsets of ``capacity`` rows."""
@@ -126,6 +138,7 @@ class EncodedColumn:
 
     def write(self, row: int, blob: bytes) -> None:
         """Store an encoded row; the rows before it must be stored already. DiskFullError leaves it unstored."""
+        self._checksum = None
         offsets = self.offsets.rows
         start = int(offsets[row])
         write_all(self._descriptor, blob, start, self.path)
@@ -133,6 +146,7 @@ class EncodedColumn:
 
     def write_rows(self, row: int, blobs: Iterable[bytes]) -> None:
         """Store encoded rows from ``row`` on, as `write` does each."""
+        self._checksum = None
         offsets = self.offsets.rows
         start = int(offsets[row])
         for part in _parts(blobs):
@@ -153,6 +167,22 @@ class EncodedColumn:
             stop = min(first + MOST_GATHERED, len(buffers))
             write_gathered(self._descriptor, buffers[first:stop], int(ends[first]), int(ends[stop]), self.path)
             offsets[row + first + 1 : row + stop + 1] = ends[first + 1 : stop + 1]
+        end = int(ends[-1])
+        self._add_checksum(int(ends[0]), end, buffers)
+        if end - self._written_back >= WRITEBACK_BYTES:
+            begin_writeback(self._descriptor, self._written_back, end)
+            self._written_back = end
+
+    def _add_checksum(self, start: int, end: int, buffers: Sequence[bytes | memoryview]) -> None:
+        """Go on with the checksum while the bytes are in the processor's cache: it need not read the file again."""
+        if self._checksum is None or self._checksum[0] != start:
+            # rows were taken back, or others came in between
+            self._checksum = None
+            return
+        crc = self._checksum[1]
+        for buffer in buffers:
+            crc = zlib.crc32(buffer, crc)
+        self._checksum = end, crc
 
     def moved(self, old: str, new: str) -> None:
         """Take note that the directory was renamed; only messages name it."""

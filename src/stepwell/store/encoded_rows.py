@@ -202,13 +202,6 @@ def _check_first(name: str, feature: Feature, blob: bytes) -> None:
         codec = make_codec(feature)
         if isinstance(codec, SequentialCodec) and not codec.is_sync(row):
             raise DecodeError("it needs rows before it; the first of an episode begins a run.")
-        _decode(codec, feature, row)
+        codec.check(row)
     except DecodeError as error:
         raise StepError(f"feature {name!r}: the first of the encoded rows is no row of {feature}: {error}") from error
-
-
-def _decode(codec: Any, feature: Feature, row: Any) -> None:
-    if feature.is_ragged:
-        codec.decode(row)
-    else:
-        codec.decode_into(row, np.empty(feature.fixed_shape, feature.np_dtype))

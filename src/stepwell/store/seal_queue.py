@@ -64,6 +64,7 @@ class SealQueue:
                 episodes=segment.num_episodes,
                 sync=self._sync,
                 has_statistics=self._has_statistics,
+                checksums=segment.checksums,
             )
             progress.mark_sealed()
             progress.close()

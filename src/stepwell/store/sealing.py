@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,14 @@ CHUNK_BYTES = 4 << 20
 
 
 def seal_segment(
-    path: str, schema: Schema, *, rows: int, episodes: int, sync: bool, has_statistics: bool = True
+    path: str,
+    schema: Schema,
+    *,
+    rows: int,
+    episodes: int,
+    sync: bool,
+    has_statistics: bool = True,
+    checksums: Mapping[str, tuple[int, int]] | None = None,
 ) -> str | None:
     """Seal the open segment at ``path``, whose writer has let go of it.
 
@@ -53,6 +62,7 @@ def seal_segment(
         episodes: ended episodes, which hold all the rows.
         sync: whether to wait until all of it is on the disk.
         has_statistics: False leaves its statistics to who asks for them: those of a ring would go with it unread.
+        checksums: bytes and CRC-32 of files, by name, that were computed as they were written; others are read.
 
     Returns:
         Its new path, or None when there was nothing in it and it was removed.
@@ -66,7 +76,7 @@ def seal_segment(
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, sync=sync, has_statistics=has_statistics)
+        write_manifest(path, schema, sync=sync, has_statistics=has_statistics, checksums=checksums or {})
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -111,8 +121,15 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
         _cut(f"{stem}.bin", end)
 
 
-def write_manifest(path: str, schema: Schema, *, sync: bool, has_statistics: bool = True) -> None:
-    """Compute statistics and checksums of a trimmed segment and write its ``segment.json``."""
+def write_manifest(
+    path: str,
+    schema: Schema,
+    *,
+    sync: bool,
+    has_statistics: bool = True,
+    checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> None:
+    """Compute statistics and checksums of a trimmed segment and write its ``segment.json``; see `seal_segment`."""
     segment = Segment(path, schema, is_trimmed=True)
     statistics = _statistics(segment, schema) if has_statistics else {}
     if has_statistics:
@@ -121,7 +138,7 @@ def write_manifest(path: str, schema: Schema, *, sync: bool, has_statistics: boo
     for name in sorted(os.listdir(path)):
         if name in (SEGMENT_JSON, PROGRESS):
             continue
-        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync)
+        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=checksums.get(name))
         files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
     manifest = {
         "name": segment.name,
@@ -149,13 +166,22 @@ def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics
     return found
 
 
-def file_checksum(path: str, *, sync: bool = False) -> tuple[int, int]:
-    """Return (bytes, crc32) of a file, read in pieces without the GIL; waits for the disk first when ``sync``."""
+def file_checksum(path: str, *, sync: bool = False, known: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return (bytes, crc32) of a file, read in pieces without the GIL; waits for the disk first when ``sync``.
+
+    Args:
+        path: of the file.
+        sync: whether to wait until it is on the disk.
+        known: what it has if it is as long as that; it is not read then.
+    """
     num_bytes = checksum = 0
     with open(path, "rb", buffering=0) as file:
         if sync:
             os.fsync(file.fileno())
-        buffer = bytearray(max(1, min(CHUNK_BYTES, os.fstat(file.fileno()).st_size)))
+        size = os.fstat(file.fileno()).st_size
+        if known is not None and known[0] == size:
+            return known
+        buffer = bytearray(max(1, min(CHUNK_BYTES, size)))
         view = memoryview(buffer)
         while got := file.readinto(buffer):
             checksum = zlib.crc32(view[:got], checksum)

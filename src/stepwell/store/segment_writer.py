@@ -359,6 +359,14 @@ class SegmentWriter:
         self._episodes.sync()
         os.fsync(self._metadata)
 
+    @property
+    def checksums(self) -> dict[str, tuple[int, int]]:
+        """Bytes and CRC-32 of the files of which they are known already, by name."""
+        found = {
+            f"{name}.bin": column.checksum for name, column in self.columns.items() if isinstance(column, EncodedColumn)
+        }
+        return {name: checksum for name, checksum in found.items() if checksum is not None}
+
     def mark_full(self) -> None:
         """Tell readers that nothing more comes."""
         self._progress.mark_full()

@@ -40,6 +40,16 @@ class TestPngAnySizeGrey16(CodecConformance):
     detects_changes = True
 
 
+class TestImageFile(CodecConformance):
+    feature = Image((13, 17, 3), codec="image-file")
+    detects_changes = True
+
+
+class TestImageFileAnySize(CodecConformance):
+    feature = Image((None, None, 4), codec="image-file")
+    detects_changes = True
+
+
 class TestJpegAnySize(CodecConformance):
     feature = Image((None, None, 3), codec="jpeg", quality=90)
     is_lossless = False

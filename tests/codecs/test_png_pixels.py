@@ -1,9 +1,14 @@
 """PNG files of any kind, as a feature's channels and depth."""
 
+import struct
+import sys
+import zlib
+
 import numpy as np
 import pytest
 
 from stepwell.codecs.png_pixels import decode_any_png, with_channels
+from stepwell.errors import DecodeError
 from stepwell.testing import image_files, png_file
 
 pytest.importorskip("imagecodecs")
@@ -56,6 +61,27 @@ def test_grey_of_colours_is_libpngs_mean():
 def test_grey_of_what_is_grey_in_all_colours_is_itself():
     grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
     np.testing.assert_array_equal(with_channels(np.repeat(grey[..., None], 3, axis=2), 1, UINT8)[..., 0], grey)
+
+
+@pytest.mark.parametrize(
+    "name", ["png palette 4", "png grey", "png rgb transparent", "png palette transparent interlaced"]
+)
+def test_damaged_files_leave_the_counts_of_what_all_share_alone(name):
+    data = image_files()[name].data
+    counts = [sys.getrefcount(None)]
+    for size in range(len(data) - 60, len(data) - 10):
+        with pytest.raises(DecodeError):
+            decoded(data[:size], 3)
+    counts.append(sys.getrefcount(None))
+    assert counts[1] >= counts[0] - 5
+
+
+def test_bytes_that_look_like_a_colour_without_colour_change_nothing():
+    pixels = np.frombuffer(b"tRNS" * 9, np.uint8).reshape(6, 6)
+    chunk = struct.pack(">I4s", 12, b"zzZz") + b"....tRNS...."
+    chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
+    data = png_file(pixels, 0)
+    assert (decoded(data[:33] + chunk + data[33:], 3)[..., 1] == pixels).all()
 
 
 @pytest.mark.parametrize("height", [1, 2, 5, 9])

@@ -13,6 +13,8 @@ HEAD_BYTES = 2048
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PALETTE = 3
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}
+# the header has room for more than decoders take
+MAX_WEBP_SIDE = 16384
 # the bit of VP8X that tells of transparency
 WEBP_ALPHA = 0x10
 NO_FRAME = (0xC4, 0xC8, 0xCC)
@@ -99,7 +101,7 @@ def _webp_head(data: bytes) -> ImageHead | None:
     if kind == b"VP8L" and body[0] == 0x2F:
         bits = int.from_bytes(body[1:5], "little")
         return ImageHead((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3, "uint8", "webp")
-    if kind == b"VP8X":
-        width, height = (int.from_bytes(body[place : place + 3], "little") + 1 for place in (4, 7))
+    width, height = (int.from_bytes(body[place : place + 3], "little") + 1 for place in (4, 7))
+    if kind == b"VP8X" and max(width, height) <= MAX_WEBP_SIDE:
         return ImageHead(height, width, 4 if body[0] & WEBP_ALPHA else 3, "uint8", "webp")
     return None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.options import check_option_names, int_option
-from stepwell.codecs.png_pixels import decode_any_png
+from stepwell.codecs.png_pixels import decode_any_png, lent
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
@@ -128,7 +128,7 @@ class PngCodec(Codec):
             return
         pixels = out.reshape(*out.shape[:2], *self._planes)
         try:
-            self._decode(blob, out=np.asarray(_Lent(pixels)))
+            self._decode(blob, out=lent(pixels))
         except (ValueError, RuntimeError) as error:
             if TRANSPARENT in blob.tobytes():
                 # a colour that stands for no colour: its pixels have alpha
@@ -139,18 +139,6 @@ class PngCodec(Codec):
     def _convert(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode an image of another kind than the feature's into `out`."""
         out[...] = decode_any_png(blob, self._num_channels, self.feature.np_dtype).reshape(out.shape)
-
-
-class _Lent:
-    """Memory that is lent for a call: whoever keeps the array that numpy makes of it keeps nothing of the lender's.
-
-    imagecodecs (2026.3.6) never lets go of an array that it could not fill: of damaged rows the batch's memory.
-    """
-
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self.__array_interface__ = array.__array_interface__
 
 
 def _is_allowed(bits: int, color: int, compression: int, filters: int, interlace: int) -> bool:

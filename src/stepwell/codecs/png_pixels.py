@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,15 @@ import numpy.typing as npt
 from stepwell.codecs.png_passes import decode_interlaced
 from stepwell.errors import DecodeError, MissingDependencyError
 
-__all__ = ["decode_any_png", "with_channels"]
+__all__ = ["decode_any_png", "lent", "with_channels"]
 
-# where a PNG file says whether its rows are interlaced
+# of a PNG file's header: width, height, bits, colour type
+HEADER, HEADER_PLACE = struct.Struct(">IIBB"), 16
+# where it says whether its rows are interlaced
 INTERLACE_PLACE = 28
+# of each colour type: samples that a decoded pixel has
+PLANES = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+TRANSPARENT = b"tRNS"
 # red, green and blue of grey in parts of 2 ** 15, as libpng rounds them
 GREY_BITS = 15
 GREY_SHARES = (9797, 19234, 3737)
@@ -59,11 +67,45 @@ def decode_any_png(blob: npt.NDArray[np.uint8], channels: int, dtype: np.dtype[A
     except ImportError as error:
         raise MissingDependencyError.of("imagecodecs", "image") from error
     try:
-        decode: Any = imagecodecs.png_decode
-        pixels = decode_interlaced(blob, decode) if blob[INTERLACE_PLACE] else decode(blob)
+        decode = partial(_decode_plain, imagecodecs.png_decode)
+        pixels = decode_interlaced(blob, decode) if blob[INTERLACE_PLACE] else decode(blob.tobytes())
     except (ValueError, RuntimeError) as error:
         raise DecodeError(f"png row of {blob.size} bytes: {error}.") from error
     return with_channels(pixels, channels, dtype)
+
+
+def lent(array: Pixels) -> Pixels:
+    """Return an array of the same memory, lent for a call: whoever keeps it keeps nothing of the lender's.
+
+    imagecodecs (2026.3.6) never lets go of an array that it could not fill: of damaged rows the batch's memory.
+    """
+    return np.asarray(_Lent(array))
+
+
+class _Lent:
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, array: Pixels) -> None:
+        self.__array_interface__ = array.__array_interface__
+
+
+def _decode_plain(decode: Any, file: bytes) -> Pixels:
+    """Return the pixels of a file as they are, by `imagecodecs.png_decode`.
+
+    The array is always given to it: where it is to make one, and the file is damaged, it counts ``None`` down.
+    """
+    width, height, bits, color = HEADER.unpack_from(file, HEADER_PLACE)
+    dtype, planes = np.uint16 if bits == 16 else np.uint8, PLANES[color]
+    if planes % 2 and TRANSPARENT in file:
+        with suppress(ValueError):  # the bytes are not a chunk's name, or it is one that libpng does not take
+            return _filled(decode, file, np.empty((height, width, planes + 1), dtype))
+    shape = (height, width) if planes == 1 else (height, width, planes)
+    return _filled(decode, file, np.empty(shape, dtype))
+
+
+def _filled(decode: Any, file: bytes, pixels: Pixels) -> Pixels:
+    decode(file, out=lent(pixels))
+    return pixels
 
 
 def with_channels(pixels: Pixels, channels: int, dtype: np.dtype[Any]) -> Pixels:

@@ -63,13 +63,11 @@ def test_grey_of_what_is_grey_in_all_colours_is_itself():
     np.testing.assert_array_equal(with_channels(np.repeat(grey[..., None], 3, axis=2), 1, UINT8)[..., 0], grey)
 
 
-@pytest.mark.parametrize(
-    "name", ["png palette 4", "png grey", "png rgb transparent", "png palette transparent interlaced"]
-)
+@pytest.mark.parametrize("name", ["png palette 4", "png grey", "png rgb transparent", "png rgb interlaced"])
 def test_damaged_files_leave_the_counts_of_what_all_share_alone(name):
     data = image_files()[name].data
     counts = [sys.getrefcount(None)]
-    for size in range(len(data) - 60, len(data) - 10):
+    for size in range(len(data) - 80, len(data) - 30):
         with pytest.raises(DecodeError):
             decoded(data[:size], 3)
     counts.append(sys.getrefcount(None))

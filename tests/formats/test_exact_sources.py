@@ -12,11 +12,13 @@ import pytest
 
 import stepwell
 from stepwell import View, pooled, random
+from stepwell.beton import write_beton
 from stepwell.formats import import_dataset
 from stepwell.formats.slicing import even_splits, split_indices
 from stepwell.loader import BatchSampler, Loader, WindowDataset, gather_valid
 from stepwell.order import Partition
 from stepwell.store import Store
+from stepwell.tfds import write_tfds
 
 SIZE, FILES = 30, 9
 CELLS = [(1, 7), (3, 4), (4, 4), (8, 7)]
@@ -59,11 +61,31 @@ def import_shards(root: Path) -> Store:
     return stepwell.open(root / "items.well")
 
 
+def open_beton(root: Path) -> Store:
+    write_beton(make_store(root), root / "items.beton", workers=0)
+    return stepwell.open(f"beton://{root}/items.beton", cache=root / "cache")
+
+
+def open_records(root: Path) -> Store:
+    path = write_tfds(make_store(root), root, name="items", num_shards=FILES, workers=0)
+    return stepwell.open(f"tfds://{path}", cache=root / "cache")
+
+
+def open_rows(root: Path) -> Store:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    for file, part in enumerate(np.array_split(np.arange(SIZE), FILES)):
+        parquet.write_table(arrow.table({"item": part}), root / f"train-{file:05d}-of-{FILES:05d}.parquet")
+    return stepwell.open(f"huggingface://{root}", cache=root / "cache")
+
+
 SOURCES: dict[str, Callable[[Path], Store]] = {
     "store": make_store,
     "ring": make_ring,
     "webdataset in place": open_shards,
     "webdataset imported": import_shards,
+    "beton in place": open_beton,
+    "tfds in place": open_records,
+    "parquet in place": open_rows,
 }
 
 

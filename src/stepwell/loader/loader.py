@@ -96,7 +96,8 @@ class Loader:
         `state_dict` counts what the consumer got, not what was built ahead. It resumes at the exact next batch, also
         under another number of threads, ranks, or another batch size (then at the exact next anchor).
 
-        Batches share no memory with each other; memory is recycled once nobody holds an array, slice or tensor of it.
+        Batches share no bytes with each other; memory is recycled once nobody holds an array, slice or tensor of it.
+        Small batches of rows that are only copied are read several at once and lie in one block, of 1 MiB at most.
         A pooled order's memory is the loader's, at most the bytes of the order unless one batch needs more; it is kept
         from one ``for`` to the next, so that what fits is decoded once for all epochs. A second ``for`` while one is
         under way has a pool of its own.

@@ -197,6 +197,23 @@ def test_a_file_that_was_replaced_is_read_anew_by_new_codecs(tmp_path: Path) -> 
     np.testing.assert_array_equal(codec_of(tmp_path).decode(blob(0)), picture(1))
 
 
+def test_a_file_that_was_replaced_since_its_state_was_noted_is_refused(tmp_path: Path) -> None:
+    path, other = write(tmp_path, [png(0)]), write(tmp_path, [png(1)], file=1)
+    lines = [f"0 {number} {file.stat().st_size} {file.stat().st_mtime_ns}" for number, file in enumerate((path, other))]
+    options = {"states": "\n".join(lines)}
+    for number in range(2):
+        codec = codec_of(tmp_path, **options)
+        np.testing.assert_array_equal(codec.decode(blob(0, file=number)), picture(number))
+    codec = codec_of(tmp_path, **options)
+    other.rename(path)
+    for read in (lambda: codec.decode(blob(0)), lambda: list(codec.embed([blob(0)]).rows(codec.embedded()))):
+        with pytest.raises(DecodeError, match=r"file-000\.parquet: the file is another one.*Open the data set again"):
+            read()
+    # of a file that nothing is noted of nobody can tell
+    write(tmp_path, [png(2)], file=2)
+    np.testing.assert_array_equal(codec.decode(blob(0, file=2)), picture(2))
+
+
 # row groups
 
 

@@ -23,6 +23,7 @@ from stepwell.codecs import parquet_images, remote_files
 from stepwell.codecs.parquet_row_groups import RowGroups
 from stepwell.errors import (
     DatasetNotFoundError,
+    DecodeError,
     DiskFullError,
     EpisodeNotFoundError,
     FormatError,
@@ -93,6 +94,18 @@ def test_the_store_says_where_it_is_from(tmp_path: Path) -> None:
     assert features is not None
     assert (features[TOP].codec, features[SIDE].codec) == ("parquet-image", "video-file")
     assert features[SIDE].option("tolerance", None) == 0.01
+
+
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_a_table_that_is_another_by_the_first_picture_read_is_an_error(tmp_path: Path, version: Any) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", version=version, cameras=CAMERAS, lengths=LENGTHS, files=2)
+    store = open_in_place(root)
+    path = sorted(root.glob("data/**/*.parquet"))[-1]
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert store[0][TOP].shape == (LENGTHS[0], 32, 48, 3)
+    with pytest.raises(DecodeError, match=rf"{path.name}: the file is another one than when references"):
+        store[len(LENGTHS) - 1][TOP]
+    assert open_in_place(root)[len(LENGTHS) - 1][TOP].shape == (LENGTHS[-1], 32, 48, 3)
 
 
 def test_references_are_as_lerobot_computes_its_queries(tmp_path: Path) -> None:

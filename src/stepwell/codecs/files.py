@@ -163,11 +163,12 @@ def left_in_files(feature: Feature, codec: str, paths: Sequence[PathLike]) -> Fe
 
 
 def noting_states(feature: Feature, states: str) -> Feature:
-    """Return a feature of a `ListedFileCodec` that says what its files were when the references were made.
+    """Return a feature of references that says what its files were when these were made.
 
     Args:
         feature: the feature.
-        states: of its files, in their order, see `stepwell.codecs.file_states.noted_states`.
+        states: of a `ListedFileCodec` those of its files, in their order, see
+            `stepwell.codecs.file_states.noted_states`; of "parquet-image" such lines behind the file's two numbers.
     """
     return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
 

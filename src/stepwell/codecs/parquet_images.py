@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, make_codec, register_codec
+from stepwell.codecs.file_states import difference, lines_of
 from stepwell.codecs.files import EmbeddedRows, NumberedFileCodec
 from stepwell.codecs.options import choice_option
 from stepwell.codecs.parquet_row_groups import RowGroups, Stamp, stamp_of
@@ -43,7 +45,9 @@ class ParquetImageCodec(NumberedFileCodec):
 
     Args:
         feature: an image. Options: ``files``, the files' path, see `NumberedFileCodec`; ``column``, binary or a struct
-            with ``bytes``; ``format``, "png" (default) or "jpeg", as which `embedded` has them: what the first one is.
+            with ``bytes``; ``format``, "png" (default) or "jpeg", as which `embedded` has them: what the first one is;
+            ``states``, what files were when references were made: a line a file, its two numbers, its size and the time
+            of its last change in nanoseconds, with blanks between.
 
     Raises:
         SchemaError: an option that is missing or wrong.
@@ -58,7 +62,7 @@ class ParquetImageCodec(NumberedFileCodec):
     """
 
     name: ClassVar[str] = "parquet-image"
-    option_names: ClassVar[tuple[str, ...] | None] = ("files", "column", "format")
+    option_names: ClassVar[tuple[str, ...] | None] = ("files", "column", "format", "states")
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
@@ -115,11 +119,26 @@ class ParquetImageCodec(NumberedFileCodec):
         chunk, file, row = _parse(blob)
         stamp = self._stamps.get((chunk, file))
         if stamp is None:
-            stamp = self._stamps[chunk, file] = stamp_of(self.path_of(chunk, file))
+            stamp = self._stamps[chunk, file] = self._stamp_of(chunk, file)
         found = _ROW_GROUPS.row(stamp, self._column, row)
         if not len(found):
             raise DecodeError(f"{self._where(blob)} has no bytes: the picture was left in a file of its own.")
         return found
+
+    def _stamp_of(self, chunk: int, file: int) -> Stamp:
+        """Return what tells a file from others, which is as it was when references were made."""
+        path = self.path_of(chunk, file)
+        stamp = stamp_of(path)
+        told = difference(path, self._noted.get(f"{chunk} {file}", ""), stamp[1])
+        if told is not None:
+            raise DecodeError(f"{path}: {told}")
+        return stamp
+
+    @functools.cached_property
+    def _noted(self) -> dict[str, str]:
+        """What is noted of files, by their two numbers."""
+        parts = (line.rsplit(" ", 2) for line in lines_of(self.feature.option("states", "")))
+        return {numbers: " ".join(state) for numbers, *state in parts}
 
     def as_embedded(self, blob: npt.NDArray[np.uint8]) -> bytes:
         """Return a picture as `embedded` has it."""

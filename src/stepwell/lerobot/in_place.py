@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["files_digest", "open_in_place"]
 
+# stores of references into tables that were made in another way are made anew
+REFERENCES = b"with the states of files"
 # the store holds nothing of statistics
 UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
 
@@ -160,6 +162,8 @@ class _Opening:
         is_all = len(places) == info.total_episodes
         # before anything is read: what changes afterwards has another digest
         files = files_digest(root)
+        if info.image_keys:
+            files = digest_of((), files.encode(), REFERENCES)
         options = (None if is_all else places.tobytes(), tuple(info.features), self._tolerance)
 
         def build(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.files import REFERENCE_DTYPE, file_template
+from stepwell.codecs.files import REFERENCE_DTYPE, file_template, noting_states
 from stepwell.codecs.parquet_images import picture_format
 from stepwell.formats.chosen_features import store_schema
 from stepwell.lerobot.info import INFO_PATH
@@ -63,7 +63,7 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
         "tasks": list(metadata.tasks),
         "tolerance": tolerance,
     }
-    schema = mapped_schema(metadata, tolerance)
+    schema = _noting_states(mapped_schema(metadata, tolerance), metadata)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
         write_store(path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": told}, uuid=_identity(metadata))
@@ -102,6 +102,20 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
             feature = Image(feature.fixed_shape, codec="parquet-image", files=files, column=name, format=found)
         features[name] = feature
     return store_schema(features, str(metadata.root / INFO_PATH))
+
+
+def _noting_states(schema: Schema, metadata: Metadata) -> Schema:
+    """Return a schema whose references into tables know what these were before they were read."""
+    records, lines = metadata.episodes, {}
+    for place in metadata.selected.tolist() if metadata.info.image_keys else ():
+        numbers = int(records.data_chunk[place]), int(records.data_file[place])
+        path = metadata.root / metadata.info.data_name(*numbers)
+        if numbers not in lines and path.exists():
+            status = path.stat()
+            lines[numbers] = f"{numbers[0]} {numbers[1]} {status.st_size} {status.st_mtime_ns}"
+    states = "\n".join(lines.values())
+    keys = metadata.info.image_keys
+    return Schema({name: noting_states(found, states) if name in keys else found for name, found in schema.items()})
 
 
 def _template(metadata: Metadata, template: str, key: str) -> str:

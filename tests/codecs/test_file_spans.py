@@ -195,6 +195,45 @@ def test_file_that_is_no_longer_what_it_was_is_an_error_and_never_a_bus_error(
     np.testing.assert_array_equal(out[0], values[0, 1])
 
 
+@pytest.mark.parametrize("happens", [replaced, cut_off, changed, lost])
+def test_files_of_a_batch_are_looked_at_once_and_again_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happens: Any
+) -> None:
+    pytest.importorskip("imagecodecs")
+    feature = Image((24, 32, 3), codec="png")
+    inner = make_codec(feature)
+    pictures = [random_array(feature, seed) for seed in range(6)]
+    blobs = [inner.encode(picture) for picture in pictures]
+    paths = written(tmp_path, [b"".join(blobs[:3]), b"".join(blobs[3:])])
+    sizes = np.array(list(map(len, blobs)))
+    offsets = np.concatenate([np.cumsum([0, *sizes[:2]]), np.cumsum([0, *sizes[3:5]])])
+    spans, codec = make_spans([0, 0, 0, 1, 1, 1], offsets, sizes), make_codec(span_feature(feature, paths))
+    out = np.empty((24, 32, 3), np.uint8)
+    codec.decode_into(spans[0], out)
+    looked_at: list[str] = []
+    state_of = span_files.state_of
+    monkeypatch.setattr(span_files, "state_of", lambda path: looked_at.append(path) or state_of(path))
+    decode_into = codec.batch_decoder()
+    for span, wanted in zip(spans, pictures, strict=True):
+        decode_into(span, out)
+        np.testing.assert_array_equal(out, wanted)
+    assert sorted(looked_at) == paths
+    happens(paths[1])
+    decode_into = codec.batch_decoder()
+    decode_into(spans[2], out)
+    np.testing.assert_array_equal(out, pictures[2])
+    with pytest.raises(DecodeError, match=r"1\.bin: "):
+        decode_into(spans[3], out)
+
+
+def test_a_batch_tells_where_a_bad_row_lies(rows: Any) -> None:
+    paths, _ = rows
+    decode_into = make_codec(span_feature(Image((24, 32, 3), codec="png"), paths)).batch_decoder()
+    for size, message in ((100, r"1\.bin, byte 24: "), (1 << 20, r"1\.bin: bytes 24 to ")):
+        with pytest.raises(DecodeError, match=message):
+            decode_into(make_spans(1, 24, size)[0], np.empty((24, 32, 3), np.uint8))
+
+
 def test_new_codec_reads_what_is_there_now(rows: Any) -> None:
     paths, values = rows
     spans, out = make_spans(0, 12, 12), np.empty((1, 3, 2), np.int16)

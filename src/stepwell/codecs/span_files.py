@@ -108,9 +108,9 @@ class SpanFiles:
 
     Notes:
         Safe for any number of threads, and after a fork. A file that is touched first is compared with what is noted of
-        it; from then on, whenever it is read, with what it was then, by inode, size and time: one that was cut off or
-        replaced is an error, not other data, and no access behind the end of a map. What is fetched is compared by its
-        version when it comes, and by its size.
+        it; from then on, whenever it is read (for a batch of rows once, see `FilesOfBatch`), with what it was then, by
+        inode, size and time: one that was cut off or replaced is an error, not other data, and no access behind the end
+        of a map. What is fetched is compared by its version when it comes, and by its size.
     """
 
     def __init__(self, paths: Sequence[PathLike], states: str = "") -> None:

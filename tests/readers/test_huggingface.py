@@ -102,6 +102,13 @@ def test_names_of_files_tell_their_splits(tmp_path: Path, files: list[str], spli
     assert len(open_reader(tmp_path / "set", options={"split": "test"})) == splits[1]
 
 
+def test_a_name_that_no_store_has_is_told_and_can_be_left_out(tmp_path: Path):
+    source = write_parquet(tmp_path / "set", pa.table({"x": [0], "left arm": [1]}))
+    with pytest.raises(FormatError, match=r"feature name 'left arm' .* with ignore=\['left arm'\]"):
+        open_reader(source)
+    assert list(open_reader(source, options={"ignore": "left arm"}).schema) == ["x"]
+
+
 def test_other_names_are_one_split(tmp_path: Path):
     for name in ("trainer_a", "trial_b", "valley"):
         write_parquet(tmp_path / "set", pa.table({"x": [0]}), f"{name}.parquet")

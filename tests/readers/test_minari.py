@@ -59,6 +59,16 @@ def test_infos_can_be_left_out(root: Path):
         open_reader(root, options={"infos": "maybe"})
 
 
+def test_features_can_be_left_out_but_how_episodes_end_cannot(root: Path):
+    reader = open_reader(root, options={"ignore": "observations.cam, rewards"})
+    assert not {"observations.cam", "rewards"} & set(reader.schema)
+    assert [(each.terminated, each.truncated) for each in reader.episodes()] == [
+        (each.terminated, each.truncated) for each in open_reader(root).episodes()
+    ]
+    with pytest.raises(FormatError, match=r"ignore=\['terminations'\]"):
+        open_reader(root, options={"ignore": ["terminations"]})
+
+
 def test_it_is_found_by_its_metadata(root: Path):
     assert find_reader(root).name == "minari"
     assert find_reader(root / "data").name == "minari"

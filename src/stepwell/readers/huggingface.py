@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
+from stepwell.formats.chosen_features import store_schema
 from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -34,7 +35,7 @@ from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
 from stepwell.readers.arrow_values import column_feature, values_of
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Feature
 
 __all__ = ["HuggingFaceReader"]
 
@@ -97,8 +98,9 @@ class HuggingFaceReader(Reader):
             self._column = _episode_column(episode, names, source)
             self._starts, self._values = self._cut()
             head = self._rows.heads(LOOKS, LOOKED_AT)
-            self.schema = Schema(
-                {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out}
+            self.schema = store_schema(
+                {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out},
+                source,
             )
         told = {"split": taken, "splits": dict.fromkeys(splits)} if len(splits) > 1 else {}
         self.metadata = {"huggingface": {"labels": _labels(self._rows.schema), **told}}

@@ -17,11 +17,12 @@ Source: the Minari documentation, "Dataset Standards", and files that Minari 0.5
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
+from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -29,12 +30,12 @@ from stepwell.readers.minari_arrow import ArrowEpisodes
 from stepwell.readers.minari_hdf5 import Hdf5Episodes
 from stepwell.readers.minari_spaces import Leaf, leaves_of
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Schema
 
 __all__ = ["MinariReader"]
 
 METADATA = "metadata.json"
 TABLES = ("arrow", "parquet")
+ENDS = ("terminations", "truncations")
 LEFT_OUT = ("observation_space", "action_space")
 
 
@@ -45,6 +46,7 @@ class MinariReader(Reader):
     Args:
         source: the data set's directory, the one with ``data`` in it, or ``data`` itself.
         infos: whether what ``infos`` hold comes along; a text address says "true" or "false".
+        ignore: names of features to leave out, ``observations.goal``; how episodes end always comes along.
 
     Raises:
         FormatError: no such data set, a damaged file, or a space that no feature holds.
@@ -58,7 +60,7 @@ class MinariReader(Reader):
 
     name = "minari"
 
-    def __init__(self, source: str, *, infos: bool | str = True) -> None:
+    def __init__(self, source: str, *, infos: bool | str = True, ignore: Sequence[str] | str = ()) -> None:
         super().__init__(source)
         folder = _folder(source)
         told = _metadata(folder)
@@ -66,7 +68,9 @@ class MinariReader(Reader):
         leaves = _leaves(told, folder)
         kind = Hdf5Episodes if told.get("data_format", "hdf5") == "hdf5" else ArrowEpisodes
         self._episodes: Hdf5Episodes | ArrowEpisodes = kind(folder, told, leaves, has_infos)
-        self.schema = Schema(self._episodes.features())
+        features = self._episodes.features()
+        ignored = left_out(ignore, [name for name in features if name not in ENDS], source)
+        self.schema = store_schema({name: each for name, each in features.items() if name not in ignored}, source)
         self.metadata = {"minari": {name: value for name, value in told.items() if name not in LEFT_OUT}}
 
     @classmethod
@@ -88,7 +92,7 @@ class MinariReader(Reader):
     def __getitem__(self, index: int) -> EpisodeData:
         columns, told = self._episodes.read(index, self.schema)
         return EpisodeData(
-            columns, terminated=_last(columns["terminations"]), truncated=_last(columns["truncations"]), metadata=told
+            columns, terminated=_last(columns[ENDS[0]]), truncated=_last(columns[ENDS[1]]), metadata=told
         )
 
 

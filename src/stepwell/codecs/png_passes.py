@@ -47,27 +47,32 @@ def decode_interlaced(blob: npt.NDArray[np.uint8], decode: Callable[[bytes], Pix
     file = blob.tobytes()
     chunks = list(_chunks(file))
     width, height, bits, color, *_ = HEADER.unpack_from(chunks[0][1])
+    passes = _passes(height, width, bits * SAMPLES[color])
+    scan = _inflated(b"".join(content for name, content in chunks if name == b"IDAT"), sum(each[-1] for each in passes))
     colors = b"".join(_chunk(name, content) for name, content in chunks if name in KEPT)
-    pixel_bits = bits * SAMPLES[color]
-    sides = [(-(-(height - top) // down), -(-(width - left) // right)) for top, left, down, right in PASSES]
-    row_bytes = [1 + -(-columns * pixel_bits // 8) for _, columns in sides]
-    sizes = [rows * row for (rows, columns), row in zip(sides, row_bytes, strict=True) if rows > 0 and columns > 0]
-    scan = _inflated(b"".join(content for name, content in chunks if name == b"IDAT"), sum(sizes))
-    whole: Pixels | None = None
-    place = 0
-    for (top, left, down, right), (rows, columns), row in zip(PASSES, sides, row_bytes, strict=True):
-        if rows < 1 or columns < 1:
-            continue
-        header = _chunk(b"IHDR", HEADER.pack(columns, rows, bits, color, 0, 0, 0))
-        data = _chunk(b"IDAT", zlib.compress(scan[place : place + rows * row], 0))
-        part = decode(file[:SIGNATURE_BYTES] + header + colors + data + _chunk(b"IEND", b""))
-        place += rows * row
-        if whole is None:
-            whole = np.empty((height, width, *part.shape[2:]), part.dtype)
-        whole[top::down, left::right] = part
-    if whole is None:
-        raise DecodeError("an image without pixels.")
+    place, parts = 0, []
+    for rows, columns, num_bytes in passes:
+        kind = HEADER.pack(len(range(width)[columns]), len(range(height)[rows]), bits, color, 0, 0, 0)
+        data = zlib.compress(scan[place : place + num_bytes], 0)
+        image = _chunk(b"IHDR", kind) + colors + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+        parts.append(decode(file[:SIGNATURE_BYTES] + image))
+        place += num_bytes
+    whole = np.empty((height, width, *parts[0].shape[2:]), parts[0].dtype)
+    for (rows, columns, _), part in zip(passes, parts, strict=True):
+        whole[rows, columns] = part
     return whole
+
+
+def _passes(height: int, width: int, pixel_bits: int) -> list[tuple[slice, slice, int]]:
+    """Return rows, columns and bytes in the scan of each pass that has pixels."""
+    found = []
+    for top, left, down, right in PASSES:
+        rows, columns = slice(top, None, down), slice(left, None, right)
+        num_rows, num_columns = len(range(height)[rows]), len(range(width)[columns])
+        if num_rows and num_columns:
+            # a byte a row says how it was filtered
+            found.append((rows, columns, num_rows * (1 + -(-num_columns * pixel_bits // 8))))
+    return found
 
 
 def _chunks(file: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -194,6 +194,19 @@ def test_folders_and_hidden_files_that_are_called_as_images_are_none(tmp_path: P
     assert [episode.metadata["name"] for episode in reader.episodes()] == ["cat/a.png"]
 
 
+def test_an_array_does_not_take_the_place_of_a_camera(tmp_path: Path):
+    write_image(tmp_path / "set" / "run" / "0.png", 1)
+    np.save(tmp_path / "set" / "run" / "image.npy", np.zeros((1, 3)))
+    with pytest.raises(FormatError, match=r"image\.npy: 'image' is the name of .* a camera\. Rename"):
+        open_reader(tmp_path / "set")
+
+
+def test_a_camera_that_no_store_can_name_is_told(tmp_path: Path):
+    write_image(tmp_path / "set" / "run" / "front cam" / "0.png", 1)
+    with pytest.raises(FormatError, match=r"'front cam' cannot be .* Rename the folder or file"):
+        open_reader(tmp_path / "set")
+
+
 def test_a_rate_must_be_a_number(tmp_path: Path):
     write_image(tmp_path / "set" / "a" / "0.png", 7)
     assert open_reader(f"folders://{tmp_path / 'set'}?fps=12.5").fps == 12.5

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.image_heads import ImageHead
 from stepwell.codecs.video_files import VideoFile
-from stepwell.errors import DecodeError, FormatError
+from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.npy_arrays import npz_arrays
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -87,7 +87,7 @@ class FolderReader(Reader):
         self._paths = tuple(str(path) for part in self._episodes for files in part["images"].values() for path in files)
         self._numbers = {path: number for number, path in enumerate(self._paths)}
         self._sizes = [Path(path).stat().st_size for path in self._paths]
-        self.schema = Schema(self._features())
+        self.schema = self._schema()
         self.fps = _rate(fps, self._episodes[0])
         self.metadata = {"folders": {"layout": self._layout, **({"labels": self._labels} if self._labels else {})}}
 
@@ -109,7 +109,7 @@ class FolderReader(Reader):
         part = self._episodes[index]
         columns: dict[str, Any] = {name: self._spans(name, files) for name, files in part["images"].items()}
         columns |= {name: _video(path) for name, path in part["videos"].items()}
-        columns |= _arrays(part["arrays"])
+        columns |= _arrays(part)
         if "label" in part:
             columns[LABEL] = np.array([self._labels.index(part["label"])], np.int64)
         if set(columns) != set(self.schema):
@@ -128,13 +128,19 @@ class FolderReader(Reader):
         """Return the name of an episode's file or folder; see `Reader.label`."""
         return f"{self._episodes[index]['name']} of {self.source}"
 
+    def _schema(self) -> Schema:
+        try:
+            return Schema(self._features())
+        except SchemaError as error:
+            raise FormatError(f"{self.source}: {error} Rename the folder or file that is called so.") from error
+
     def _features(self) -> dict[str, Feature]:
         first = self._episodes[0]
         features = {name: self._image_feature(name) for name in first["images"]}
         features |= {name: _video(path).feature for name, path in first["videos"].items()}
         lengths = [len(files) for files in first["images"].values()]
         lengths += [_video(path).num_rows for path in first["videos"].values()]
-        for name, rows in _arrays(first["arrays"]).items():
+        for name, rows in _arrays(first).items():
             is_final = bool(lengths) and len(rows) == min(lengths) + 1
             features[name] = Array(rows.shape[1:], rows.dtype, final=is_final)
         if self._layout == "classes":
@@ -260,19 +266,19 @@ def _video(path: Path) -> VideoFile:
         raise FormatError(f"{path}: {error}") from error
 
 
-def _arrays(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of .npy and .npz files by name.
+def _arrays(part: Part) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an episode's .npy and .npz files by name.
 
     Raises:
-        FormatError: a file that is no array, or two arrays of one name.
+        FormatError: a file that is no array, or two features of one name.
     """
     found: dict[str, npt.NDArray[Any]] = {}
-    for path in paths:
+    for path in part["arrays"]:
         for name, rows in _loaded(path):
-            if name in found or rows.ndim == 0 or rows.dtype.kind not in "biuf":
-                raise FormatError(
-                    f"{path}: {name!r} is {rows.dtype} {rows.shape}, or comes twice. Give rows of numbers."
-                )
+            if name in found or name in part["images"] or name in part["videos"]:
+                raise FormatError(f"{path}: {name!r} is the name of another array, or of a camera. Rename one of them.")
+            if rows.ndim == 0 or rows.dtype.kind not in "biuf":
+                raise FormatError(f"{path}: {name!r} is {rows.dtype} {rows.shape}. Give rows of numbers.")
             found[name] = rows
     return found
 

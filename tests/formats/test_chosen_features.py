@@ -3,7 +3,7 @@
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
+from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema, with_told_finals
 from stepwell.schema import Array
 
 
@@ -12,6 +12,12 @@ def test_what_is_left_out_must_be_there() -> None:
     assert left_out((), [], "x") == set()
     with pytest.raises(FormatError, match=r"ignore=\['d'\]: x has a, b\."):
         left_out("a,d", ["a", "b"], "x")
+
+
+def test_names_that_dots_make_alike_are_refused() -> None:
+    check_told_apart(["a.b", "a", "b"], "x")
+    with pytest.raises(FormatError, match=r"x: two features are called 'a\.b'"):
+        check_told_apart(["a.b", "c", "a.b"], "x")
 
 
 def test_a_final_row_needs_a_feature_that_tells_the_steps() -> None:

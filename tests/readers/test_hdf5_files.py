@@ -155,6 +155,13 @@ def test_rows_that_a_link_leads_to_do_not_stay(path: str, tmp_path: Path):
     files.close()
 
 
+def test_datasets_that_dots_make_alike_are_refused(tmp_path: Path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["a/b"], file["a.b"] = [1], [2]
+        with pytest.raises(FormatError, match=r"a\.hdf5: two features are called 'a\.b'"):
+            datasets_of(file)
+
+
 def test_a_fork_reads_with_a_process_of_its_own_and_leaves_that_of_its_parent(path: str):
     script = f"""
 import os, warnings

@@ -109,6 +109,12 @@ def test_a_name_that_no_store_has_is_told_and_can_be_left_out(tmp_path: Path):
     assert list(open_reader(source, options={"ignore": "left arm"}).schema) == ["x"]
 
 
+def test_columns_that_dots_make_alike_are_refused(tmp_path: Path):
+    source = write_parquet(tmp_path / "set", pa.table({"a": [{"b": 1}], "a.b": [2]}))
+    with pytest.raises(FormatError, match=r"two features are called 'a\.b'"):
+        open_reader(source)
+
+
 def test_other_names_are_one_split(tmp_path: Path):
     for name in ("trainer_a", "trial_b", "valley"):
         write_parquet(tmp_path / "set", pa.table({"x": [0]}), f"{name}.parquet")

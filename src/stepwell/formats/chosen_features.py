@@ -8,7 +8,27 @@ from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.option_texts import names_of
 from stepwell.schema import Feature, Schema
 
-__all__ = ["left_out", "store_schema", "with_told_finals"]
+__all__ = ["check_told_apart", "left_out", "store_schema", "with_told_finals"]
+
+
+def check_told_apart(names: Iterable[str], where: str) -> None:
+    """Refuse names that two have, once what nests is joined by dots.
+
+    Args:
+        names: dotted, one of each feature.
+        where: what has them, for messages.
+
+    Raises:
+        FormatError: a name that comes twice.
+
+    Example:
+        >>> check_told_apart(["obs.pos", "action"], "a.hdf5")
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FormatError(f"{where}: two features are called {name!r}, one with a dot in its name. Rename it.")
+        seen.add(name)
 
 
 def left_out(ignore: Iterable[str] | str, known: Collection[str], where: str) -> frozenset[str]:

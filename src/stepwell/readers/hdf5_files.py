@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.formats.chosen_features import check_told_apart
 from stepwell.readers.hdf5_varying import read_varying, survey
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
@@ -137,21 +139,22 @@ def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
         prefix: of the names.
 
     Raises:
-        FormatError: groups within each other without end.
+        FormatError: groups within each other without end, or two datasets of one dotted name.
     """
     import h5py
 
-    found: dict[str, Any] = {}
+    found: list[tuple[str, Any]] = []
     pending = [(prefix, group, 0)]
     while pending:
         name, node, depth = pending.pop(0)
         if isinstance(node, h5py.Dataset):
-            found[name] = node
+            found.append((name, node))
         elif depth > MAX_DEPTH:
             raise FormatError(f"{group.file.filename}: groups below {name!r} lie {depth} deep. Allowed: {MAX_DEPTH}.")
         else:
             pending += [(f"{name}.{key}" if name else key, node[key], depth + 1) for key in sorted(node)]
-    return {name: found[name] for name in sorted(found)}
+    check_told_apart([name for name, _ in found], group.file.filename)
+    return dict(sorted(found, key=itemgetter(0)))
 
 
 def feature_of(dataset: Any) -> Feature:

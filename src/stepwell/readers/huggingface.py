@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import store_schema
+from stepwell.formats.chosen_features import check_told_apart, store_schema
 from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -91,6 +91,7 @@ class HuggingFaceReader(Reader):
         self._rows = ArrowFiles(files)
         with naming(source):
             names = [leaf for field in self._rows.schema for leaf in leaf_names(field.name, field.type)]
+            check_told_apart(names, source)
             left_out = _known_names("ignore", ignore, names, source)
             open_sized = _known_names("varying", varying, names, source)
             if not self._rows.num_rows:

@@ -15,6 +15,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
-from stepwell.formats.chosen_features import left_out, store_schema
+from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
@@ -144,8 +145,9 @@ class ZarrReader(Reader):
             with self._naming("data"):
                 group = self._group()["data"]
                 members = dict(group.members(max_depth=None))
-                arrays = {path.replace("/", "."): each for path, each in members.items() if hasattr(each, "chunks")}
-                self._opened = os.getpid(), {name: arrays[name] for name in sorted(arrays)}
+                arrays = [(path.replace("/", "."), each) for path, each in members.items() if hasattr(each, "chunks")]
+                check_told_apart([name for name, _ in arrays], self.source)
+                self._opened = os.getpid(), dict(sorted(arrays, key=itemgetter(0)))
                 self._held = {}
         if not self._opened[1]:
             raise FormatError(f"{self.source} has no arrays in data.")

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.errors import SchemaError, StepError
+from stepwell.errors import SchemaError, StepError, WorkerError
 from stepwell.recorders import EpisodeData, write_episodes
 from stepwell.recorders.sources import Items, chunk_length, cut, num_column_bytes, take_chunks
 from stepwell.schema import Array
@@ -70,6 +70,12 @@ def test_the_longer_columns_of_the_first_episode_are_final(length):
 def test_an_item_that_is_no_episode_is_refused(item, message):
     with pytest.raises(StepError, match=message):
         Items(are_samples=False).infer_schema(item)
+
+
+def test_metadata_are_not_called_as_what_ends_an_episode(tmp_path):
+    source = [EpisodeData({"t": np.arange(3)}, metadata={"final": 1})]
+    with pytest.raises(WorkerError, match=r"item 0 .*metadata called 'final', which says how an episode ends"):
+        write_episodes(tmp_path / "a.well", source, workers=0, progress=False)
 
 
 def test_a_value_without_a_dtype_is_refused_by_name():

@@ -6,7 +6,7 @@ import pytest
 import stepwell
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.formats.source_episodes import as_view, episodes_of
-from stepwell.schema import Array, Image, Text
+from stepwell.schema import Array, Image, Schema, Text
 from stepwell.tfds import episode_examples
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, nested, runs_of
 from stepwell.tfds.examples import ExampleKeys
@@ -39,6 +39,14 @@ def parsed(examples, episode, keys):
 def flags_of(examples, episode):
     found = parsed(examples, episode, [f"steps/{name}" for name in FLAGS])
     return [found.ints(f"steps/{name}", bool).astype(int).tolist() for name in FLAGS]
+
+
+@pytest.mark.parametrize("feature", [Array(2, "bool"), Array(()), Text()])
+def test_a_flag_of_rlds_is_a_bool(feature):
+    columns = step_columns(Schema({"done": feature}), rename={"done": "is_last"})
+    with pytest.raises(SchemaError, match=r"'done' as 'is_last': in RLDS it is a bool of each step\. .*rename="):
+        EpisodeExamples(columns)
+    assert StepExamples(columns).columns == columns
 
 
 @pytest.mark.parametrize("terminated", [False, True])

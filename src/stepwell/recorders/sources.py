@@ -35,6 +35,8 @@ __all__ = [
     "take_chunks",
 ]
 
+# what `Writer.add_episode` takes itself
+NO_METADATA = frozenset({"terminated", "truncated", "final"})
 MAX_CARRIED_BYTES = 16 << 20
 MAX_CARRIED_ITEMS = 4096
 # enough chunks to keep that many workers busy, few enough not to litter the store with segments
@@ -50,7 +52,7 @@ class EpisodeData:
             features may have T + 1: the last one is the observation after the last action.
         terminated: the environment reached a terminal state.
         truncated: the episode was cut by something outside of it, such as a time limit.
-        metadata: what JSON holds; `View.select` finds episodes by it.
+        metadata: what JSON holds, not called as what ends an episode; `View.select` finds episodes by it.
     """
 
     columns: Mapping[str, Any]
@@ -129,6 +131,9 @@ class Items:
             return 1, num_column_bytes(sample)
         episode = item if isinstance(item, EpisodeData) else EpisodeData(_mapping(item))
         ends = {"terminated": episode.terminated, "truncated": episode.truncated}
+        taken = sorted(name for name in episode.metadata if name in NO_METADATA)
+        if taken:
+            raise StepError(f"metadata called {taken[0]!r}, which says how an episode ends. Give it another name.")
         writer.add_episode(episode.columns, **ends, **episode.metadata)
         lengths = [_length(name, values) for name, values in flatten(episode.columns)]
         return min(lengths), num_column_bytes(episode.columns)

@@ -91,12 +91,24 @@ class EpisodeExamples:
         columns: of a step.
         metadata: of an episode.
 
+    Raises:
+        SchemaError: a flag of RLDS that is no bool.
+
     Notes:
         An immutable value; picklable. `encode` holds the rows of an episode and the Example.
     """
 
     columns: tuple[StepColumn, ...]
     metadata: tuple[MetadataColumn, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column in self.columns:
+            feature = column.form.feature
+            if column.path in FLAGS and (feature.np_dtype != np.bool_ or feature.shape):
+                raise SchemaError(
+                    f"feature {column.source!r} as {column.path!r}: in RLDS it is a bool of each step. Give it another "
+                    "name by rename=."
+                )
 
     @property
     def tree(self) -> Fields:

@@ -116,8 +116,13 @@ def _is_accepted(reader: type[Reader], source: str) -> bool:
     """Return whether a reader accepts a source; what nobody can look at is of none that looks."""
     try:
         return reader.accepts(source)
-    except (OSError, ValueError, RuntimeError):
-        # of a text that is too long for a path, such as many paths, of a folder of others', of "~" without a home
+    except (OSError, ValueError):
+        # of a text that is too long for a path, such as many paths, or of a folder of others'
+        return False
+    except RuntimeError:
+        # of "~" without a home; all else is the reader's own
+        if not source.startswith("~"):
+            raise
         return False
 
 

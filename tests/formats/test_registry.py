@@ -74,12 +74,25 @@ def test_many_paths_are_looked_at_by_their_first(tmp_path):
     ],
 )
 def test_what_can_be_no_path_is_refused_as_such(source, message, monkeypatch):
+    expanded = Path.expanduser
+
     def no_home(path):
-        raise RuntimeError("Could not determine home directory.")
+        if str(path).startswith("~"):
+            raise RuntimeError("Could not determine home directory.")
+        return expanded(path)
 
     monkeypatch.setattr(Path, "expanduser", no_home)
     with pytest.raises(FormatError, match=message):
         find_reader(source)
+
+
+def test_a_fault_of_a_reader_that_looks_is_not_hidden(folder, monkeypatch):
+    def accepts(source):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(FolderReader, "accepts", accepts)
+    with pytest.raises(RuntimeError, match="a fault"):
+        find_reader(folder)
 
 
 def test_an_option_that_a_reader_does_not_have_is_refused(folder):

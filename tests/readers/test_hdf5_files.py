@@ -4,12 +4,14 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
+from stepwell.readers import hdf5_varying
 from stepwell.readers.hdf5_files import (
     Hdf5Files,
     can_stay,
@@ -20,6 +22,7 @@ from stepwell.readers.hdf5_files import (
     rows_in_file,
     top_names,
 )
+from stepwell.readers.hdf5_varying import read_varying
 from stepwell.schema import Array, Bytes, Image, Text
 
 h5py = pytest.importorskip("h5py")
@@ -160,6 +163,27 @@ def test_datasets_that_dots_make_alike_are_refused(tmp_path: Path):
         file["a/b"], file["a.b"] = [1], [2]
         with pytest.raises(FormatError, match=r"a\.hdf5: two features are called 'a\.b'"):
             datasets_of(file)
+
+
+def test_threads_take_turns(path: str):
+    def values(number: int) -> bool:
+        return all(
+            read_varying(path, "/group/deep/text", number, number + 1) == [b"\xc3\xa9" * number] for _ in range(50)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(values, range(4)))
+
+
+def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(path: str, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(child):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hdf5_varying, "_piece", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            read_varying(path, "/group/deep/text", 3, 4)
+    assert read_varying(path, "/group/deep/text", 1, 2) == [b"\xc3\xa9"]
 
 
 def test_a_fork_reads_with_a_process_of_its_own_and_leaves_that_of_its_parent(path: str):

@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ SILENT_SECONDS = 60.0
 
 PIECE_BYTES = 1 << 20
 _CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
+_TURN = [threading.Lock()]
 
 
 def survey(path: str) -> list[str]:
@@ -77,6 +79,12 @@ def read_attributes(path: str, name: str) -> dict[str, Any]:
 def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     if find_spec("h5py") is None:
         raise MissingDependencyError.of("h5py", "hdf5")
+    # threads may have readers of their own, but there is one process that answers
+    with _TURN[0]:
+        return _answer(path, name, more)
+
+
+def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     child = _running()
     try:
         assert child.stdin is not None
@@ -92,6 +100,10 @@ def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], by
     except (OSError, EOFError, TimeoutError) as error:
         end_child()
         raise FormatError(f"{path}, {name}: {error or type(error).__name__}. The file is damaged.") from error
+    except BaseException:
+        # of one that was interrupted, what still comes would be taken for the next answer
+        end_child()
+        raise
     if "error" in told:
         raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
     return told, bytes(rest)
@@ -160,4 +172,10 @@ def _leave(child: subprocess.Popen[bytes]) -> None:
     child.returncode = 0
 
 
+def _take_turns_anew() -> None:
+    """Forget who had a turn: a thread of the parent that a fork does not have."""
+    _TURN[0] = threading.Lock()
+
+
 atexit.register(end_child)
+os.register_at_fork(after_in_child=_take_turns_anew)

@@ -100,7 +100,8 @@ def test_every_flipped_bit_and_every_cut_of_the_stores_own_lists_is_found(wells,
     damaged += [good[:size] for size in range(len(good)) if size != len(good) - 16 or file != "deleted.npy"]
     for data in damaged:
         path.write_bytes(data)
-        assert [finding.file for finding in verify_store(store).findings] == [file], data
+        findings = verify_store(store).findings
+        assert [finding.file for finding in findings] == [file], (findings, data)
         with pytest.raises(CorruptSegmentError, match=file):
             stepwell.Store(str(store.path))
     path.write_bytes(good)

@@ -107,9 +107,19 @@ def columns_of(episode):
         (["--to", "rlds", "--with", "rename=a"], "rename=a: allowed is an object of JSON"),
         (["--to", "rlds", "--with", "features=action"], "features=action: allowed is a list of JSON"),
         (["--to", "rlds", "--with", "version=1.0"], "version='1.0'"),
+        (["--to", "rlds", "--with", "name=Toy"], "name='Toy'"),
     ],
 )
 def test_options_of_other_formats_are_refused(toy_path: Path, tmp_path: Path, capsys, words, message):
     assert main(["export", str(toy_path), str(tmp_path / "out"), *words]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_no_dataset_is_called_by_is_told_with_the_way_out(toy_path: Path, tmp_path: Path, capsys):
+    assert main(["export", str(toy_path), str(tmp_path / "Toy-Set"), "--to", "rlds"]) == 1
+    assert "name='Toy-Set'. Allowed: lower-case letters" in (told := capsys.readouterr().err)
+    assert "--with name=NAME" in told
+    words = ["--to", "rlds", "--with", "name=toy", "--workers", "1"]
+    assert main(["export", str(toy_path), str(tmp_path / "Toy-Set"), *words]) == 0
+    assert (tmp_path / "Toy-Set" / "toy" / "1.0.0" / "features.json").is_file()

@@ -71,7 +71,7 @@ def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, An
     target = arguments.target
     if "name" in inspect.signature(write).parameters:
         # a version lies in a directory of its name
-        settings.setdefault("name", target.name)
+        settings["name"] = settings.get("name") or _dataset_name(target)
         target = target.parent if settings["name"] == target.name else target
     found = write(view, target, **settings)
     place = found if isinstance(found, Path) else arguments.target
@@ -83,6 +83,17 @@ def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, An
         "num_files": len(files),
         "num_bytes": sum(path.stat().st_size for path in files),
     }
+
+
+def _dataset_name(target: Path) -> str:
+    """Return the name of the dataset that a directory is to hold: its own."""
+    from stepwell.tfds.dataset_files import check_name
+
+    try:
+        check_name("name", target.name)
+    except StepwellError as error:
+        raise StepwellError(f"{error} Another than the directory's is given by --with name=NAME.") from error
+    return target.name
 
 
 def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -86,10 +86,11 @@ class Engine:
             self._group = _within_pool(self._group, self._pooled, settings.batch_size)
         self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
-        max_free = self._num_ahead * self._group + HELD_BATCHES
         # batches that are only copied are read several at once
         self._reads_groups = is_raw and self._group > 1 and _stays_aligned(reader, settings.batch_size)
         group = self._group if self._reads_groups else 1
+        # as many blocks of memory as hand-overs that are ahead have, one for each batch or for each group
+        max_free = self._num_ahead * (self._group // group) + HELD_BATCHES
         self._builder = BatchBuilder(reader, settings, transform, max_free, group)
         self._device = None if settings.device is None else find_device(settings.device, import_torch())
 

@@ -226,6 +226,21 @@ def test_files_of_a_batch_are_looked_at_once_and_again_for_the_next(
         decode_into(spans[3], out)
 
 
+def test_a_batch_of_many_files_keeps_few_of_them_open(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    feature = Image((2, 3, 3), codec="png")
+    inner = make_codec(feature)
+    blobs = [inner.encode(random_array(feature, seed)) for seed in range(MAX_OPEN_FILES + 100)]
+    paths = written(tmp_path, blobs)
+    codec, out = make_codec(span_feature(feature, paths)), np.empty((2, 3, 3), np.uint8)
+    batches, before = [codec.batch_decoder() for _ in range(3)], num_descriptors()
+    for decode_into in batches:
+        for number, blob in enumerate(blobs):
+            decode_into(make_spans(number, 0, len(blob))[0], out)
+            assert np.array_equal(out, random_array(feature, number))
+    assert num_descriptors() - before <= MAX_OPEN_FILES + 5 * len(batches)
+
+
 def test_a_batch_tells_where_a_bad_row_lies(rows: Any) -> None:
     paths, _ = rows
     decode_into = make_codec(span_feature(Image((24, 32, 3), codec="png"), paths)).batch_decoder()

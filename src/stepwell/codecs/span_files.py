@@ -292,6 +292,8 @@ class SpanFiles:
 class FilesOfBatch:
     """The files of a column for the length of one batch: each is compared with what it was once, not for every row.
 
+    Of many files the last few are remembered.
+
     Args:
         files: of the column.
 
@@ -309,6 +311,9 @@ class FilesOfBatch:
         """Return bytes of a file; see `SpanFiles.read`."""
         file = self._opened.get(number)
         if file is None or offset + size > file.num_bytes:
+            if len(self._opened) >= MAX_HELD_FILES:
+                # rows may lie in a file each, which is closed then when others need the room
+                self._opened.clear()
             file = self._opened[number] = self._files.opened(number, offset, size)
         return self._files.filled(file, number, offset, _SCRATCH.of(size))
 

@@ -30,6 +30,7 @@ from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
 from stepwell.store.checkpointing import checkpoint_store
 from stepwell.store.linking import link_file
+from stepwell.store.npy_reading import read_again
 
 if TYPE_CHECKING:
     from stepwell.store.store import Mode
@@ -191,8 +192,11 @@ def _states(tables: Sequence[Table]) -> dict[str, Arrays]:
 
 
 def _read(file: Path) -> Arrays:
-    try:
+    def read() -> Arrays:
         with file.open("rb") as data, np.load(data, allow_pickle=False) as arrays:
             return dict(arrays)
+
+    try:
+        return read_again(read)
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise CorruptSegmentError(f"{file} is damaged: {error}.") from error

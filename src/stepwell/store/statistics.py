@@ -23,6 +23,7 @@ from stepwell.store.column_statistics import column_statistics, has_statistics, 
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
+from stepwell.store.npy_reading import read_again
 from stepwell.store.runs import RunReader
 from stepwell.store.segments import Segment
 
@@ -152,9 +153,15 @@ def load_statistics(directory: str | Path, names: Iterable[str] | None = None) -
         CorruptSegmentError: the file is damaged.
     """
     path = Path(directory) / STATISTICS
-    try:
+
+    def read() -> dict[str, FeatureStatistics]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _read_archive(arrays, names)
+
+    try:
+        # a list: an iterator is used up by the first try
+        names = None if names is None else list(names)
+        return read_again(read)
     except FileNotFoundError:
         return {}
     except Exception as error:  # zipfile raises errors of seven kinds, depending on the bit

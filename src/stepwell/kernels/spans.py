@@ -119,11 +119,18 @@ def copy_spans(files: Any, sizes: Any, offsets: Any, bases: Any, file_sizes: Any
     ahead = min(MAX_AHEAD, LINES_UNDER_WAY // (ahead_bytes // LINE_BYTES + 1))
     for i in range(min(ahead, files.size)):
         fetch_lines(bases[files[i]] + offsets[i], ahead_bytes)
-    for i in range(files.size):
-        if i + ahead < files.size:
+    i = 0
+    while i < files.size:
+        # rows that follow each other are one copy, which the processor reads ahead of by itself
+        stop = i + 1
+        while stop < files.size and files[stop] == files[i] and offsets[stop] == offsets[stop - 1] + size:
+            stop += 1
+        if stop == i + 1 and i + ahead < files.size:
             fetch_lines(bases[files[i + ahead]] + offsets[i + ahead], ahead_bytes)
-        memcpy(target, bases[files[i]] + offsets[i], size)
-        target += size
+        num_bytes = size * (stop - i)
+        memcpy(target, bases[files[i]] + offsets[i], num_bytes)
+        target += num_bytes
+        i = stop
     return -1
 
 

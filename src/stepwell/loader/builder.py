@@ -39,11 +39,13 @@ class Prepared(NamedTuple):
 
     Args:
         draft: what it holds.
-        fetched: what was read of it together with other batches; None: it is read by itself.
+        values: what was read of it together with other batches; None: it is read by itself.
+        pinned: the memory that they are in, where that is page-locked.
     """
 
     draft: Draft
-    fetched: Fetched | None
+    values: dict[str, Any] | None = None
+    pinned: PinnedBlock | None = None
 
 
 class Reader(Protocol):
@@ -159,11 +161,13 @@ class BatchBuilder:
         Raises:
             LoaderError: it could not be read or transformed.
         """
-        draft, fetched = prepared
-        if fetched is None:
+        draft, values, pinned = prepared
+        if values is None:
             return self.build(draft)
-        ticket = draft.ticket
-        return ticket, self._batch(self.finish(*fetched), draft.share, draft.anchors, ticket.plan.index(ticket.number))
+        ticket, share, anchors = draft
+        if self._chain:
+            values = self._chain.apply(values, BatchKey.of(self._seed, share))
+        return ticket, self._batch(self._wrapped(values, pinned), share, anchors, ticket.plan.index(ticket.number))
 
     def _is_full(self, draft: Draft) -> bool:
         """Return whether a batch is of the usual size, without repeats."""
@@ -172,18 +176,21 @@ class BatchBuilder:
 
     def _prepared(self, drafts: list[Draft]) -> list[Prepared]:
         if len(drafts) == 1:
-            return [Prepared(drafts[0], None)]
-        keys = [BatchKey.of(self._seed, each.share) for each in drafts]
-        parts = tuple(part for key in keys for part in key.parts)
-        whole = BatchKey(self._seed, parts, len(drafts) * self._batch_size)
+            return [Prepared(drafts[0])]
+        anchors = np.concatenate([each.anchors for each in drafts])
         try:
-            values, pinned = self._read(np.concatenate([each.anchors for each in drafts]), whole, None)
+            # few fields draw, and keys take their time
+            values, pinned = self._read(anchors, lambda purpose: self._key_of(drafts).draws(purpose), None)
         except LoaderError:
             # it belongs to one of them, which finds it again
-            return [Prepared(each, None) for each in drafts]
+            return [Prepared(each) for each in drafts]
         pieces = _cut(values, self._batch_size, len(drafts))
-        fetched = [(piece, key, pinned, False) for piece, key in zip(pieces, keys, strict=True)]
-        return [Prepared(*each) for each in zip(drafts, fetched, strict=True)]
+        return [Prepared(each, piece, pinned) for each, piece in zip(drafts, pieces, strict=True)]
+
+    def _key_of(self, drafts: Sequence[Draft]) -> BatchKey:
+        """Return the key of full batches, one after the other."""
+        parts = (part for each in drafts for part in BatchKey.of(self._seed, each.share).parts)
+        return BatchKey(self._seed, tuple(parts), len(drafts) * self._batch_size)
 
     def build_share(
         self, share: Share, anchors: npt.NDArray[np.int64], index: int, held: HeldRows | None = None
@@ -218,7 +225,7 @@ class BatchBuilder:
         Raises:
             LoaderError: it could not be read or transformed.
         """
-        values, pinned = self._read(positions, key, held)
+        values, pinned = self._read(positions, key.draws, held)
         return self.finish(values, key, pinned, False)
 
     def read_several(self, positions: Any, key: BatchKey, number: int) -> list[dict[str, Any]]:
@@ -242,7 +249,7 @@ class BatchBuilder:
         Raises:
             LoaderError: they could not be read.
         """
-        values, pinned = self._read(positions, key, None)
+        values, pinned = self._read(positions, key.draws, None)
         if number == 1:
             return [(values, key, pinned, False)]
         if is_done := self._chain.is_by_row:
@@ -250,13 +257,13 @@ class BatchBuilder:
         pieces = _cut(values, key.num_rows // number, number)
         return [(piece, each, pinned, is_done) for piece, each in zip(pieces, key.pieces(number), strict=True)]
 
-    def _read(self, positions: Any, key: BatchKey, held: HeldRows | None) -> tuple[dict[str, Any], PinnedBlock | None]:
+    def _read(self, positions: Any, draws: Drawing, held: HeldRows | None) -> tuple[dict[str, Any], PinnedBlock | None]:
         size = len(positions)
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         pinned = PinnedBlock(num_bytes, self._torch) if self._is_pinned else None
         pool = self._pool if size <= self._batch_size else self._group_pool
         memory = pool.lease(num_bytes) if pinned is None else pinned.memory
-        return self._reader.read(positions, memory, held=held, draws=key.draws), pinned
+        return self._reader.read(positions, memory, held=held, draws=draws), pinned
 
     def finish(
         self, values: dict[str, Any], key: BatchKey, pinned: PinnedBlock | None, is_done: bool
@@ -268,6 +275,9 @@ class BatchBuilder:
         """
         if self._chain and not is_done:
             values = self._chain.apply(values, key)
+        return self._wrapped(values, pinned)
+
+    def _wrapped(self, values: dict[str, Any], pinned: PinnedBlock | None) -> dict[str, Any]:
         if self._torch is not None:
             values = to_torch(values, self._torch, pinned)
         return nest(values) if self._is_nested else values

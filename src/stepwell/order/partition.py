@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,7 @@ __all__ = ["Pad", "Partition", "Share", "Stream", "even_share"]
 Pad: TypeAlias = bool | Literal["repeat", "wrap"]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """One rank's part of one global batch.
 
     Args:

@@ -4,7 +4,7 @@ import pytest
 
 from stepwell.codecs.image_heads import ImageHead, read_image_head
 from stepwell.errors import FormatError
-from stepwell.formats.image_kinds import ImageKinds, holds
+from stepwell.formats.image_kinds import ImageKinds, channels_of, holds
 from stepwell.schema import Image
 from stepwell.testing import image_files
 
@@ -60,3 +60,33 @@ def test_grey_images_may_have_two_dimensions():
     head = read_image_head(FILES["jpeg grey"].data)
     assert holds(Image((24, 32), codec="jpeg"), head)
     assert not holds(Image((24, 32), codec="jpeg"), ImageHead(24, 32, 3, "uint8", "jpeg"))
+
+
+@pytest.mark.parametrize(
+    ("names", "channels", "shape", "codec"),
+    [
+        (["png rgba", "png grey"], 3, (20, 30, 3), "png"),
+        (["png rgb"], 1, (20, 30, 1), "png"),
+        (["jpeg rgb"], 4, (20, 30, 4), "image-file"),
+        (["webp rgba", "jpeg grey"], 3, (20, 30, 3), "image-file"),
+    ],
+)
+def test_there_are_as_many_channels_as_somebody_asks_for(names, channels, shape, codec):
+    kinds = ImageKinds()
+    kinds.add(read_image_head(FILES[name].data) for name in names)
+    assert kinds.feature("image", channels) == Image(shape, codec=codec)
+
+
+def test_channels_are_1_3_or_4():
+    assert [channels_of(given) for given in (None, "1", 3, " 4")] == [None, 1, 3, 4]
+    for given in (2, "rgb", "", True):
+        with pytest.raises(FormatError, match=r"channels=.*Allowed: 1, 3, 4"):
+            channels_of(given)
+
+
+def test_the_first_files_of_8_and_of_16_bits_are_named():
+    kinds = ImageKinds()
+    names = ["png grey", "png rgb", "png grey 16"]
+    kinds.add((read_image_head(FILES[name].data) for name in names), ["a.png", "b.png", "c.png"])
+    with pytest.raises(FormatError, match=r"in one column \(a\.png has 8, c\.png has 16\)"):
+        kinds.feature("camera")

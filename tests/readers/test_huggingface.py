@@ -323,6 +323,19 @@ def test_pictures_of_more_channels_or_another_format_that_come_late_are_refused_
         assert np.abs(store[300]["camera"][0].astype(int) - files[late].colors).max() < 9
 
 
+@pytest.mark.parametrize(("channels", "codec"), [(3, "png"), ("1", "png"), (4, "png")])
+def test_pictures_have_the_channels_that_are_asked_for(tmp_path: Path, channels, codec: str):
+    files = image_files()
+    blobs = [files["png rgb"].data] * 600
+    blobs[300] = files["png rgba"].data
+    source = write_pictures(tmp_path / "set", blobs)
+    import_dataset(source, tmp_path / "a.well", workers=0, channels=channels)
+    for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"huggingface://{source}?channels={channels}")):
+        assert store.schema["camera"] == Image((21, 34, int(channels)), codec=codec)
+        if channels == 3:
+            assert (store[300]["camera"][0] == files["png rgba"].colors).all()
+
+
 def test_rows_that_are_episodes_come_many_at_a_time(tmp_path: Path):
     table = make_table().drop_columns(["episode_index"])
     import_dataset(write_parquet(tmp_path / "set", table), tmp_path / "a.well", workers=0)

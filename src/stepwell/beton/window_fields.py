@@ -196,7 +196,7 @@ def _out_fields(
     elif feature.kind in ("text", "bytes"):
         yield from _region_fields(plan, resolved, feature, BytesEncoder())
     elif feature.is_ragged:
-        raise SchemaError(f"{feature} varies in size, and FFCV's arrays do not. Leave it out, or make it one size.")
+        raise SchemaError(f"{feature}: {_why_not(feature)}")
     elif resolved.shape == () and _cell_encoder(resolved) is not None:
         yield _read_field(resolved)
     else:
@@ -281,3 +281,13 @@ def _region_fields(plan: WindowPlan, resolved: ResolvedField, feature: Feature, 
     for place, offset in enumerate(offsets):
         suffix = "" if resolved.window_shape == () else f"_{place}"
         yield OutField(suffix, encoder, "region", resolved.key, number, offset)
+
+
+def _why_not(feature: Feature) -> str:
+    """Return why values of varying size are of no field that FFCV has."""
+    if feature.kind != "image":
+        return "it varies in size, and FFCV's arrays do not. Leave it out, or make it one size."
+    return (
+        "FFCV's images have 3 channels of uint8, and others have to be of one size. Read folders, Hugging Face's data "
+        "sets and WebDataset's shards with channels=3 (grey to RGB, without alpha), or leave it out."
+    )

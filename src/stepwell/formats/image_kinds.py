@@ -6,23 +6,27 @@
     WebP, or files of several formats        codec "image-file"
     grey, RGB, RGBA among each other         the most channels that one of them has; JPEG has 3 at most
     all of one size                          of that size, else of any
+
+Who says how many channels there are to be gets so many: decoding leaves alpha out, and makes grey of colours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from stepwell.codecs.image_heads import ImageHead
 from stepwell.errors import FormatError
 from stepwell.schema import Feature, Image
 
-__all__ = ["MIXED_CODEC", "ImageKinds", "holds"]
+__all__ = ["MIXED_CODEC", "ImageKinds", "channels_of", "holds"]
 
 MIXED_CODEC = "image-file"
 """Of files of several formats, and of WebP."""
 
 CODECS = {"jpeg": "jpeg", "png": "png"}
+CHANNELS = (1, 3, 4)
 
 
 @dataclass(slots=True)
@@ -32,7 +36,7 @@ class ImageKinds:
     Args:
         formats: that there are: "jpeg", "png", "webp".
         channels: the most that one has.
-        dtypes: "uint8" and "uint16".
+        dtypes: "uint8" and "uint16", each with the name of the first such image.
         sizes: heights and widths; no more than two are kept.
 
     Example:
@@ -44,15 +48,21 @@ class ImageKinds:
 
     formats: set[str] = field(default_factory=set)
     channels: int = 1
-    dtypes: set[str] = field(default_factory=set)
+    dtypes: dict[str, str] = field(default_factory=dict)
     sizes: set[tuple[int, int]] = field(default_factory=set)
 
-    def add(self, heads: Iterable[ImageHead]) -> None:
-        """Take some more into account."""
-        for head in heads:
+    def add(self, heads: Iterable[ImageHead], names: Iterable[object] = repeat("")) -> None:
+        """Take some more into account.
+
+        Args:
+            heads: of images.
+            names: of their files, for messages.
+        """
+        for head, name in zip(heads, names, strict=False):
             self.formats.add(head.format)
             self.channels = max(self.channels, head.channels)
-            self.dtypes.add(head.dtype)
+            if head.dtype not in self.dtypes:
+                self.dtypes[head.dtype] = str(name)
             if len(self.sizes) < 2:
                 self.sizes.add((head.height, head.width))
 
@@ -61,19 +71,42 @@ class ImageKinds:
         """That reads them all."""
         return CODECS.get(next(iter(self.formats)), MIXED_CODEC) if len(self.formats) == 1 else MIXED_CODEC
 
-    def feature(self, name: str) -> Feature:
+    def feature(self, name: str, channels: int | None = None) -> Feature:
         """Return the feature that holds them all.
 
         Args:
             name: of the feature, for messages.
+            channels: that they are to have: 1, 3 or 4; default: as many as one has.
 
         Raises:
             FormatError: 8 and 16 bits in one column.
         """
         if len(self.dtypes) > 1:
-            raise FormatError(f"{name}: images of 8 and of 16 bits in one column. Leave it out, or convert them.")
+            first = ", ".join(f"{file} has {dtype.removeprefix('uint')}" for dtype, file in self.dtypes.items() if file)
+            told = f" ({first})" if first else ""
+            raise FormatError(f"{name}: images of 8 and of 16 bits in one column{told}. Leave it out, or convert them.")
         height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
-        return Image((height, width, self.channels), next(iter(self.dtypes)), codec=self.codec)
+        # JPEG has no alpha
+        codec = MIXED_CODEC if channels == 4 and self.codec == "jpeg" else self.codec
+        return Image((height, width, channels or self.channels), next(iter(self.dtypes)), codec=codec)
+
+
+def channels_of(given: int | str | None) -> int | None:
+    """Return the channels that images are to have, which may be given as text; None where nobody says.
+
+    Raises:
+        FormatError: another number than 1, 3 or 4.
+
+    Example:
+        >>> channels_of("3"), channels_of(None)
+        (3, None)
+    """
+    if given is None:
+        return None
+    found = next((channels for channels in CHANNELS if str(given).strip() == str(channels)), None)
+    if found is None:
+        raise FormatError(f"channels={given!r}. Allowed: {', '.join(map(str, CHANNELS))}: grey, RGB, RGBA.")
+    return found
 
 
 def holds(feature: Feature, head: ImageHead) -> bool:

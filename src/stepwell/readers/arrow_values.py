@@ -51,7 +51,7 @@ def feature_of_type(kind: Any, where: str) -> Feature:
     return Array((None, *shape[1:]) if is_ragged else tuple(shape), dtype)
 
 
-def column_feature(array: Any, where: str, *, is_varying: bool = False) -> Feature:
+def column_feature(array: Any, where: str, *, is_varying: bool = False, channels: int | None = None) -> Feature:
     """Return the feature that holds the rows of a column, by its type and by some rows.
 
     Args:
@@ -59,22 +59,24 @@ def column_feature(array: Any, where: str, *, is_varying: bool = False) -> Featu
             which codec they are, and of which size.
         where: for messages.
         is_varying: whether lengths and sizes differ from row to row, though they do not in these.
+        channels: that pictures are to have; default: as many as one of these has.
 
     Raises:
         FormatError: no feature holds them.
     """
     if is_picture(array.type):
-        return _picture_feature(_picture_files(array, where), where, is_varying)
+        return _picture_feature(_picture_files(array, where), where, is_varying, channels)
     return feature_of_type(array.type if is_varying else _even_type(array), where)
 
 
-def values_of(column: Any, feature: Feature, where: str) -> Any:
+def values_of(column: Any, feature: Feature, where: str, *, is_converted: bool = False) -> Any:
     """Return the rows of a column as a feature's values.
 
     Args:
         column: `pyarrow.Array`.
         feature: what a row is; of codec "jpeg", "png" or "image-file" the rows are such files.
         where: for messages.
+        is_converted: whether somebody asked for the channels that pictures have, see `check_picture`.
 
     Returns:
         [n, *shape]; a list where the feature is ragged; `EncodedRows` of pictures.
@@ -83,7 +85,7 @@ def values_of(column: Any, feature: Feature, where: str) -> Any:
         FormatError: a row is missing, or is no value of the feature.
     """
     if feature.codec in PICTURE_CODECS:
-        return _pictures(column, feature, where)
+        return _pictures(column, feature, where, is_converted)
     _check_whole(column, where)
     if feature.kind in ("text", "bytes"):
         return column.to_pylist()
@@ -119,20 +121,20 @@ def _numbers(column: Any, shape: tuple[int, ...], feature: Feature, where: str) 
     return found
 
 
-def _pictures(column: Any, feature: Feature, where: str) -> EncodedRows:
+def _pictures(column: Any, feature: Feature, where: str, is_converted: bool) -> EncodedRows:
     """Return the files of pictures, each of which must be as the feature says by its header."""
     files = _picture_files(column, where)
     for number, blob in enumerate(_blobs(files)):
         try:
-            check_picture(blob, feature)
+            check_picture(blob, feature, is_converted=is_converted)
         except DecodeError as error:
             raise FormatError(f"{where}, row {number}: {error}") from error
     return EncodedRows(map(bytes, files.to_pylist()))
 
 
-def _picture_feature(files: Any, where: str, is_varying: bool) -> Feature:
+def _picture_feature(files: Any, where: str, is_varying: bool, channels: int | None) -> Feature:
     try:
-        return picture_feature(map(picture_head, _blobs(files)), where, is_varying=is_varying)
+        return picture_feature(map(picture_head, _blobs(files)), where, is_varying=is_varying, channels=channels)
     except DecodeError as error:
         raise FormatError(f"{where}: all pictures must be JPEG, PNG or WebP: {error}") from error
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.formats.chosen_features import check_told_apart, store_schema
+from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -63,6 +64,7 @@ class HuggingFaceReader(Reader):
         ignore: names of columns to leave out.
         varying: names of columns whose lists or pictures differ in length, size or format, where some rows from all
             over the files do not show it. Of pictures that were seen without it alpha is left out then.
+        channels: 1, 3 or 4 that all pictures are to have: grey, RGB, RGBA; default: as many as one has.
 
     Raises:
         FormatError: damaged files, a column of no known type, or an episode whose rows do not follow each other.
@@ -85,8 +87,10 @@ class HuggingFaceReader(Reader):
         episode: str | None = None,
         ignore: Sequence[str] | str = (),
         varying: Sequence[str] | str = (),
+        channels: int | str | None = None,
     ) -> None:
         super().__init__(source)
+        self._channels = channels_of(channels)
         files, splits, taken = _files(source, split)
         self._rows = ArrowFiles(files)
         with naming(source):
@@ -100,7 +104,7 @@ class HuggingFaceReader(Reader):
             self._starts, self._values = self._cut()
             head = self._rows.heads(LOOKS, LOOKED_AT)
             self.schema = store_schema(
-                {name: _feature(head, name, source, name in open_sized) for name in names if name not in left_out},
+                {name: self._feature(head, name, name in open_sized) for name in names if name not in left_out},
                 source,
             )
         told = {"split": taken, "splits": dict.fromkeys(splits)} if len(splits) > 1 else {}
@@ -143,8 +147,15 @@ class HuggingFaceReader(Reader):
         for name, feature in self.schema.items():
             where = f"rows {start} to {stop} of {self.source}, {name}"
             with naming(where), _with_a_way_out(name):
-                columns[name] = values_of(leaf_column(table, name, where), feature, where)
+                column = leaf_column(table, name, where)
+                columns[name] = values_of(column, feature, where, is_converted=self._channels is not None)
         return columns
+
+    def _feature(self, head: Any, name: str, is_varying: bool) -> Feature:
+        where = f"{self.source}, {name}"
+        with naming(where), _with_a_way_out(name):
+            column = leaf_column(head, name, where)
+            return column_feature(column, where, is_varying=is_varying, channels=self._channels)
 
     def _cut(self) -> tuple[npt.NDArray[np.int64], list[Any] | None]:
         """Return the first row of each episode and the number of rows, and the value of each episode."""
@@ -244,12 +255,6 @@ def _known_names(option: str, given: Sequence[str] | str, known: Sequence[str], 
     if unknown:
         raise FormatError(f"{option}={unknown}: {source} has the columns {', '.join(known)}.")
     return names
-
-
-def _feature(head: Any, name: str, source: str, is_varying: bool) -> Feature:
-    where = f"{source}, {name}"
-    with naming(where), _with_a_way_out(name):
-        return column_feature(leaf_column(head, name, where), where, is_varying=is_varying)
 
 
 @contextmanager

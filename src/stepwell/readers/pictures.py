@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +43,22 @@ def picture_head(blob: Blob) -> ImageHead:
     return head
 
 
-def picture_feature(heads: Iterable[ImageHead], name: str, *, is_varying: bool = False) -> Feature:
+def picture_feature(
+    heads: Iterable[ImageHead],
+    name: str,
+    *,
+    files: Iterable[object] = repeat(""),
+    is_varying: bool = False,
+    channels: int | None = None,
+) -> Feature:
     """Return the feature that holds some pictures, and others like them.
 
     Args:
         heads: of one at least.
         name: for messages.
+        files: their names, for messages.
         is_varying: whether others are of other sizes and formats.
+        channels: that they are to have: 1, 3 or 4; default: as many as one has.
 
     Raises:
         FormatError: pictures of 8 and of 16 bits.
@@ -57,20 +67,21 @@ def picture_feature(heads: Iterable[ImageHead], name: str, *, is_varying: bool =
         Grey JPEG files are read as colours, as they may lie among others.
     """
     kinds = ImageKinds()
-    kinds.add(heads)
-    found = kinds.feature(name)
-    channels = kinds.channels if found.codec == "png" else max(COLORS, kinds.channels)
+    kinds.add(heads, files)
+    found = kinds.feature(name, channels)
+    needed = kinds.channels if found.codec == "png" else max(COLORS, kinds.channels)
     codec = MIXED_CODEC if is_varying and found.np_dtype == np.uint8 else found.codec
     sides = (None, None) if is_varying else found.shape[:2]
-    return Image((*sides, channels), found.np_dtype, codec=codec)
+    return Image((*sides, channels or needed), found.np_dtype, codec=codec)
 
 
-def check_picture(blob: Blob, feature: Feature) -> None:
+def check_picture(blob: Blob, feature: Feature, *, is_converted: bool = False) -> None:
     """Refuse a picture that a feature does not hold.
 
     Args:
         blob: uint8 [n], the file.
         feature: of one of the `PICTURE_CODECS`.
+        is_converted: whether somebody asked for its channels: nothing is lost unasked.
 
     Raises:
         DecodeError: it is none, of another format or size, or would lose colours or depth; alpha, too, where all are of
@@ -78,7 +89,8 @@ def check_picture(blob: Blob, feature: Feature) -> None:
     """
     head = picture_head(blob)
     loses_alpha = feature.codec == MIXED_CODEC and feature.shape[2] == COLORS < head.channels
-    if not holds(feature, replace(head, channels=COLORS) if loses_alpha else head):
+    kept = replace(head, channels=feature.shape[2] or 1) if is_converted or loses_alpha else head
+    if not holds(feature, kept):
         raise DecodeError(
             f"a {head.format} file of {head.channels} channels of {head.dtype}, the feature is {feature}."
         )

@@ -6,6 +6,8 @@ import mmap
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stepwell.kernels.spans import announce, copy_spans, spans, take_rows
 
@@ -77,6 +79,19 @@ def copied(spans, size=3):
 def test_spans_of_files_are_copied_up_to_their_ends():
     assert copied([(1, 3, 4), (0, 3, 0), (0, 3, 2)]) == (-1, [[14, 15, 16], [0, 1, 2], [2, 3, 4]])
     assert copied([(n % 2, 3, 0) for n in range(200)])[1] == [[0, 1, 2], [10, 11, 12]] * 100
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(1, 4))), st.integers(1, 3))
+@settings(deadline=None)
+def test_rows_that_follow_each_other_and_others_are_the_slices_of_their_files(runs, size):
+    files = [np.arange(100, 140, dtype=np.uint8), np.arange(40, dtype=np.uint8)]
+    places = [(file, size * (first + i) + file) for file, first, count in runs for i in range(count)]
+    numbers = np.array([file for file, _ in places], np.uint32)
+    offsets = np.array([offset for _, offset in places], np.int64)
+    bases, out = np.array([*map(address, files)]), np.full((len(places), size), 77, np.uint8)
+    sizes = np.full(len(places), size, np.uint32)
+    assert copy_spans(numbers, sizes, offsets, bases, np.array([40, 40]), out) == -1
+    assert out.tolist() == [files[file][offset : offset + size].tolist() for file, offset in places]
 
 
 @pytest.mark.parametrize("span", [(0, 3, 3), (1, 3, 5), (1, 3, -1), (1, 3, 2**62), (2, 3, 0), (3, 3, 0), (0, 2, 0)])

@@ -1,7 +1,7 @@
 """What every test runs under: one hypothesis profile, no window on a screen, and a cache that is no user's."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import Phase, settings
@@ -32,3 +32,26 @@ def _ordinary_priority() -> Iterator[None]:
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         pytest.fail("left its thread at a real-time priority: open SVT-AV1 within ordinary_threads()")
+
+
+@pytest.fixture
+def forked_child() -> Iterator[Callable[[], None]]:
+    """Fork children that do nothing, and live until the test ends."""
+    if not hasattr(os, "fork"):
+        pytest.skip("os.fork")
+    read, write = os.pipe()
+    children = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        children.append(child)
+
+    yield fork
+    os.close(write)
+    os.close(read)
+    for child in children:
+        os.waitpid(child, 0)

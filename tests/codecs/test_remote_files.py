@@ -2,12 +2,15 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +94,34 @@ def test_processes_that_want_the_same_file_fetch_it_once(web: WebServer) -> None
     children = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     paths = {child.communicate(timeout=60)[0] for child in children}
     assert len(paths) == 1 and web.fetched == ["a b.tar"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_of_a_fork_waits_no_longer_than_its_parent_fetches(
+    web: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, fetch, has_begun, may_end = f"{web.url}/a%20b.tar", remote_files._fetch, threading.Event(), threading.Event()
+
+    def fetch_slowly(*given: Any) -> None:
+        has_begun.set()
+        may_end.wait(5)
+        fetch(*given)
+
+    monkeypatch.setattr(remote_files, "_fetch", fetch_slowly)
+    thread = threading.Thread(target=local_path, args=[url])
+    thread.start()
+    has_begun.wait(5)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        try:
+            os._exit(0 if Path(local_path(url)).stat().st_size == 25600 else 3)
+        finally:
+            os._exit(4)
+    may_end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0 and web.fetched == ["a b.tar"]
 
 
 def test_a_connection_that_breaks_off_is_gone_on_with(web: WebServer) -> None:

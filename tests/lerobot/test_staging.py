@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_a_recording_without_episodes_can_be_gone_on_with(tmp_path: Path) -> Non
     record(LeRobotRecorder.resume(tmp_path / "reach"), [2])
     LeRobotRecorder.resume(tmp_path / "reach").finalize()
     assert names(tmp_path) == ["reach"]
+    check_dataset(tmp_path / "reach", [2])
+
+
+def test_what_was_forked_meanwhile_does_not_count_as_another_recorder(
+    tmp_path: Path, forked_child: Callable[[], None]
+) -> None:
+    recorder = create(tmp_path / "reach")
+    forked_child()
+    recorder.finalize()
+    record(LeRobotRecorder.resume(tmp_path / "reach"), [2])
     check_dataset(tmp_path / "reach", [2])
 
 

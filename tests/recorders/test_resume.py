@@ -140,7 +140,7 @@ def test_when_nothing_is_finished_nothing_is_left(tmp_path, folder):
 def test_what_a_kill_left_before_anything_was_finished_gives_way_to_another_recording(tmp_path, folder):
     plan = resuming.Plan("another", 5, 1, sources.MARKED, metadata={"from": "elsewhere"})
     unfinished = resuming.Unfinished(tmp_path / "x.well", plan)
-    os.close(unfinished._lock)  # as a kill does
+    unfinished._lock.release()  # as a kill does
     assert len(record(tmp_path / "x.well", sources.MarkedEpisodes(folder))) == 12
 
 
@@ -228,6 +228,17 @@ def test_two_at_once_are_refused(tmp_path, folder):
     with pytest.raises(StoreBusyError, match="is being recorded by another process"):
         resuming.Unfinished(tmp_path / "x.well", plan)
     first.leave()
+
+
+def test_what_was_forked_meanwhile_does_not_count_as_another(tmp_path, folder, monkeypatch, forked_child):
+    spoil(tmp_path / "x.well", folder)
+    monkeypatch.setattr(resuming, "ORPHAN_SECONDS", 0.2)
+    plan = resuming.Plan("marked", 12, 2, sources.MARKED)
+    unfinished = resuming.Unfinished(tmp_path / "x.well", plan)
+    with resuming.segment_maker(tmp_path / "x.well"):
+        forked_child()
+    assert unfinished.leave() == 3
+    assert resuming.Unfinished(tmp_path / "x.well", plan).leave() == 3
 
 
 def test_a_segment_that_somebody_still_writes_is_waited_for(tmp_path, folder, monkeypatch):

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.codecs.file_locks import lock_directory, lock_file
 from stepwell.errors import StoreExistsError
 from stepwell.store.building import built_directory
+from stepwell.store.layout import LOCK, locked_store
 
 
 def build(path):
@@ -29,3 +31,15 @@ def test_nothing_is_left_of_what_failed(tmp_path):
     with pytest.raises(RuntimeError), built_directory(tmp_path / "set"):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_forked_meanwhile_does_not_lock_the_directory_that_appeared(tmp_path, forked_child):
+    with built_directory(tmp_path / "set"):
+        forked_child()
+    lock_directory(tmp_path / "set", is_waiting=False).release()
+
+
+def test_what_was_forked_while_a_store_was_locked_does_not_hold_up_the_next(tmp_path, forked_child):
+    with locked_store(str(tmp_path)):
+        forked_child()
+    lock_file(tmp_path / LOCK, is_waiting=False).release()

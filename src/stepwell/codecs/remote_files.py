@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import os
@@ -20,11 +19,12 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from stepwell.codecs.file_locks import FileLock, lock_file
 from stepwell.codecs.open_files import OpenFile, close_removed_files
 from stepwell.codecs.remote_sources import (
     PIECE_BYTES,
@@ -302,15 +302,9 @@ def _touch(path: Path) -> bool:
     return True
 
 
-@contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
+def _locked(folder: Path, name: str) -> FileLock:
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return lock_file(folder / LOCKS / name)
 
 
 def _digest(text: str) -> str:

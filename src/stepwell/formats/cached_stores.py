@@ -19,11 +19,12 @@ import os
 import re
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepwell.codecs.file_locks import FileLock, lock_directory, lock_file
 from stepwell.errors import (
     CorruptSegmentError,
     DiskFullError,
@@ -147,26 +148,15 @@ def _check_is_whole(store: Store) -> None:
 
 
 def _remove_unused(path: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # who looks for it sees it whole or not at all
-            gone = path.rename(path.with_name(f".{path.name}.{new_tag()}.gone"))
-            shutil.rmtree(gone, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), lock_directory(path, is_waiting=False):
+        # who looks for it sees it whole or not at all
+        gone = path.rename(path.with_name(f".{path.name}.{new_tag()}.gone"))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> FileLock:
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return lock_file(folder / LOCK)
 
 
 def _cache_error(error: OSError, folder: Path) -> OSError | None:

@@ -11,15 +11,15 @@ The workers of an import share the directory; what they have done stands in a fi
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from stepwell.codecs.file_locks import FileLock, lock_file
 
 __all__ = ["FetchedFiles"]
 
@@ -87,16 +87,10 @@ class FetchedFiles:
         """Let go of all of them."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def _locked(self, name: str) -> FileLock:
         locks = self._directory / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(locks / name.replace("/", "+"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return lock_file(locks / name.replace("/", "+"))
 
 
 def _is_hidden(path: Path) -> bool:

@@ -14,7 +14,6 @@ the episodes, and last ``meta/info.json``, which tells how many there are. Old r
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import FormatError, StepwellError, StoreBusyError
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.store.building import built_directory
@@ -137,13 +137,8 @@ def _total_episodes(root: Path) -> int:
     return int(json.loads((root / INFO_PATH).read_bytes())["total_episodes"])
 
 
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _locked(root: Path) -> FileLock:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        return lock_directory(root, is_waiting=False)
     except BlockingIOError:
         raise StoreBusyError(f"{root}: another process appends to it. Wait for it, or write to another root.") from None
-    finally:
-        os.close(descriptor)

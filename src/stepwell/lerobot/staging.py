@@ -14,7 +14,6 @@ whether they are there, by their lengths and numbers: no episode comes twice, an
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
 from stepwell.formats.source_episodes import schema_of
 from stepwell.lerobot.data_files import import_pyarrow
@@ -235,7 +235,7 @@ class Staging:
             self._unlock()
 
     def _lock(self) -> None:
-        self._unlock = weakref.finalize(self, os.close, _lock_directory(self.path))
+        self._unlock = weakref.finalize(self, _locked_directory(self.path).release)
 
     @contextmanager
     def _unlocked_on_error(self) -> Iterator[None]:
@@ -271,19 +271,17 @@ def _cameras(store: Store) -> dict[str, Cameras]:
     }
 
 
-def _lock_directory(path: Path) -> int:
-    """Make a directory if there is none and take its lock; returns the descriptor that holds it."""
+def _locked_directory(path: Path) -> FileLock:
+    """Make a directory if there is none and take its lock."""
     while True:
         path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # who had the lock before may have taken the directory away
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
+            lock = lock_directory(path, is_waiting=False)
         except BlockingIOError:
-            os.close(descriptor)
             raise StoreBusyError(
                 f"{path} is being recorded into by another process. Finalize it there, or choose another root."
             ) from None
-        os.close(descriptor)
+        # who had the lock before may have taken the directory away
+        if path.exists() and os.path.samestat(os.fstat(lock.descriptor), path.stat()):
+            return lock
+        lock.release()

@@ -11,19 +11,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
 from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
@@ -135,13 +135,13 @@ class Unfinished:
                 self._begin_anew(differences)
             self.finished = self._drop_halves()
         except BaseException:
-            os.close(self._lock)
+            self._lock.release()
             raise
 
     def end(self) -> None:
         """All of it is there: from now on it is a store like any other."""
         (self._path / IMPORTING).unlink()
-        os.close(self._lock)
+        self._lock.release()
 
     def leave(self) -> int:
         """Keep what is finished for another call, and nothing else; returns how many chunks that are."""
@@ -150,7 +150,7 @@ class Unfinished:
         if not kept:
             self.store.close()
             shutil.rmtree(self._path)
-        os.close(self._lock)
+        self._lock.release()
         return len(kept)
 
     def _create(self) -> None:
@@ -173,7 +173,7 @@ class Unfinished:
         shutil.rmtree(self._path)
         self._create()
         lock, self._lock = self._lock, _lock(self._path)
-        os.close(lock)
+        lock.release()
         self.store = open(self._path)
 
     def _differences(self) -> list[str]:
@@ -247,24 +247,14 @@ def _segments(path: Path) -> Iterator[tuple[int, bool]]:
     yield from list_segments(str(path)).values()
 
 
-@contextmanager
-def segment_maker(store: str | os.PathLike[str]) -> Iterator[None]:
+def segment_maker(store: str | os.PathLike[str]) -> FileLock:
     """Tell, while a chunk is written, that somebody does: a worker may outlive its parent by a moment."""
-    descriptor = os.open(Path(store, SEGMENTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
+    return lock_directory(Path(store, SEGMENTS), is_shared=True)
 
 
 def _recovered(path: Path) -> Store:
     """Open a store when nobody else writes to it any more."""
-    descriptor = os.open(path / SEGMENTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        is_left = _taken(descriptor)
-    finally:
-        os.close(descriptor)
+    is_left = _was_left(path / SEGMENTS)
     store = open(path)
     if is_left and all(is_sealed for _, is_sealed in _segments(path)):
         return store
@@ -272,30 +262,28 @@ def _recovered(path: Path) -> Store:
     raise StoreBusyError(f"{path} is being written by another process. Wait for it to end, and try again.")
 
 
-def _taken(descriptor: int) -> bool:
+def _was_left(segments: Path) -> bool:
     """Wait until nobody makes segments; False when somebody goes on doing so."""
     deadline = time.monotonic() + ORPHAN_SECONDS
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            with lock_directory(segments, is_waiting=False):
+                return True
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path) -> FileLock:
     try:
         descriptor = os.open(path / IMPORTING, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise StoreBusyError(f"{path} was finished by another process just now.") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return FileLock(descriptor, is_waiting=False)
     except BlockingIOError:
-        os.close(descriptor)
         raise StoreBusyError(f"{path} is being recorded by another process. Wait for it to end.") from None
-    return descriptor
 
 
 def _differing(before: Any, after: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import StepwellError, StoreExistsError
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
@@ -58,16 +58,10 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
         raise
 
 
-@contextmanager
-def _locked_directory(path: Path) -> Iterator[None]:
+def _locked_directory(path: Path) -> FileLock:
     """Make a directory and hold its lock, which tells that its builder lives."""
     path.mkdir()
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return lock_directory(path)
 
 
 def _check_free(target: Path) -> None:
@@ -79,14 +73,5 @@ def _remove_left(target: Path) -> None:
     for entry in list(target.parent.iterdir()):
         if not (entry.name.startswith(f".{target.name}.") and entry.name.endswith(SUFFIX)):
             continue
-        try:
-            descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError, BlockingIOError), lock_directory(entry, is_waiting=False):
             shutil.rmtree(entry, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)

@@ -16,13 +16,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from stepwell.codecs.file_locks import lock_file
 from stepwell.store.columns import disk_error
 
 __all__ = [
@@ -78,12 +78,8 @@ def list_segments(store: str) -> dict[str, tuple[int, bool]]:
 @contextmanager
 def locked_store(store: str) -> Iterator[int]:
     """Hold the store's lock; yields the descriptor of the lock file."""
-    descriptor = os.open(f"{store}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with lock_file(f"{store}/{LOCK}") as lock:
+        yield lock.descriptor
 
 
 def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:

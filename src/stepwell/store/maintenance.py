@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stepwell.codecs.file_locks import FileLock, lock_file
 from stepwell.errors import StepwellError, StoreBusyError
 from stepwell.store.arrangement import read_arrangement, replace_arrangement
 from stepwell.store.columns import disk_error
@@ -69,19 +69,13 @@ def is_maintained(store: str) -> bool:
         return True
 
 
-@contextmanager
-def _held(store: str) -> Iterator[None]:
-    descriptor = os.open(f"{store}/{MAINTENANCE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _held(store: str) -> FileLock:
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusyError(
-                f"a column is being added to {store}, or it is being compacted. Wait until that is done."
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
+        return lock_file(f"{store}/{MAINTENANCE}", is_waiting=False)
+    except BlockingIOError:
+        raise StoreBusyError(
+            f"a column is being added to {store}, or it is being compacted. Wait until that is done."
+        ) from None
 
 
 def recover_maintenance(store: str) -> None:

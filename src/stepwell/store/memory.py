@@ -7,7 +7,10 @@ import os
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from typing import Any
+
+from stepwell.codecs.file_locks import lock_directory
 
 __all__ = ["hold_memory", "memory_path"]
 
@@ -61,14 +64,5 @@ def _remove_left(parent: str) -> None:
         folder = f"{parent}/{entry}"
         if not entry.startswith(PREFIX) or not os.path.isdir(f"{folder}/{NAME}"):
             continue
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), lock_directory(folder, is_waiting=False):
             shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)

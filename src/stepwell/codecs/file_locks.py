@@ -1,0 +1,127 @@
+"""Locks (flock) on files and directories that a fork does not share.
+
+A lock belongs to an open file, which a child of a fork has, too: closed here alone it would stay locked for as long as
+the child lives, and a child that waits for it would wait for itself. So who is done unlocks it, for all that have the
+file open; and a child lets go of its copies at once, so that the lock goes with the process that took it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from types import TracebackType
+
+__all__ = ["FileLock", "lock_directory", "lock_file"]
+
+_HELD: set[FileLock] = set()
+
+
+class FileLock:
+    """A lock on a file that is open, until `release` is called, or a ``with`` block or the process ends.
+
+    Args:
+        descriptor: of the file; closed at the end, also where it cannot be locked.
+        is_shared: whether others may have it shared at the same time.
+        is_waiting: whether to wait for others.
+
+    Raises:
+        BlockingIOError: somebody has it, and ``is_waiting`` is not set.
+        OSError: the file system has no locks.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, lock_file(f"{folder}/lock") as lock:
+        ...     lock.is_held
+        True
+
+    Notes:
+        A child of a fork does not hold it, and leaves its parent's as it is.
+    """
+
+    def __init__(self, descriptor: int, *, is_shared: bool = False, is_waiting: bool = True) -> None:
+        self._descriptor = descriptor
+        # before it is taken: a child made while this waits has a copy, too
+        _HELD.add(self)
+        kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(descriptor, kind if is_waiting else kind | fcntl.LOCK_NB)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is this process's, and was not released."""
+        return self._descriptor >= 0
+
+    @property
+    def descriptor(self) -> int:
+        """The file's, -1 where the lock is not held."""
+        return self._descriptor
+
+    def release(self) -> None:
+        """Let go of it; nothing where that was done, or in a child of a fork."""
+        descriptor = self._forget()
+        if descriptor >= 0:
+            try:
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+    def _forget(self) -> int:
+        # never twice, whatever comes in between: its number may be another file's by then
+        descriptor, self._descriptor = self._descriptor, -1
+        _HELD.discard(self)
+        return descriptor
+
+    def leave(self) -> None:
+        """Close a copy, and leave the lock to the process that took it."""
+        descriptor = self._forget()
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def lock_file(path: str | os.PathLike[str], *, is_waiting: bool = True) -> FileLock:
+    """Lock a file, which is made where there is none.
+
+    Args:
+        path: of it.
+        is_waiting: see `FileLock`.
+
+    Raises:
+        OSError: it cannot be opened, or locked.
+    """
+    return FileLock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), is_waiting=is_waiting)
+
+
+def lock_directory(path: str | os.PathLike[str], *, is_shared: bool = False, is_waiting: bool = True) -> FileLock:
+    """Lock a directory.
+
+    Args:
+        path: of it.
+        is_shared: see `FileLock`.
+        is_waiting: see `FileLock`.
+
+    Raises:
+        OSError: it cannot be opened, or locked.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return FileLock(descriptor, is_shared=is_shared, is_waiting=is_waiting)
+
+
+def _leave_all() -> None:
+    for lock in list(_HELD):
+        lock.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)

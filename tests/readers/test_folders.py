@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell.beton import write_beton
 from stepwell.codecs import make_codec
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, SchemaError
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.schema import Feature, Image
 from stepwell.testing import image_files
@@ -109,7 +110,7 @@ def test_what_is_wrong_is_told(tmp_path: Path):
         open_reader(tmp_path / "set", options={"layout": "videos"})
     (tmp_path / "set" / "b").mkdir()
     (tmp_path / "set" / "b" / "0.png").write_bytes(image_files()["png grey 16"].data)
-    with pytest.raises(FormatError, match=r"'image' of .*set: images of 8 and of 16 bits in one column"):
+    with pytest.raises(FormatError, match=r"'image' of .*set: images of 8 .*\(\S*a/0\.png has 8, \S*b/0\.png has 16\)"):
         open_reader(tmp_path / "set")
     (tmp_path / "set" / "a" / "0.png").write_bytes(b"GIF89a")
     with pytest.raises(FormatError, match=r"0\.png: no JPEG, PNG or WebP file, or cut off: it begins with b'GIF89a"):
@@ -228,3 +229,68 @@ def test_damaged_arrays_are_told_or_read_right(tmp_path: Path, save):
         assert all(len(episode.columns) >= 1 for episode in reader.episodes())
 
     assert check_damage(path, read, count=150, seed=1).errors["FormatError"] > 30
+
+
+@pytest.mark.parametrize("names", [("1.bmp", "2.gif"), ("1.avi", "2.TIFF")])
+def test_images_that_are_not_read_are_an_error_unless_they_are_ignored(tmp_path: Path, names: tuple[str, ...]):
+    write_image(tmp_path / "set" / "a" / "0.jpg", 7)
+    for name in names:
+        (tmp_path / "set" / "a" / name).write_bytes(b"GIF89a")
+    with pytest.raises(FormatError, match=rf"{names[0]} and 1 more would be passed over: \.jpg, .* ignore=\"\w+,\w+\""):
+        open_reader(f"folders://{tmp_path / 'set'}")
+    ignore = ",".join(name.partition(".")[2] for name in names)
+    for store in read_both(tmp_path / "set", tmp_path, ignore=ignore):
+        assert len(store) == 1
+    assert len(open_reader(f"folders://{tmp_path / 'set'}?ignore=1.*,2.*")) == 1
+
+
+def test_images_where_a_layout_does_not_look_are_an_error(tmp_path: Path):
+    write_image(tmp_path / "set" / "a" / "0.jpg", 7)
+    write_image(tmp_path / "set" / "cover.jpg", 7)
+    with pytest.raises(FormatError, match=r"cover\.jpg would be passed over: put images in a folder a class"):
+        open_reader(tmp_path / "set")
+    assert len(open_reader(tmp_path / "set", options={"ignore": ["cover.jpg"]})) == 1
+
+
+def test_images_at_the_top_are_told_to_go_into_folders(tmp_path: Path):
+    for number in range(3):
+        write_image(tmp_path / "flat" / f"{number}.jpg", 7)
+    there = r"put images in a folder a class \(or an episode\)"
+    with pytest.raises(FormatError, match=rf"flat has no classes: {there}, not as .*0\.jpg and 2 more"):
+        open_reader(f"folders://{tmp_path / 'flat'}")
+    with pytest.raises(FormatError, match=rf"looks like none of them\. Of .*0\.jpg and others: {there}"):
+        open_reader(tmp_path / "flat")
+
+
+def test_a_folder_of_nothing_but_what_is_not_read_is_told_so(tmp_path: Path):
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "a" / "0.heic").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"looks like none of them\. Images and videos are read of .*0\.heic"):
+        open_reader(tmp_path / "set")
+
+
+def test_images_have_the_channels_that_are_asked_for(tmp_path: Path):
+    files = image_files()
+    names = ["png rgba", "jpeg grey", "png palette 4"]
+    for number, name in enumerate(names):
+        write_image(tmp_path / "set" / "a" / f"{number}.{name.partition(' ')[0]}", 0)
+        (tmp_path / "set" / "a" / f"{number}.{name.partition(' ')[0]}").write_bytes(files[name].data)
+    assert open_reader(tmp_path / "set").schema["image"].shape == (21, 34, 4)
+    for store in read_both(tmp_path / "set", tmp_path, channels="3"):
+        assert store.schema["image"].shape == (21, 34, 3)
+        for name, episode in zip(names, store, strict=True):
+            most = 0 if files[name].is_exact else 24
+            assert np.abs(episode["image"][0].astype(int) - files[name].colors).max() <= most
+    import_dataset(tmp_path / "set", tmp_path / "jpeg.well", workers=0, channels=3, codecs="jpeg")
+    assert stepwell.open(tmp_path / "jpeg.well").schema["image"] == Image((21, 34, 3), codec="jpeg")
+
+
+def test_images_of_4_channels_become_a_beton_file_with_channels_3(tmp_path: Path):
+    for number, name in enumerate(("png rgba", "png rgb")):
+        write_image(tmp_path / "set" / "a" / f"{number}.png", 0)
+        (tmp_path / "set" / "a" / f"{number}.png").write_bytes(image_files(20 + number, 30)[name].data)
+    source = f"folders://{tmp_path / 'set'}"
+    with pytest.raises(SchemaError, match=r"FFCV's images have 3 channels of uint8.* channels=3"):
+        write_beton(stepwell.open(source), tmp_path / "a.beton")
+    write_beton(stepwell.open(source, channels=3), tmp_path / "a.beton")
+    assert len(open_reader(tmp_path / "a.beton")) == 2

@@ -67,6 +67,17 @@ class Reader(ABC):
         """Whether a source looks like one of this format; cheap, and nothing is fetched."""
 
     @classmethod
+    def advice(cls, source: str) -> str:
+        """Return what to do that a source is accepted that is nearly one of this format; "" where it is not.
+
+        Asked where no reader accepts a source; cheap, and nothing is fetched.
+
+        Args:
+            source: see `Reader`.
+        """
+        return ""
+
+    @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the files and addresses that a data set is made of; cheap, none is read.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -100,9 +101,9 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
             f"{told} looks like several formats: {names}. Say which: reader=..., or --from on the command line."
         )
     raise FormatError(
-        f"no reader for {told}: it {_fault_of(first)}. There are readers for: {', '.join(reader_names())}. Say which "
-        "by reader=... (--from on the command line); for one of your own, import the module that registers it "
-        "(--import MODULE)."
+        f"no reader for {told}: it {_fault_of(first)}.{_advice_on(text)} There are readers for: "
+        f"{', '.join(reader_names())}. Say which by reader=... (--from on the command line); for one of your own, "
+        "import the module that registers it (--import MODULE)."
     )
 
 
@@ -124,6 +125,15 @@ def _is_accepted(reader: type[Reader], source: str) -> bool:
         if not source.startswith("~"):
             raise
         return False
+
+
+def _advice_on(source: str) -> str:
+    """Return what readers say of a source that they nearly accept."""
+    found = []
+    for reader in map(_reader, reader_names()):
+        with suppress(OSError, ValueError, RuntimeError):
+            found.append(reader.advice(source))
+    return "".join(f" {advice}" for advice in found if advice)
 
 
 def _fault_of(source: str) -> str:

@@ -15,9 +15,7 @@ Names are in natural order: 2 before 10.
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,16 +26,17 @@ from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.image_heads import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
+from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.npy_arrays import npz_arrays
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, natural
 from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Schema
 
 __all__ = ["FolderReader"]
 
-IMAGES, VIDEOS, ARRAYS = (".jpg", ".jpeg", ".png", ".webp"), (".mp4", ".mkv", ".mov", ".webm"), (".npy", ".npz")
 LAYOUTS = ("classes", "episodes", "videos")
 Layout = Literal["classes", "episodes", "videos"]
 # other systems have readers of their own
@@ -55,9 +54,13 @@ class FolderReader(Reader):
         layout: "classes", "episodes" or "videos"; default: "videos" where there are some at the top, "episodes" where a
             folder has arrays, videos or folders of its own, else "classes".
         fps: steps a second; default that of the videos, if they agree, else none.
+        ignore: files and folders that are left out: endings, names or patterns, ``["gif", "thumb_*"]`` or
+            ``"gif,thumb_*"``; see `FolderListing`.
+        channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
 
     Raises:
-        FormatError: no images or videos, a damaged file, or episodes of different features.
+        FormatError: no images or videos, some that would be passed over, a damaged file, or episodes of different
+            features.
         MissingDependencyError: PyAV is not installed, and there are videos.
 
     Notes:
@@ -70,20 +73,27 @@ class FolderReader(Reader):
     name = "folders"
     is_last_resort = True
 
-    def __init__(self, source: str, *, layout: Layout | None = None, fps: float | str | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        layout: Layout | None = None,
+        fps: float | str | None = None,
+        ignore: Collection[str] | str = (),
+        channels: int | str | None = None,
+    ) -> None:
         super().__init__(source)
         self._root = Path(source)
         if not self._root.is_dir():
             raise FormatError(f"{source} is no directory.")
         if layout is not None and layout not in LAYOUTS:
             raise FormatError(f"layout={layout!r}. Allowed: {', '.join(LAYOUTS)}.")
-        self._layout: Layout = layout or _layout_of(self._root)
-        self._episodes = _EPISODES[self._layout](self._root)
-        if not self._episodes:
-            raise FormatError(
-                f"{source} has no {self._layout}: no files of {', '.join(IMAGES + VIDEOS)} where they go."
-            )
-        self._labels = sorted({part["label"] for part in self._episodes if "label" in part}, key=_natural)
+        self._channels = channels_of(channels)
+        listing = FolderListing(self._root, ignore)
+        self._layout: Layout = layout or _layout_of(listing)
+        self._episodes = _EPISODES[self._layout](listing)
+        _check_all_are_read(listing, self._layout, self._episodes)
+        self._labels = sorted({part["label"] for part in self._episodes if "label" in part}, key=natural)
         self._paths = tuple(str(path) for part in self._episodes for files in part["images"].values() for path in files)
         self._numbers = {path: number for number, path in enumerate(self._paths)}
         self._sizes = [Path(path).stat().st_size for path in self._paths]
@@ -98,9 +108,23 @@ class FolderReader(Reader):
         if "://" in source or not root.is_dir() or any((root / name).exists() for name in FOREIGN):
             return False
         try:
-            return any(_EPISODES[_layout_of(root)](root, most=1))
+            listing = FolderListing(root)
+            return any(_EPISODES[_layout_of(listing)](listing, most=1))
         except (OSError, FormatError):
             return False
+
+    @classmethod
+    def advice(cls, source: str) -> str:
+        """Say where images and videos go that lie elsewhere; see `Reader.advice`."""
+        root = Path(source)
+        if "://" in source or not root.is_dir() or any((root / name).exists() for name in FOREIGN):
+            return ""
+        first = next(FolderListing(root).passed_over((), levels=2), None)
+        if first is None:
+            return ""
+        if first.name.lower().endswith(UNREAD):
+            return f"Images and videos are read of {', '.join(IMAGES + VIDEOS)}, not as {first}."
+        return f"Of {first} and others: {_PLACES['classes']}."
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -149,8 +173,9 @@ class FolderReader(Reader):
 
     def _image_feature(self, name: str) -> Feature:
         """Return the feature of a camera: of one size or of any, with the channels that its images need."""
-        paths = (path for part in self._episodes for path in part["images"].get(name, ()))
-        return picture_feature(map(_head, paths), f"{name!r} of {self.source}")
+        paths = [path for part in self._episodes for path in part["images"].get(name, ())]
+        where = f"{name!r} of {self.source}"
+        return picture_feature(map(_head, paths), where, files=paths, channels=self._channels)
 
     def _spans(self, name: str, files: Sequence[Path]) -> FileSpans:
         numbers = np.array([self._numbers[str(path)] for path in files], np.int64)
@@ -165,82 +190,89 @@ def _part(name: str, **more: Any) -> Part:
     return {"name": name, "images": {}, "videos": {}, "arrays": [], **more}
 
 
-def _classes(root: Path, most: int | None = None) -> list[Part]:
+def _classes(listing: FolderListing, most: int | None = None) -> list[Part]:
     """Return the images of each folder, in the order of the folders."""
     parts: list[Part] = []
-    for folder in _folders(root):
-        for path in _files(folder, IMAGES):
+    for folder in listing.folders(listing.root):
+        for path in listing.files(folder, IMAGES):
             parts.append(_part(f"{folder.name}/{path.name}", images={IMAGE: [path]}, label=folder.name))
             if most is not None and len(parts) >= most:
                 return parts
     return parts
 
 
-def _folder_episodes(root: Path, most: int | None = None) -> list[Part]:
+def _folder_episodes(listing: FolderListing, most: int | None = None) -> list[Part]:
     """Return the folders that have images or videos, right in them or a camera a folder."""
     parts = []
-    for folder in _folders(root):
-        images = {camera.name: _files(camera, IMAGES) for camera in _folders(folder)}
+    for folder in listing.folders(listing.root):
+        images = {camera.name: listing.files(camera, IMAGES) for camera in listing.folders(folder)}
         images = {name: files for name, files in images.items() if files}
-        own = _files(folder, IMAGES)
-        videos = {path.stem: path for path in _files(folder, VIDEOS)}
+        own = listing.files(folder, IMAGES)
+        videos = {path.stem: path for path in listing.files(folder, VIDEOS)}
         if set(videos) & set(images) or (own and IMAGE in {*images, *videos}):
             raise FormatError(f"{folder} has two cameras of one name. Rename a folder or a video, or move images.")
         if own or images or videos:
             images |= {IMAGE: own} if own else {}
-            parts.append(_part(folder.name, images=images, videos=videos, arrays=_files(folder, ARRAYS)))
+            parts.append(_part(folder.name, images=images, videos=videos, arrays=listing.files(folder, ARRAYS)))
         if most is not None and len(parts) >= most:
             break
     return parts
 
 
-def _video_episodes(root: Path, most: int | None = None) -> list[Part]:
+def _video_episodes(listing: FolderListing, most: int | None = None) -> list[Part]:
     """Return the videos of a folder, each with the arrays of its name."""
-    videos = _files(root, VIDEOS)[:most]
+    videos = listing.files(listing.root, VIDEOS)[:most]
     arrays: dict[str, list[Path]] = {}
-    for path in _files(root, ARRAYS):
+    for path in listing.files(listing.root, ARRAYS):
         arrays.setdefault(path.name.partition(".")[0], []).append(path)
     return [
         _part(path.name, videos={VIDEO: path}, arrays=arrays.get(path.name.partition(".")[0], [])) for path in videos
     ]
 
 
+# what messages say of where files go
+_PLACES = {
+    "classes": "put images in a folder a class (or an episode)",
+    "episodes": "put images in a folder an episode, or in a folder a camera in it, and videos in a folder an episode",
+    "videos": "of videos at the top each is an episode, and what lies in folders is not read",
+}
 _EPISODES = {"classes": _classes, "episodes": _folder_episodes, "videos": _video_episodes}
 
 
-def _layout_of(root: Path) -> Layout:
-    if _files(root, VIDEOS):
+def _layout_of(listing: FolderListing) -> Layout:
+    if listing.files(listing.root, VIDEOS):
         return "videos"
-    for folder in _folders(root):
-        if _files(folder, (*VIDEOS, *ARRAYS)) or _folders(folder):
+    for folder in listing.folders(listing.root):
+        if listing.files(folder, (*VIDEOS, *ARRAYS)) or listing.folders(folder):
             return "episodes"
     return "classes"
 
 
-def _folders(root: Path) -> list[Path]:
-    return _sorted(root, lambda entry: entry.is_dir())
+def _check_all_are_read(listing: FolderListing, layout: Layout, episodes: Sequence[Part]) -> None:
+    """Refuse a directory without episodes, and images and videos that would be lost without a word."""
+    read = {path for part in episodes for files in part["images"].values() for path in files}
+    read.update(path for part in episodes for path in part["videos"].values())
+    passed = list(listing.passed_over(read))
+    unread = [path for path in passed if path.name.lower().endswith(UNREAD)]
+    if unread:
+        endings = ",".join(sorted({path.suffix.lower().lstrip(".") for path in unread}))
+        raise FormatError(
+            f"{_some(unread)} would be passed over: {', '.join(IMAGES + VIDEOS)} are read. Convert them, move them "
+            f'away, or leave them out with ignore="{endings}".'
+        )
+    if not episodes:
+        there = f"{_PLACES[layout]}, not as {_some(passed)}" if passed else f"no files of {', '.join(IMAGES + VIDEOS)}"
+        raise FormatError(f"{listing.root} has no {layout}: {there}.")
+    if passed:
+        raise FormatError(
+            f"{_some(passed)} would be passed over: {_PLACES[layout]}. Move them, say another layout= ("
+            f'{", ".join(LAYOUTS)}), or leave them out with ignore= (names, endings or patterns: "{passed[0].name}").'
+        )
 
 
-def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    return _sorted(folder, lambda entry: entry.is_file() and entry.name.lower().endswith(tuple(suffixes)))
-
-
-def _sorted(folder: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
-    """Return what is wanted of a directory, in natural order; hidden files never are."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
-    return [folder / name for name in sorted(names, key=_natural)]
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key by which numbers in names count as numbers.
-
-    Example:
-        >>> sorted(["10.jpg", "2.jpg", "a.jpg"], key=_natural)
-        ['2.jpg', '10.jpg', 'a.jpg']
-    """
-    parts = re.split(r"(\d+)", name)
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
+def _some(paths: Sequence[Path]) -> str:
+    """Return what messages call some images or videos."""
+    return f"{paths[0]} and {len(paths) - 1:,} more" if len(paths) > 1 else str(paths[0])
 
 
 def _head(path: Path) -> ImageHead:

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,9 +215,10 @@ def test_a_damaged_file_is_named_by_its_address(web, folder, tmp_path):
     data = bytearray(path.read_bytes())
     data[-2] ^= 1
     path.write_bytes(data)
-    told = rf"{address(web)}/{shards_of(2)[0]}: record 3, byte \d+: .*CRC says.*remove it to fetch it again"
-    with pytest.raises(FormatError, match=told):
+    told = rf"{address(web)}/{shards_of(2)[0]}: record 3, byte \d+: .*CRC says.*What was fetched is (.*): remove it to "
+    with pytest.raises(FormatError, match=told) as caught:
         stepwell.open(f"tfds://{address(web)}")
+    assert Path(re.search(told, str(caught.value))[1]).read_bytes() == data, "the file itself, and no other"
     with pytest.raises(StepwellError, match=told):
         import_dataset(address(web), tmp_path / "a.well", workers=1, progress=False)
     # and one that has other numbers of records

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import os
 import re
 import time
@@ -35,11 +36,22 @@ from stepwell.codecs.remote_sources import (
     write_piece,
 )
 from stepwell.codecs.shared_cache import SharedCache
+from stepwell.codecs.silent_hosts import host_of
 from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
 from stepwell.sizes import parse_bytes
 
-__all__ = ["cache_directory", "fetched_ahead", "is_remote", "known_state", "local_path", "opened", "remote_states"]
+__all__ = [
+    "cache_directory",
+    "fetched_ahead",
+    "is_remote",
+    "kept_files",
+    "known_state",
+    "local_path",
+    "opened",
+    "remote_states",
+]
 
+LOGGER = logging.getLogger("stepwell.remote")
 DEFAULT_CACHE_BYTES = "100 GB"
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
@@ -59,6 +71,8 @@ GRACE_SECONDS = 5.0
 
 # what each address was when it was asked about last: until it is asked about again, a process sees no other
 _STATES: dict[str, RemoteState] = {}
+# machines of which it was said that they do not answer
+_TOLD: set[str] = set()
 _OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
 
 
@@ -173,6 +187,17 @@ def known_state(path: str) -> RemoteState:
     return _STATES.get(path) or remote_states([path])[0]
 
 
+def kept_files(path: str) -> list[str]:
+    """Return the paths of what the cache has of an address; of an unpacked file, of the compressed one, too.
+
+    Args:
+        path: address of a file on another machine.
+    """
+    folder = cache_directory() / "remote"
+    kept = sorted(map(str, _versions(folder, path)))
+    return kept + kept_files(path[len(GZIP) :]) if path.startswith(GZIP) else kept
+
+
 def _open_fetched(path: str) -> OpenFile:
     for _ in range(MAX_TRIES):
         place = local_path(path)
@@ -237,12 +262,21 @@ def _source(address: str) -> RemoteSource:
 def _ask(address: str) -> RemoteState:
     try:
         return _source(address).state(address)
-    except UnreachableError:
+    except UnreachableError as error:
         kept = _versions(cache_directory() / "remote", address)
         if not kept:
             raise
+        _tell_of_kept(address, error)
         newest = max(kept, key=lambda path: path.stat().st_atime_ns)
         return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
+
+
+def _tell_of_kept(address: str, error: UnreachableError) -> None:
+    """Say once in a process that files of a machine are taken from the cache, as they were fetched before."""
+    host = host_of(address)
+    if host not in _TOLD:
+        _TOLD.add(host)
+        LOGGER.warning("%s What the cache has of %s is read as it was fetched before.", error, host)
 
 
 def _fetch(address: str, state: RemoteState, target: Path) -> None:

@@ -22,6 +22,7 @@ from email.message import Message
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from stepwell.codecs.silent_hosts import is_silent, note_answer, note_failure, why_not_asked
 from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, MissingDependencyError, StepwellError
 
 __all__ = [
@@ -246,15 +247,25 @@ def write_piece(file: IO[bytes], piece: bytes) -> None:
 
 
 def _tried(address: str, action: Callable[[], Value]) -> Value:
-    """Return what an action returns; one that may go well another time is tried again."""
-    for wait in WAITS_SECONDS:
+    """Return what an action returns; one that may go well another time is tried again, but for silent machines."""
+    told = why_not_asked(address)
+    if told is not None:
+        raise UnreachableError(told)
+    waits = iter(WAITS_SECONDS)
+    while True:
+        began = time.monotonic()
         try:
             with _explained(address):
-                return action()
-        except UnreachableError:
+                found = action()
+        except UnreachableError as error:
+            wait = next(waits, None)
+            if wait is None or is_silent(address):
+                note_failure(address, error, time.monotonic() - began)
+                raise
             time.sleep(wait)
-    with _explained(address):
-        return action()
+        else:
+            note_answer(address)
+            return found
 
 
 @contextmanager

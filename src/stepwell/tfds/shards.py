@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.open_files import OpenFile, close_removed_files
-from stepwell.codecs.remote_files import cache_directory, is_remote, local_path
+from stepwell.codecs.remote_files import is_remote, kept_files, local_path
 from stepwell.codecs.remote_sources import plain_address
 from stepwell.errors import FormatError
 from stepwell.tfds.framing import is_compressed
@@ -177,8 +177,9 @@ class FetchedFile:
             yield
         except FormatError as error:
             told = str(error).replace(self._file.path, _called(self._address))
-            folder = cache_directory() / "remote"
-            raise FormatError(f"{told} What was fetched is in {folder}: remove it to fetch it again.") from error
+            kept = " and ".join(kept_files(self._address))
+            advice = f"What was fetched is {kept}: remove it to fetch it again." if kept else "Fetch it again."
+            raise FormatError(f"{told} {advice}") from error
 
     def __repr__(self) -> str:
         return f"<FetchedFile {_called(self._address)}>"

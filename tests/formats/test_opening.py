@@ -66,3 +66,9 @@ def test_a_lerobot_directory_is_told_its_address(
 def test_any_other_directory_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"there is no store\.json"):
         opening.open(tmp_path)
+
+
+@pytest.mark.parametrize("path", [["a.well", "b.well"], ("a.tar",), b"a.well", None, 3])
+def test_what_is_no_path_is_refused_by_how_several_are_given(path: Any) -> None:
+    with pytest.raises(StepwellError, match=rf"a {type(path).__name__} is no path. Give one path or address\. Several"):
+        stepwell.open(path)

@@ -132,3 +132,26 @@ def test_the_files_of_a_reader_are_those_below_its_paths(folder: Path, tmp_path:
     assert sorted(Reader.files(str(folder))) == sorted(files)
     assert Reader.files(f"{folder}/kind.txt\ns3://bucket/a", split="train") == [f"{folder}/kind.txt", "s3://bucket/a"]
     assert Reader.files(str(tmp_path / "none")) == [str(tmp_path / "none")]
+
+
+@pytest.mark.parametrize("inner", ["https://host/train-000000.tar", "memory://bucket/train-0.tar"])
+def test_options_of_a_reader_do_not_go_to_a_server(inner):
+    from stepwell.formats import open_in_place
+
+    told = rf"{inner}: .*the server's.* stepwell\.open\(address, rename='jpg=image'\), or --with rename=jpg=image\."
+    for source in (f"webdataset://{inner}?token=1&rename=jpg=image", ["a.tar", f"{inner}?rename=jpg=image"]):
+        for opened in (open_reader, lambda source, name: open_in_place(source, reader=name)):
+            with pytest.raises(FormatError, match=told) as caught:
+                opened(source, "webdataset")
+            assert "token" not in str(caught.value)
+
+
+def test_what_a_reader_does_not_know_goes_to_the_server():
+    from stepwell.formats.registry import address_of, check_address
+
+    for query in ("token=1&source=2", "X-Amz-Signature=3", "split", "list=train-?.tar"):
+        source = f"webdataset://https://host/a.tar?{query}"
+        check_address(find_reader(source), address_of(source))
+    # a name of a file, and what reads its addresses' queries itself
+    check_address(FolderReader, address_of("file:///data/a?pages=1", "folder"))
+    check_address(find_reader("lerobot://a/b"), address_of("lerobot://a/b?revision=main"))

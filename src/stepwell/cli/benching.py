@@ -6,8 +6,8 @@ import argparse
 import json
 
 from stepwell.cli.inspecting import name_of
+from stepwell.cli.opening import open_given
 from stepwell.cli.streaming import stream
-from stepwell.formats.opening import open
 from stepwell.loader import Loader
 from stepwell.progress import make_bar
 from stepwell.store import Store
@@ -21,7 +21,7 @@ OTHER_OFFSETS = tuple(range(16))
 
 def run_bench(arguments: argparse.Namespace) -> int:
     """Stream a store's windows for some seconds and print the speed."""
-    with open(arguments.path, mode="r") as store:
+    with open_given(arguments) as store:
         offsets = default_offsets(store)
         if arguments.field:
             # a field that is given without offsets takes the default ones; unknown names are refused by the loader

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.codec_choices import chosen_features
+from stepwell.cli.opening import given_options
 from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
 from stepwell.formats.importing import import_dataset
 from stepwell.formats.registry import open_reader, readers_of
@@ -70,10 +71,7 @@ def _import(arguments: argparse.Namespace) -> Any:
     options: dict[str, Any] = {} if arguments.revision is None else {"revision": arguments.revision}
     if arguments.ignore:
         options["ignore"] = arguments.ignore
-    for name, text in arguments.settings:
-        if name in options:
-            raise FormatError(f"--with {name}={text}: {name} is given twice. Give it once.")
-        options[name] = text
+    options = given_options(arguments.settings, options)
 
     def codecs(schema: Schema) -> dict[str, Feature | str]:
         return chosen_features(schema, arguments.codec, arguments.option)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.formats.opening import open
+from stepwell.cli.opening import open_given
 from stepwell.formats.taken_splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
@@ -25,7 +25,7 @@ ENDINGS = ("terminated", "truncated", "interrupted")
 
 def run_info(arguments: argparse.Namespace) -> int:
     """Print a store's table."""
-    with open(arguments.path, mode="r") as store:
+    with open_given(arguments) as store:
         table = make_table(store)
         schema: Mapping[str, Feature] = store.schema or {}
         split = taken_split(store.metadata)
@@ -56,7 +56,7 @@ def name_of(place: Path | str) -> str:
 
 def run_ls(arguments: argparse.Namespace) -> int:
     """Print one line an episode."""
-    with open(arguments.path, mode="r") as store:
+    with open_given(arguments) as store:
         first = 0 if arguments.last is None else max(0, store.num_episodes - max(0, arguments.last))
         if not arguments.json:
             print("episode  length  ended        metadata")

@@ -144,6 +144,7 @@ def _add(
 
 def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
+    _add_with(parser, "an option of the address's reader, such as split=val")
     _add_json(parser)
     _add_import(parser)
 

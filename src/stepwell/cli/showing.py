@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.cli.inspecting import metadata_text, name_of
+from stepwell.cli.opening import open_given
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, StepwellError
-from stepwell.formats.opening import open
 from stepwell.schema import Feature
 from stepwell.store import Episode, Store
 from stepwell.store.counting import counted
@@ -31,7 +31,7 @@ MAX_READ_BYTES = 1 << 30
 def run_show(arguments: argparse.Namespace) -> int:
     """Print an episode or a step, or write the sheet of its images."""
     index, step = arguments.where
-    with open(arguments.path, mode="r") as store:
+    with open_given(arguments) as store:
         episode = store[index]
         if arguments.out is not None:
             if step is not None:

@@ -7,9 +7,10 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from stepwell.cli.opening import open_given
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
 from stepwell.formats.addresses import scheme_of
-from stepwell.formats.opening import open
+from stepwell.formats.opening import point_to_reader
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.store.counting import counted
@@ -23,15 +24,21 @@ __all__ = ["run_verify"]
 def run_verify(arguments: argparse.Namespace) -> int:
     """Print what is wrong; the exit code is 1 when something is, and 0 when there are warnings only."""
     if is_lerobot(arguments.path):
+        if arguments.settings:
+            raise StepwellError("--with is of other data sets than LeRobot's. There are --episodes and --deep.")
         return _run_audit(arguments)
     if arguments.episodes is not None:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
     if scheme_of(str(arguments.path)) is not None:
-        with open(arguments.path) as store:
+        with open_given(arguments) as store:
             return _verify(store.path, arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
-        raise StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
+        fault = StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
+        point_to_reader(str(arguments.path), fault)
+        raise fault
+    if arguments.settings:
+        raise StepwellError(f"--with is of addresses, and {arguments.path} is a store. Leave it out.")
     return _verify(arguments.path, arguments)
 
 

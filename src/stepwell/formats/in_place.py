@@ -36,7 +36,7 @@ from stepwell.formats.fingerprints import digest_of
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.reader import Reader
 from stepwell.formats.reader_episodes import ReaderEpisodes
-from stepwell.formats.registry import OPENERS, address_of, check_options, find_reader
+from stepwell.formats.registry import OPENERS, address_of, check_address, find_reader
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.schema import Schema
@@ -93,7 +93,7 @@ def open_in_place(
             address.source, cache=cache, progress=progress, **address.options
         )
         return store
-    check_options(kind, address.options)
+    check_address(kind, address)
     return _Opening(kind, address, progress).open(cache_directory() if cache is None else Path(cache))
 
 

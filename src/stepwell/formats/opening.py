@@ -14,7 +14,7 @@ from stepwell.store.opening import open as open_store
 if TYPE_CHECKING:
     from stepwell.store.store import Mode, Store
 
-__all__ = ["open"]
+__all__ = ["open", "point_to_reader"]
 
 
 def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> Store:
@@ -34,6 +34,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
 
     Raises:
         StoreNotFoundError: no store there, or an address that nothing opens.
+        StepwellError: no path at all, such as a list of them, or options for a path.
         StoreVersionError: of a newer format.
         CorruptSegmentError: damaged; the message names the file.
         FormatError: a data set that is not as its format says.
@@ -44,6 +45,11 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
         >>> stepwell.open(store.path, mode="r").fps
         30.0
     """
+    if not isinstance(path, str | os.PathLike):
+        raise StepwellError(
+            f"a {type(path).__name__} is no path. Give one path or address. Several files are one address with a "
+            'pattern or braces, such as "webdataset://data/train-{000..009}.tar"; several stores go into a View.'
+        )
     text = os.fspath(path)
     scheme = scheme_of(text)
     if scheme is not None:
@@ -56,7 +62,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
     try:
         return open_store(path, mode=mode)
     except (StoreNotFoundError, NotADirectoryError) as error:
-        _point_to_reader(text, error)
+        point_to_reader(text, error)
         raise
 
 
@@ -78,8 +84,16 @@ def _open_address(address: str, scheme: str, options: dict[str, Any]) -> Store:
     return open_in_place(address, **options)
 
 
-def _point_to_reader(path: str, error: Exception) -> None:
-    """Raise what says how to open a data set of another system; return where it is none."""
+def point_to_reader(path: str, error: Exception) -> None:
+    """Raise what says how to open a data set of another system; return where it is none.
+
+    Args:
+        path: where no store is.
+        error: what was to be said of it.
+
+    Raises:
+        StoreNotFoundError: it is a data set.
+    """
     from stepwell.formats.registry import readers_of
 
     names = [reader.name for reader in readers_of(path)] if os.path.lexists(path) else []

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+from stepwell.codecs.remote_files import is_remote
+from stepwell.codecs.remote_sources import plain_address
 from stepwell.errors import FormatError
 from stepwell.formats.addresses import Address, SourceLike, parse_address
 from stepwell.formats.reader import Reader
@@ -16,6 +19,7 @@ from stepwell.formats.reader import Reader
 __all__ = [
     "OPENERS",
     "address_of",
+    "check_address",
     "check_options",
     "find_reader",
     "open_reader",
@@ -180,8 +184,33 @@ def open_reader(source: SourceLike, name: str | None = None, options: Mapping[st
         FormatError: no reader for it, or an option that its reader does not have.
     """
     address, kind = address_of(source, name, options), find_reader(source, name)
-    check_options(kind, address.options)
+    check_address(kind, address)
     return kind(address.source, **address.options)
+
+
+def check_address(kind: type[Reader], address: Address) -> None:
+    """Refuse options that a reader does not have, and its own where the server of another machine would get them.
+
+    Args:
+        kind: of reader.
+        address: source and options.
+
+    Raises:
+        FormatError: naming them, and where they belong.
+    """
+    check_options(kind, address.options)
+    if kind.name in OPENERS:
+        # it reads the queries of its addresses itself
+        return
+    names = _option_names(kind)
+    for part in address.source.split("\n"):
+        asked = parse_qsl(urlsplit(part).query) if is_remote(part) else []
+        for name, value in asked:
+            if name in names:
+                raise FormatError(
+                    f"{plain_address(part)}: what follows its '?' is the server's, not the reader's. Give options "
+                    f"beside the address: stepwell.open(address, {name}={value!r}), or --with {name}={value}."
+                )
 
 
 def check_options(kind: type[Reader], options: Mapping[str, Any]) -> None:
@@ -190,18 +219,19 @@ def check_options(kind: type[Reader], options: Mapping[str, Any]) -> None:
     Raises:
         FormatError: naming them, and those that it has.
     """
-    known = [
-        parameter
-        for parameter in inspect.signature(kind).parameters.values()
-        if parameter.kind != parameter.VAR_KEYWORD
-    ]
-    names = [parameter.name for parameter in known][1:]
+    names = _option_names(kind)
     unknown = [option for option in options if option not in names]
     if unknown:
         raise FormatError(
             f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}. "
             f"It has: {', '.join(names) or 'none'}."
         )
+
+
+def _option_names(kind: type[Reader]) -> list[str]:
+    """Return the names of a reader's options: its arguments after the source."""
+    given = inspect.signature(kind).parameters.values()
+    return [parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD][1:]
 
 
 def _reader(name: str) -> type[Reader]:

@@ -9,19 +9,16 @@
 
 from __future__ import annotations
 
-import inspect
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.remote_files import is_remote
-from stepwell.codecs.remote_sources import plain_address
 from stepwell.errors import FeatureNotFoundError, FormatError, StepwellError
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, names_of, renames_of
@@ -110,7 +107,6 @@ class TfdsReader(Reader):
     ) -> None:
         super().__init__(source)
         self._images = images_of(images)
-        _refuse_options(source, type(self))
         self._info = info = read_info(source)
         self._chosen = choose(
             info.features,
@@ -150,7 +146,6 @@ class TfdsReader(Reader):
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the files of the split, and those that describe the dataset; see `Reader.files`."""
-        _refuse_options(source, cls)
         info = read_info(source)
         return [*described_by(info), *files_of(info, options.get("split", "train"))]
 
@@ -365,18 +360,6 @@ class TfdsReader(Reader):
             "labels": {key: given for key, given in names.items() if given is not None},
             "features": dict(info.raw_features),
         }
-
-
-def _refuse_options(source: str, reader: type[TfdsReader]) -> None:
-    """Refuse options in the query of an address within an address: the server would get them, and nobody else."""
-    asked = parse_qsl(urlsplit(source).query) if is_remote(source) else []
-    known = inspect.signature(reader).parameters
-    for name, value in asked:
-        if name in known:
-            raise FormatError(
-                f"{plain_address(source)}: what follows its '?' is the server's, not the reader's. Give options beside "
-                f"the address: stepwell.open(address, {name}={value!r}), or --with {name}={value}."
-            )
 
 
 @register_reader

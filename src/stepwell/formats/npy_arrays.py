@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.store.npy_reading import read_again
+
 __all__ = ["npy_array", "npy_head", "npz_arrays"]
 
 MAX_RATIO = 1032
@@ -24,7 +26,7 @@ def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether it is in Fortran's order, and dtype of a ``.npy`` file; the stream is behind the header.
 
     Args:
-        stream: at its beginning; it may end with the header.
+        stream: at its beginning, seekable; it may end with the header.
 
     Raises:
         ValueError: it is none.
@@ -40,13 +42,19 @@ def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"version {version} of the .npy format")
-    try:
+    begin = stream.tell()
+
+    def head() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        stream.seek(begin)
         found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(stream)
+        return found
+
+    try:
+        return read_again(head)
     except ValueError:
         raise
     except Exception as error:  # numpy parses it as Python, whose parser raises whatever it likes
         raise ValueError(f"a header that is none: {error}") from error
-    return found
 
 
 def npy_array(data: bytes) -> npt.NDArray[Any]:
@@ -60,9 +68,12 @@ def npy_array(data: bytes) -> npt.NDArray[Any]:
     count = int(np.prod(shape, dtype=object))
     if dtype.hasobject or count * dtype.itemsize != len(data) - stream.tell():
         raise ValueError(f"{len(data)} bytes for {shape} {dtype}")
-    stream.seek(0)
-    found: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    return found
+
+    def read() -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        return found
+
+    return read_again(read)
 
 
 def npz_arrays(file: BinaryIO) -> dict[str, npt.NDArray[Any]]:

@@ -87,9 +87,7 @@ def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], by
 def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     child = _running()
     try:
-        assert child.stdin is not None
-        child.stdin.write(json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
-        child.stdin.flush()
+        _send(child, json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
         line, rest = _line(child)
         told: dict[str, Any] = json.loads(line)
         missing = sum(told.get("sizes", ())) - len(rest)
@@ -107,6 +105,13 @@ def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any],
     if "error" in told:
         raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
     return told, bytes(rest)
+
+
+def _send(child: subprocess.Popen[bytes], request: bytes) -> None:
+    assert child.stdin is not None
+    rest = memoryview(request)
+    while rest:
+        rest = rest[child.stdin.write(rest) :]
 
 
 def _line(child: subprocess.Popen[bytes]) -> tuple[bytes, bytearray]:
@@ -146,7 +151,8 @@ def _running() -> subprocess.Popen[bytes]:
     if not _CHILD:
         command = [sys.executable, "-m", "stepwell.readers.hdf5_child"]
         pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        # a buffer would be a fork's, too, which writes what is in it when it lets go of the pipe
+        child = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         _CHILD.append((os.getpid(), child))
     return _CHILD[0][1]
 

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from stepwell.codecs import file_spans, make_codec, register_codec, span_files
 from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature
+from stepwell.codecs.file_states import noted_states
+from stepwell.codecs.files import noting_states
 from stepwell.codecs.open_files import MAX_OPEN_FILES
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
 from stepwell.schema import Array, Bytes, Image, Text
-from stepwell.testing import CodecConformance, random_array
+from stepwell.testing import CodecConformance, WebServer, random_array
 
 SHARED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FEATURE = Array((3, 2), "int16")
@@ -349,6 +351,32 @@ def test_addresses_are_fetched_and_fetched_again(tmp_path: Path, monkeypatch: py
             os.utime(path)
         assert codec.decode(make_spans(0, 12, 12)[0]).ravel().tolist() == [6, 7, 8, 9, 10, 11]
         shutil.rmtree(tmp_path / "cache")
+
+
+def test_errors_tell_an_address_without_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "a.bin").write_bytes(bytes(24))
+    with WebServer(tmp_path / "web") as web:
+        address = f"{web.url}/a.bin?token=SECRET"
+        codec = make_codec(span_feature(FEATURE, [address]))
+        spans = FileSpans(FEATURE, [address], 0, [0], [7])
+        for read in (
+            lambda: codec.decode(make_spans(0, 20, 12)[0]),
+            lambda: codec.decode_into(make_spans(0, 0, 7)[0], np.empty((3, 2), np.int16)),
+            lambda: codec.decode_rows(make_spans(0, 20, 12), np.empty((1, 3, 2), np.int16)),
+            spans.array,
+        ):
+            with pytest.raises(DecodeError, match=rf"{web.url}/a\.bin[:,] ") as error:
+                read()
+            assert "SECRET" not in str(error.value)
+        noted = noting_states(span_feature(FEATURE, [address]), noted_states([(24, "another")]))
+        with pytest.raises(DecodeError, match=rf"{web.url}/a\.bin: the file is another one") as error:
+            make_codec(noted).decode(make_spans(0, 0, 12)[0])
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(SchemaError, match=r"rows in http://host/b\.bin, which") as refused:
+        FileSpans(FEATURE, ["http://host/b.bin?token=SECRET"], 0, [0], [12]).rows(noted)
+    assert "SECRET" not in str(refused.value)
 
 
 def test_spans_are_numbered_by_the_files_of_the_feature(rows: Any, tmp_path: Path) -> None:

@@ -238,6 +238,31 @@ def test_addresses_that_cannot_be_read_are_named(web: WebServer, monkeypatch: py
         local_path(f"{web.url}/empty")
 
 
+@pytest.mark.parametrize(
+    "address", ["{web}/a b.tar?token=SECRET", "http://me:SECRET@localhost/a.tar", "http://a:SECRET/x"]
+)
+def test_an_address_that_is_none_is_told_at_once_and_without_secrets(web: WebServer, address: str) -> None:
+    with pytest.raises(FormatError, match="cannot be read: no address of HTTP") as error:
+        local_path(address.format(web=web.url))
+    assert "SECRET" not in str(error.value).replace("http://a:SECRET", "") and error.value.__suppress_context__
+
+
+def test_what_a_library_says_of_an_address_is_left_out_where_it_has_its_secrets() -> None:
+    address = "s3://me:PASS@host/a.tar?token=SECRET"
+    for told in ("no user me", "/a.tar?token=SECRET", "password PASS"):
+        with (
+            pytest.raises(DatasetNotFoundError, match="cannot be fetched: RuntimeError: RuntimeError") as error,
+            remote_sources._explained(address),
+        ):
+            raise RuntimeError(told)
+        assert not {"me", "PASS", "SECRET"} & set(str(error.value).split())
+    with (
+        pytest.raises(DatasetNotFoundError, match="RuntimeError: bucket is closed"),
+        remote_sources._explained(address),
+    ):
+        raise RuntimeError("bucket is closed")
+
+
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "stepwell\[remote\]"'):

@@ -30,6 +30,10 @@ def parsed(source: object) -> Address:
         ("lerobot://owner/name?episodes=0:2", Address("lerobot://owner/name?episodes=0:2", "lerobot")),
         (["a.tar", Path("b.tar")], Address("a.tar\nb.tar")),
         (["a.tar"], Address("a.tar")),
+        ("file:///data/a%20b.tar", Address("/data/a b.tar")),
+        (["file:///data/a.tar", "b.tar", "s3://b/c.tar"], Address("/data/a.tar\nb.tar\ns3://b/c.tar")),
+        ("beton://file:///data/a.beton", Address("/data/a.beton", "beton")),
+        ("beton://file:///data/a%3Fb=1.beton?x=%2541", Address("/data/a?b=1.beton", "beton", {"x": "%41"})),
     ],
 )
 def test_parts_of_an_address(source: object, wanted: Address) -> None:
@@ -49,6 +53,8 @@ def test_a_home_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
         ("beton://", "no source"),
         (["a.tar", ""], "no source"),
         ("beton://a.beton?x=1&x=2", "a name comes twice"),
+        ("file://data/a.beton", "file://data is no file of this machine"),
+        ("beton://file://a.beton", "is no file of this machine"),
         ("a\nb", "has a line break. Give several paths as a list"),
         ("beton://a.beton?x=1&y", r"options 'x=1&y' of beton://a\.beton\?x=1&y: .*Allowed: name=value"),
     ],

@@ -22,6 +22,7 @@ from stepwell.errors import (
     EpisodeNotFoundError,
     FormatError,
     LoaderError,
+    StepwellError,
     StoreNotFoundError,
 )
 from stepwell.formats import import_dataset, in_place, open_in_place
@@ -268,6 +269,34 @@ def test_a_store_is_called_by_its_address(shards: Path) -> None:
         assert repr(View(store)).startswith(f"<View of {address} ")
         with pytest.raises(EpisodeNotFoundError, match=rf"no episode 9\. shards://{shards}.notes=no has 6"):
             store[9]
+
+
+def test_a_file_address_is_a_path_to_all_that_take_sources(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"file://{shards}".replace("set", "%73et")
+    for store in (open_in_place(address), open_in_place([address]), stepwell.open(f"shards://{address}")):
+        check(store)
+    assert "note" not in stepwell.open(f"shards://{address}?notes=no").schema
+    import_dataset(address, tmp_path / "own.well", workers=1)
+    check(stepwell.open(tmp_path / "own.well"))
+    assert main(["convert", address, str(tmp_path / "other.well"), "--workers", "0"]) == 0
+    for verb in ("info", "verify"):
+        assert main([verb, f"file://{tmp_path}/other.well"]) == main([verb, f"shards://{address}"]) == 0
+    with pytest.raises(StoreNotFoundError, match=f'looks like a data set of shards.*"shards://{shards}"'):
+        stepwell.open(address)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["info", "file://data/other.well"])
+    assert "is no file of this machine" in capsys.readouterr().err
+
+
+def test_what_lies_below_a_file_is_not_there(tmp_path: Path, cache: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    h5py.File(tmp_path / "x.hdf5", "w").close()
+    for place in (f"{tmp_path}/x.hdf5/", f"robomimic://{tmp_path}/x.hdf5/", f"zarr://{tmp_path}/x.hdf5/more"):
+        with pytest.raises(StepwellError, match="is not there"):
+            open_in_place(place)
 
 
 def test_what_is_not_there_is_said_before_anything_is_made(tmp_path: Path, cache: Path) -> None:

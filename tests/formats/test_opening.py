@@ -30,6 +30,19 @@ def test_a_path_opens_a_store_in_the_mode_asked_for(tmp_path: Path) -> None:
     assert opening.open(str(tmp_path / "a.well"), mode="r").mode == "r"
 
 
+def test_a_file_address_is_a_path(tmp_path: Path) -> None:
+    stepwell.create(tmp_path / "a.well", {"action": stepwell.Array(2)})
+    assert opening.open(f"file://{tmp_path}/a.well", mode="r").path == tmp_path / "a.well"
+    with pytest.raises(StoreNotFoundError, match=f"no store at {tmp_path}/b"):
+        opening.open(f"file://{tmp_path}/b")
+
+
+def test_an_unknown_scheme_is_told_without_the_secrets_of_the_address() -> None:
+    with pytest.raises(StoreNotFoundError, match=r"no data set at http://host/a: there") as error:
+        opening.open("http://me:SECRET@host/a?token=SECRET")
+    assert "SECRET" not in str(error.value)
+
+
 def test_an_address_goes_to_its_opener_with_the_options(opened: list[Any]) -> None:
     assert opening.open("lerobot://owner/name@main?episodes=0:2", tolerance=0.1) == "a store"  # type: ignore[comparison-overlap]
     opening.open("LeRobot:///data/pusht", mode="r")

@@ -83,6 +83,16 @@ def test_patterns_and_directories_are_sorted(tmp_path: Path, monkeypatch: pytest
     assert source_files(["b.tar", "a.tar"], TAR) == ["b.tar", "a.tar"]
 
 
+def test_file_addresses_are_paths(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "x.tar").touch()
+    where = f"file://{tmp_path}/a%20b"
+    path = f"{tmp_path}/a b/x.tar"
+    assert source_files(where, TAR) == source_files(f"{where}/?.tar", TAR) == [path]
+    assert source_files(f"{where}/x.tar::{where}/x.tar", TAR) == [path, path]
+    assert names_files(where, TAR) and not names_files(f"file://{tmp_path}", TAR)
+
+
 def test_what_names_nothing_or_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_files_module, "MAX_FILES", 1000)
     with pytest.raises(DatasetNotFoundError, match=r"no files fit .*\*\.tar"):

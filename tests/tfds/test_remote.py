@@ -188,6 +188,26 @@ def test_a_connection_that_breaks_off_is_gone_on_with(web):
     assert len(fetched(web)) == NUM_SHARDS + 1
 
 
+def test_secrets_of_an_address_are_told_nowhere(web, folder, capsys):
+    source = f"{address(web)}?token=SECRET"
+    store = stepwell.open(f"tfds://{source}", split="train[:1shard]")
+    assert store.path.name.startswith("1.0.0-") and "SECRET" not in f"{store.path}{store!r}"
+    path = folder / shards_of(0)[0]
+    path.write_bytes(path.read_bytes() + b"x")
+    remote_files._STATES.clear()
+    report = store.verify()
+    assert [finding.file for finding in report.findings] == [f"{address(web)}/{shards_of(0)[0]}"]
+    for verb in ("info", "verify"):
+        assert main([verb, f"tfds://{source}"]) == 1
+    told = json.loads((folder / "dataset_info.json").read_text())
+    told["splits"][0]["shardLengths"][1] = 10**9
+    (folder / "dataset_info.json").write_text(json.dumps(told))
+    remote_files._STATES.clear()
+    with pytest.raises(FormatError, match=rf"{shards_of(1)[0]}: {10**9} records by dataset_info") as error:
+        stepwell.open(f"tfds://{source}", split="train[1shard]")
+    assert "SECRET" not in f"{report}{error.value}{capsys.readouterr()}"
+
+
 def test_a_server_that_fails_between_is_asked_again_and_told_of_when_it_stays_so(web):
     reader = TfdsReader(address(web))
     web.statuses = [503, 500]

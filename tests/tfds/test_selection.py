@@ -74,6 +74,20 @@ def test_where_no_lengths_are_told_files_are_counted(path):
     assert lengths_by_split(read_info(str(path))) == {"train": None}
 
 
+def test_where_no_lengths_are_told_only_files_of_the_splits_that_are_named_are_counted(path):
+    record = json.loads((path / "dataset_info.json").read_text())
+    record["splits"] = [{"name": "train", "numShards": 3}, {"name": "val", "numShards": 1}]
+    (path / "dataset_info.json").write_text(json.dumps(record))
+    next(path.glob("*-val*")).unlink()
+    assert len(places(path, "train")[0]) == len(places(path, even_splits("train", 1)[0])[0]) == 5
+    assert len(files_of(read_info(str(path)), "train")) == 2
+    for split in ("val", "all"):
+        with pytest.raises(DatasetNotFoundError, match="made-val"):
+            places(path, split)
+    with pytest.raises(FormatError, match=r"there is no 'test'\. There are: train, val"):
+        places(path, "test")
+
+
 def test_a_length_that_the_file_cannot_hold_is_refused_before_anything_is_made_of_it(path):
     record = json.loads((path / "dataset_info.json").read_text())
     record["splits"][0]["shardLengths"][0] = str(2**61)

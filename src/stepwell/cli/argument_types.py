@@ -1,7 +1,7 @@
 """What words of the command line mean: paths and addresses, ranges, ``NAME=VALUE``; what is none of them ends it.
 
-As argparse wants them: functions of the word, which raise ``ArgumentTypeError``. This module imports nothing but the
-standard library, see `stepwell.cli.main`.
+As argparse wants them: functions of the word, which raise ``ArgumentTypeError``. Importing this module takes nothing
+but the standard library, see `stepwell.cli.main`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,18 @@ __all__ = [
     "threads",
 ]
 
+FILE = "file://"
+
 
 def place(text: str) -> Path | str:
-    """Return a path; an address as it is, of which a path would make one slash of two."""
+    """Return a path, that of a ``file://`` address, too; another address as it is: a path makes one slash of two."""
+    if text[: len(FILE)].lower() == FILE:
+        from stepwell.codecs.addresses import path_of_file
+
+        try:
+            return Path(path_of_file(text))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
     return text if "://" in text else Path(text)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.opening import open_given
+from stepwell.codecs.addresses import plain_address
 from stepwell.formats.taken_splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
@@ -29,8 +30,9 @@ def run_info(arguments: argparse.Namespace) -> int:
         table = make_table(store)
         schema: Mapping[str, Feature] = store.schema or {}
         split = taken_split(store.metadata)
+        called = store.address or plain_address(arguments.path)
     if isinstance(arguments.path, str):
-        table = replace(table, name=arguments.path, path=arguments.path)
+        table = replace(table, name=called, path=called)
     plan = read_plan(arguments.path)
     if not arguments.json:
         print(table)

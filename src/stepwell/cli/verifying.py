@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepwell.cli.opening import open_given
+from stepwell.codecs.addresses import plain_address
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
 from stepwell.formats.addresses import scheme_of
 from stepwell.formats.opening import point_to_reader
@@ -31,7 +32,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
     if scheme_of(str(arguments.path)) is not None:
         with open_given(arguments) as store:
-            return _verify(store.path, arguments)
+            return _verify(store.path, store.address or plain_address(arguments.path), arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
         fault = StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
@@ -39,17 +40,17 @@ def run_verify(arguments: argparse.Namespace) -> int:
         raise fault
     if arguments.settings:
         raise StepwellError(f"--with is of addresses, and {arguments.path} is a store. Leave it out.")
-    return _verify(arguments.path, arguments)
+    return _verify(arguments.path, str(arguments.path), arguments)
 
 
-def _verify(path: Path, arguments: argparse.Namespace) -> int:
+def _verify(path: Path, called: str, arguments: argparse.Namespace) -> int:
     with make_bar(None, "B", "verifying") as bar:
 
         def tell(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        report = replace(verify_store(path, deep=arguments.deep, progress=tell), path=str(arguments.path))
+        report = replace(verify_store(path, deep=arguments.deep, progress=tell), path=called)
     if arguments.json:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:

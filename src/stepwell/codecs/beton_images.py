@@ -278,7 +278,7 @@ class _Place:
 
     def where(self, files: SpanFiles) -> str:
         """Return what messages call it."""
-        return f"{files.path(self.file)}, byte {self.offset}"
+        return f"{files.called(self.file)}, byte {self.offset}"
 
 
 def _checked(blob: Blob) -> Blob:

@@ -149,7 +149,7 @@ class FileSpanCodec(ListedFileCodec):
         file, size, offset = _span_of(blob)
         if size != self._row_bytes:
             raise DecodeError(
-                f"{self._files.path(file)}, byte {offset}: a row of {size} bytes, where the feature's shape has "
+                f"{self._files.called(file)}, byte {offset}: a row of {size} bytes, where the feature's shape has "
                 f"{self._row_bytes}."
             )
         self._files.read_into(file, offset, bytes_of(out))
@@ -231,7 +231,7 @@ class FileSpanCodec(ListedFileCodec):
             raise self._located(error, file, offset) from error
 
     def _located(self, error: DecodeError, file: int, offset: int) -> DecodeError:
-        return DecodeError(f"{self._files.path(file)}, byte {offset}: {error}")
+        return DecodeError(f"{self._files.called(file)}, byte {offset}: {error}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +329,7 @@ class FileSpans:
             file, offset, size = (int(np.atleast_1d(part)[start]) for part in (self.file, self.offsets, self.sizes))
             if size != row_bytes:
                 raise DecodeError(
-                    f"{files.path(file)}, byte {offset}: a row of {size} bytes, where {self.feature} has {row_bytes}."
+                    f"{files.called(file)}, byte {offset}: a row of {size} bytes, where {self.feature} has {row_bytes}."
                 )
             files.read_into(file, offset, memory[start * row_bytes : stop * row_bytes])
         return out

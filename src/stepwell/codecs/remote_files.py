@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from stepwell.codecs.addresses import SCHEME, path_of_file, plain_address
 from stepwell.codecs.file_locks import FileLock, lock_file
 from stepwell.codecs.open_files import OpenFile, close_removed_files
 from stepwell.codecs.remote_sources import (
@@ -53,7 +54,6 @@ __all__ = [
 
 LOGGER = logging.getLogger("stepwell.remote")
 DEFAULT_CACHE_BYTES = "100 GB"
-SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_NAME = 64
 DIGITS = 16
@@ -122,7 +122,7 @@ def local_path(path: str) -> str:
     if SCHEME.match(path) is None:
         return path
     if not is_remote(path):
-        return unquote(urlsplit(path).path)
+        return path_of_file(path)
     state = known_state(path)
     folder = cache_directory() / "remote"
     target = folder / f"{_digest(path)}-{state.version}-{_name_of(path)}"
@@ -239,7 +239,9 @@ class _Unpacked:
         try:
             status = os.stat(local_path(inner))  # noqa: PTH116  all else here are texts
         except OSError as error:
-            raise DatasetNotFoundError(f"no file at {inner}: {error.strerror}. Check the path.") from error
+            raise DatasetNotFoundError(
+                f"no file at {plain_address(inner)}: {error.strerror}. Check the path."
+            ) from error
         return RemoteState.of(None, (status.st_size, status.st_mtime_ns))
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
@@ -252,7 +254,9 @@ class _Unpacked:
         except StepwellError:
             raise
         except (OSError, EOFError, zlib.error) as error:
-            raise FormatError(f"{inner} cannot be unpacked: {error}. Fetch or write it again.") from error
+            raise FormatError(
+                f"{plain_address(inner)} cannot be unpacked: {error}. Fetch or write it again."
+            ) from error
 
 
 def _source(address: str) -> RemoteSource:

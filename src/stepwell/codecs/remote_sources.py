@@ -22,6 +22,7 @@ from email.message import Message
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.silent_hosts import is_silent, note_answer, note_failure, why_not_asked
 from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, MissingDependencyError, StepwellError
 
@@ -31,7 +32,6 @@ __all__ = [
     "RemoteState",
     "UnreachableError",
     "list_addresses",
-    "plain_address",
     "source_of",
     "write_piece",
 ]
@@ -41,6 +41,7 @@ WAITS_SECONDS = (0.5, 2.0, 8.0)
 TIMEOUT_SECONDS = 60.0
 PIECE_BYTES = 1 << 20
 DIGITS = 12
+LOGIN = re.compile(r"://([^/?#]*)@")
 REFUSED = (400, 401, 403, 404, 405, 410)
 CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 # what file systems of fsspec call what differs when a file was written again, the surest first
@@ -100,19 +101,8 @@ def source_of(address: str) -> RemoteSource:
     """
     scheme = urlsplit(address).scheme.lower()
     if scheme == "pipe":
-        raise FormatError(f"{address}: no commands are run. Give the address itself: https://, s3://, gs:// or a path.")
+        raise FormatError(f"{scheme}: no commands are run. Give the address itself: https://, s3://, gs:// or a path.")
     return _Http() if scheme in ("http", "https") else _FsSpec()
-
-
-def plain_address(address: str) -> str:
-    """Return an address as messages show it: without query and password, which may be secrets.
-
-    Example:
-        >>> plain_address("https://me:pass@host/train.tar?token=1")
-        'https://host/train.tar'
-    """
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def list_addresses(pattern: str) -> list[str]:
@@ -285,14 +275,30 @@ def _explained(address: str) -> Iterator[None]:
         if error.code in REFUSED:
             raise _refusal(where, error.code) from error
         raise UnreachableError(f"{where} cannot be fetched: status {error.code}. Try again later.") from error
+    except http.client.InvalidURL:
+        # it quotes what may be a secret
+        raise FormatError(
+            f"{where} cannot be read: no address of HTTP. Write blanks and the like by %20, a port in digits, "
+            "and no name and password before the host."
+        ) from None
     except ValueError as error:
         # an address that no library can read; http.client's errors of answers are no ValueErrors
-        raise FormatError(f"{where} cannot be read: {error}. Allowed: http(s)://, and what fsspec knows.") from error
+        told = _told(error, address)
+        raise FormatError(f"{where} cannot be read: {told}. Allowed: http(s)://, and what fsspec knows.") from error
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        reason = _told(error, address)
         raise UnreachableError(f"{where} cannot be fetched: {reason}. Is there a network? Try again later.") from error
     except Exception as error:  # the libraries of object stores have trees of errors of their own
-        raise UnreachableError(f"{where} cannot be fetched: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {_told(error, address)}"
+        raise UnreachableError(f"{where} cannot be fetched: {told}") from error
+
+
+def _told(error: Exception, address: str) -> str:
+    """Return what an error says, unless it quotes what messages leave out of an address."""
+    told = str(getattr(error, "reason", None) or error)
+    login, query = LOGIN.search(address), address.partition("?")[2]
+    secrets = [query, *([] if login is None else login[1].split(":"))]
+    return type(error).__name__ if not told or any(secret and secret in told for secret in secrets) else told
 
 
 def _refusal(where: str, status: int) -> DatasetNotFoundError:

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.file_states import difference, lines_of
 from stepwell.codecs.mapping import available_memory, map_descriptor
 from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
@@ -137,6 +138,10 @@ class SpanFiles:
             raise DecodeError(f"a span in file {number}. There are {len(self.paths)}, numbered from 0.")
         return os.fspath(self.paths[number])
 
+    def called(self, number: int) -> str:
+        """Return what messages call a file, see `plain_address`."""
+        return plain_address(self.path(number))
+
     def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return bytes of a file: uint8 [size], overwritten by the next call in this thread.
 
@@ -202,7 +207,7 @@ class SpanFiles:
             self._held.pop(number, None)
         local, state, file = self._used(number, open_file)
         if offset + size > state[SIZE]:
-            raise DecodeError(f"{self.paths[number]}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
+            raise DecodeError(f"{self.called(number)}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
         self._check_same(number, file.state, state)
         # one that was fetched may go from the cache, and its space with it
         if len(self._held) < MAX_HELD_FILES and "://" not in os.fspath(self.paths[number]):
@@ -218,9 +223,9 @@ class SpanFiles:
         try:
             count = file.read_into(offset, out)
         except OSError as error:
-            raise DecodeError(f"{self.paths[number]}, byte {offset}: {error}") from error
+            raise DecodeError(f"{self.called(number)}, byte {offset}: {error}") from error
         if count < out.size:
-            raise DecodeError(f"{self.paths[number]}: {CHANGED}")
+            raise DecodeError(f"{self.called(number)}: {CHANGED}")
         return out
 
     def _mapped(self, number: int) -> _Map:
@@ -242,18 +247,17 @@ class SpanFiles:
                 return local, state, use(local, state)
             except OSError as error:
                 if not tries or not isinstance(error, FileNotFoundError):
-                    raise DecodeError(f"{path}: {error}") from error
+                    raise DecodeError(f"{self.called(number)}: {error}") from error
 
     def _looked_at(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state now, which is that of the first time."""
         known = self._known.get(number)
-        path = self.path(number)
         try:
             local, state = self._found(number) if known is None else (known[0], state_of(known[0]))
         except FileNotFoundError:
             local, state = self._fetched_again(number)
         except OSError as error:
-            raise DecodeError(f"{path}: {error}") from error
+            raise DecodeError(f"{self.called(number)}: {error}") from error
         if known is None:
             known = self._known.setdefault(number, (local, state))
         if state != known[1]:
@@ -265,7 +269,7 @@ class SpanFiles:
         """Refuse a file that is another by now; of those in a cache others change times, or fetch them anew."""
         path = self.path(number)
         if state != known and ("://" not in path or state[SIZE] != known[SIZE]):
-            raise DecodeError(f"{path}: {CHANGED}")
+            raise DecodeError(f"{self.called(number)}: {CHANGED}")
 
     def _found(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state, which is the one that is noted."""
@@ -274,7 +278,7 @@ class SpanFiles:
         state = state_of(local)
         told = difference(path, self._lines[number], state) if self.states else None
         if told is not None:
-            raise DecodeError(f"{path}: {told}")
+            raise DecodeError(f"{self.called(number)}: {told}")
         return local, state
 
     def _fetched_again(self, number: int) -> tuple[str, FileState]:
@@ -285,8 +289,12 @@ class SpanFiles:
                 # it may be gone again by now
                 with suppress(FileNotFoundError):
                     return self._found(number)
-            raise DecodeError(f"{path}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES.")
-        raise DecodeError(f"{path}: there is no such file. Put it back, or leave out the episodes that lie in it.")
+            raise DecodeError(
+                f"{self.called(number)}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES."
+            )
+        raise DecodeError(
+            f"{self.called(number)}: there is no such file. Put it back, or leave out the episodes that lie in it."
+        )
 
 
 class FilesOfBatch:
@@ -360,7 +368,9 @@ def number_of(path: PathLike, root: str, files: str) -> int:
     """
     found = _numbers_of(root, files).get(_whole(path))
     if found is None:
-        raise SchemaError(f"rows in {path}, which is none of the files of the feature. Name it to span_feature, too.")
+        raise SchemaError(
+            f"rows in {plain_address(path)}, which is none of the files of the feature. Name it to span_feature, too."
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
+from stepwell.codecs.addresses import SCHEME, path_of_file, plain_address
 from stepwell.errors import FormatError
 
 __all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address"]
@@ -24,7 +25,6 @@ __all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address"
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, an address, or several of them for readers that take several."""
 
-SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 # of an option's text
 MISREAD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[&?]")
 QUERY = re.compile(r"\?([A-Za-z_]\w*=[^?]*)\Z", re.ASCII)
@@ -65,7 +65,8 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
         whole: of those, the ones that take addresses as they are.
 
     Raises:
-        FormatError: no source at all, one with a line break, or options that are no ``name=value`` or come twice.
+        FormatError: no source at all, one with a line break, options that are no ``name=value`` or come twice, or a
+            ``file://`` address of another machine.
 
     Example:
         >>> parse_address("beton://data/train.beton?pages=4", ["beton"])
@@ -76,21 +77,21 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
     Notes:
         What follows the last question mark are options where they are ``name=value``, joined by ``&``, with ``%``
         before what would be misread. The query of an address within the address (``webdataset://https://...``) is
-        that address's own.
+        that address's own. ``file:///data/a%20b.tar`` is the path ``/data/a b.tar``, wherever it stands.
     """
     if not isinstance(source, str | os.PathLike):
-        return Address("\n".join(_one_line(part) for part in source) or _none())
-    text = _one_line(source)
+        return Address("\n".join(path_of_file(_one_line(part)) for part in source) or _none())
+    text = path_of_file(_one_line(source))
     scheme = scheme_of(text)
     if scheme is None or scheme not in readers:
         return Address(text)
     if scheme in whole:
         return Address(text, scheme)
     rest = text[len(scheme) + len("://") :] or _none()
-    query = None if SCHEME.match(rest) else QUERY.search(rest)
-    if query is None:
-        return Address(os.path.expanduser(rest), scheme)  # noqa: PTH111  no error without a home
-    return Address(os.path.expanduser(rest[: query.start()]), scheme, _options(text, query[1]))  # noqa: PTH111
+    query = None if scheme_of(rest) not in (None, "file") else QUERY.search(rest)
+    place = path_of_file(rest if query is None else rest[: query.start()])
+    options = {} if query is None else _options(text, query[1])
+    return Address(os.path.expanduser(place), scheme, options)  # noqa: PTH111  no error without a home
 
 
 def told_address(address: Address, reader: str) -> str:
@@ -109,17 +110,13 @@ def told_address(address: Address, reader: str) -> str:
         'webdataset://https://host/a.tar'
     """
     first, *more = address.source.split("\n")
-    if "://" in first:
-        from stepwell.codecs.remote_sources import plain_address
-
-        first = plain_address(first)
     told = [
         f"{name}={MISREAD.sub(lambda found: f'%{ord(found[0]):02X}', str(value))}"
         for name, value in address.options.items()
         if isinstance(value, str | int | float)
     ]
     query = f"?{'&'.join(told)}" if told else ""
-    return f"{reader}://{first}{f' and {len(more)} more' if more else ''}{query}"
+    return f"{reader}://{plain_address(first)}{f' and {len(more)} more' if more else ''}{query}"
 
 
 def _options(text: str, query: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.codec import codec_class
 from stepwell.codecs.file_states import noted_states
 from stepwell.codecs.files import ListedFileCodec, files_of, noting_states
@@ -121,7 +122,7 @@ class _Opening:
             self.kind.name,
             # options may choose other files: each choice has its folder, or would take another's store for a stale one
             repr((places, options)),
-            name=places[0].rstrip("/").rpartition("/")[2],
+            name=plain_address(places[0]).rstrip("/").rpartition("/")[2],
             files=digest_of(files, REFERENCES),
             options=options,
             cache=cache,
@@ -208,8 +209,10 @@ def _states_of(paths: Sequence[str]) -> list[Entry]:
             continue
         try:
             status = os.stat(path)  # noqa: PTH116  many files
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(f"{path} is not there. Give the path or address of a data set.") from None
+        except OSError as error:
+            raise DatasetNotFoundError(f"{path} cannot be looked at: {error.strerror}. May you read it?") from error
         found.append((os.path.abspath(path), status.st_size, status.st_mtime_ns))  # noqa: PTH100
     return found
 

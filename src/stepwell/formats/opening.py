@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.codecs.addresses import path_of_file, plain_address
 from stepwell.errors import StepwellError, StoreNotFoundError
 from stepwell.formats.addresses import scheme_of
 from stepwell.store.opening import open as open_store
@@ -50,7 +51,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
             f"a {type(path).__name__} is no path. Give one path or address. Several files are one address with a "
             'pattern or braces, such as "webdataset://data/train-{000..009}.tar"; several stores go into a View.'
         )
-    text = os.fspath(path)
+    text = path_of_file(os.fspath(path))
     scheme = scheme_of(text)
     if scheme is not None:
         return _open_address(text, scheme, options)
@@ -60,7 +61,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
             '"lerobot://owner/name" has.'
         )
     try:
-        return open_store(path, mode=mode)
+        return open_store(text, mode=mode)
     except (StoreNotFoundError, NotADirectoryError) as error:
         point_to_reader(text, error)
         raise
@@ -75,7 +76,7 @@ def _open_address(address: str, scheme: str, options: dict[str, Any]) -> Store:
         return store
     if scheme not in reader_names():
         raise StoreNotFoundError(
-            f"no data set at {address}: there is no {scheme}://. Allowed: the path of a store, "
+            f"no data set at {plain_address(address)}: there is no {scheme}://. Allowed: the path of a store, "
             f"{', '.join(f'{name}://' for name in reader_names())}. For one of your own, import the module that "
             "registers its reader."
         )

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.remote_files import is_remote
-from stepwell.codecs.remote_sources import plain_address
 from stepwell.errors import FormatError
 from stepwell.formats.addresses import Address, SourceLike, parse_address
 from stepwell.formats.reader import Reader
@@ -98,7 +98,7 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
     if len(found) == 1:
         return found[0]
     first, _, others = text.partition("\n")
-    told = f"{first} and {others.count(chr(10)) + 1} more" if others else first
+    told = plain_address(first) + (f" and {others.count(chr(10)) + 1} more" if others else "")
     if found:
         names = ", ".join(reader.name for reader in found)
         raise FormatError(

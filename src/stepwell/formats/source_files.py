@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from urllib.parse import urlsplit
 
+from stepwell.codecs.addresses import path_of_file, plain_address
 from stepwell.codecs.remote_files import is_remote
 from stepwell.codecs.remote_sources import list_addresses, source_of
 from stepwell.errors import DatasetNotFoundError, FormatError
@@ -63,8 +64,8 @@ def names_files(source: str, endings: Sequence[str]) -> bool:
         >>> names_files("https://host/train-{0..9}.tar?token=1", [".tar"]), names_files("https://host/", [".tar"])
         (True, False)
     """
-    part = SEPARATOR.split(source)[0]
     try:
+        part = path_of_file(SEPARATOR.split(source)[0])
         if _plain(part).rstrip("}").endswith(tuple(endings)):
             return True
         if is_remote(part):
@@ -99,6 +100,7 @@ def expand_braces(text: str) -> Iterator[str]:
 
 
 def _files_of(part: str, endings: Sequence[str]) -> Iterator[str]:
+    part = path_of_file(part)
     if is_remote(part) or part.startswith("pipe:"):
         source_of(part)
     # a file may be called as a pattern is
@@ -117,7 +119,9 @@ def _files_of(part: str, endings: Sequence[str]) -> Iterator[str]:
 def _fitting(pattern: str) -> list[str]:
     found = list_addresses(pattern) if is_remote(pattern) else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not found:
-        raise DatasetNotFoundError(f"no files fit {pattern}. Look at its directory, and at how the files are called.")
+        raise DatasetNotFoundError(
+            f"no files fit {plain_address(pattern)}. Look at its directory, and at how the files are called."
+        )
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
+from stepwell.codecs.addresses import path_of_file
 from stepwell.errors import DatasetNotFoundError, FormatError
 
 __all__ = ["Source", "parse_episodes", "parse_source"]
@@ -68,7 +69,7 @@ def parse_source(source: str | os.PathLike[str]) -> Source:
         >>> parse_source("lerobot://lerobot/pusht@v3.0?episodes=0:10,15")
         Source(kind='hub', path=None, repo_id='lerobot/pusht', revision='v3.0', episodes=(slice(0, 10, None), 15))
     """
-    text = os.fspath(source)
+    text = path_of_file(os.fspath(source))
     if text.startswith(SCHEME):
         return _parse_address(text)
     path = Path(text).expanduser()
@@ -86,6 +87,9 @@ def _parse_address(text: str) -> Source:
         if name != "episodes":
             raise FormatError(f"{text!r} has the part {name!r}. {ALLOWED}")
         episodes = parse_episodes(value)
+    local = path_of_file(place)
+    if local != place:
+        return Source("directory", path=Path(local), episodes=episodes)
     if place.startswith(("/", "./", "../", "~")) or place in (".", ".."):
         return Source("directory", path=Path(unquote(place)).expanduser(), episodes=episodes)
     repo_id, has_revision, revision = place.partition("@")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.codecs import codec_class
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.file_states import lines_of, problem_of
 from stepwell.codecs.files import ListedFileCodec, files_of
 from stepwell.errors import CorruptSegmentError, StepwellError
@@ -29,7 +30,7 @@ def file_checks(schema: Schema | None) -> Iterator[Check]:
             # features of one data set list the same ones
             if (path, line) not in seen:
                 seen.add((path, line))
-                yield Check(Path(path), functools.partial(_check_state, path, line), where=path)
+                yield Check(Path(path), functools.partial(_check_state, path, line), where=plain_address(path))
 
 
 def _listed(feature: Feature) -> Iterator[tuple[str, str]]:

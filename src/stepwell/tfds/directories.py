@@ -18,8 +18,9 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.remote_files import is_remote, local_path, opened, remote_states
-from stepwell.codecs.remote_sources import UnreachableError, list_addresses, plain_address
+from stepwell.codecs.remote_sources import UnreachableError, list_addresses
 from stepwell.errors import DatasetNotFoundError, FormatError
 
 __all__ = ["FEATURES", "INFO", "VERSION", "Directory", "find_version", "named_version"]
@@ -69,7 +70,7 @@ class Directory:
 
     def __str__(self) -> str:
         """Return what messages call it."""
-        return plain_address(self.place) if self.is_remote else self.place
+        return plain_address(self.place)
 
     def file(self, name: str) -> str:
         """Return the path or address of a file in it."""

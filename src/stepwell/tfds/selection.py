@@ -6,19 +6,21 @@
                                                 shard     0 0 0 1 1        file i of `paths`
                                                 record    0 1 2 0 1        in its file
 
-Files none of whose records are in the split are not looked at, and need not be there.
+Files none of whose records are in the split are not looked at, and need not be there. Where dataset_info.json tells no
+lengths of shards, all files of the splits that are named are opened and counted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.remote_files import is_remote, remote_states
 from stepwell.codecs.remote_sources import UnreachableError
 from stepwell.errors import DatasetNotFoundError, FormatError
@@ -104,7 +106,7 @@ def select(info: DatasetInfo, split: Split) -> Selection:
         FormatError: no such split, or files that cannot hold what dataset_info.json says.
         DatasetNotFoundError: a file is missing.
     """
-    sizes = _sizes(info)
+    sizes = _Lengths(info)
     parts = split_ranges(split, sizes)
     needed = _needed(info, parts, sizes)
     files = list(needed.values())
@@ -136,7 +138,7 @@ def files_of(info: DatasetInfo, split: Split) -> list[str]:
     Raises:
         FormatError: no such split.
     """
-    sizes = _sizes(info)
+    sizes = _Lengths(info)
     return [file.path for file in _needed(info, split_ranges(split, sizes), sizes).values()]
 
 
@@ -147,15 +149,35 @@ def lengths_by_split(info: DatasetInfo) -> Mapping[str, int | None]:
     }
 
 
-def _sizes(info: DatasetInfo) -> dict[str, list[int]]:
-    """Return the records of each file of each split."""
-    return {name: _lengths(found, info.file_format) for name, found in info.splits.items()}
+class _Lengths(Mapping[str, Sequence[int]]):
+    """The records of each file of each split; of splits that do not tell, the files are opened when one is asked for.
 
+    Args:
+        info: of the dataset.
+    """
 
-def _lengths(split: SplitInfo, file_format: str) -> list[int]:
-    if split.shard_lengths is None:
-        return [len(open_shard(path, file_format)) for path in split.paths]
-    return list(split.shard_lengths)
+    def __init__(self, info: DatasetInfo) -> None:
+        self._info = info
+        self._known: dict[str, Sequence[int]] = {}
+
+    def __getitem__(self, name: str) -> Sequence[int]:
+        if name not in self._known:
+            split = self._info.splits[name]
+            told = split.shard_lengths
+            self._known[name] = self._counted(split) if told is None else list(told)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._info.splits
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._info.splits)
+
+    def __len__(self) -> int:
+        return len(self._info.splits)
+
+    def _counted(self, split: SplitInfo) -> Sequence[int]:
+        return [len(open_shard(path, self._info.file_format)) for path in split.paths]
 
 
 def _needed(info: DatasetInfo, parts: Parts, sizes: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _File]:
@@ -179,8 +201,8 @@ def _checked_bytes(files: Sequence[_File], file_format: str) -> Int64s:
         most = MOST_UNTOLD if size is None else size // MIN_RECORD_BYTES if is_plain else size * MOST_A_BYTE
         if file.length > most:
             raise FormatError(
-                f"{file.path}: {file.length} records by dataset_info.json, in a file of {size} bytes. The file was cut "
-                "off, or dataset_info.json is damaged: copy both again."
+                f"{plain_address(file.path)}: {file.length} records by dataset_info.json, in a file of {size} bytes. "
+                "The file was cut off, or dataset_info.json is damaged: copy both again."
             )
     return np.array([size or 0 for size in sizes], np.int64)
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.open_files import OpenFile, close_removed_files
 from stepwell.codecs.remote_files import is_remote, kept_files, local_path
-from stepwell.codecs.remote_sources import plain_address
 from stepwell.errors import FormatError
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.record_files import CompressedFile, RecordFile, Records, open_records
@@ -54,7 +54,7 @@ class Shards:
 
     def called(self, number: int) -> str:
         """Return what messages call a file."""
-        return _called(self.paths[number])
+        return plain_address(self.paths[number])
 
     def expect(self, order: npt.NDArray[np.int64]) -> None:
         """Take note of the files that will be read one after the other, int64 [n], as often as they come."""
@@ -176,13 +176,13 @@ class FetchedFile:
         try:
             yield
         except FormatError as error:
-            told = str(error).replace(self._file.path, _called(self._address))
+            told = str(error).replace(self._file.path, plain_address(self._address))
             kept = " and ".join(kept_files(self._address))
             advice = f"What was fetched is {kept}: remove it to fetch it again." if kept else "Fetch it again."
             raise FormatError(f"{told} {advice}") from error
 
     def __repr__(self) -> str:
-        return f"<FetchedFile {_called(self._address)}>"
+        return f"<FetchedFile {plain_address(self._address)}>"
 
 
 def open_shard(path: str, file_format: str, *, is_verified: bool = True) -> RecordFile:
@@ -213,7 +213,7 @@ class _Coming(NamedTuple):
     def of(cls, path: str) -> _Coming:
         coming = cls(path, os.getpid(), Future())
         # nobody who ends waits for it
-        threading.Thread(target=coming.fetch, name=f"fetch {_called(path)}", daemon=True).start()
+        threading.Thread(target=coming.fetch, name=f"fetch {plain_address(path)}", daemon=True).start()
         return coming
 
     def fetch(self) -> None:
@@ -238,7 +238,3 @@ def _is_compressed(path: str) -> bool:
         return is_compressed(path)
     file = _fetched(path)
     return is_compressed(file.path)
-
-
-def _called(path: str) -> str:
-    return plain_address(path) if is_remote(path) else path

@@ -1,0 +1,58 @@
+"""What addresses of files say: how messages show one, and the path that a ``file://`` address is."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+from stepwell.errors import FormatError
+
+__all__ = ["SCHEME", "path_of_file", "plain_address"]
+
+SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+QUERY = re.compile(r"[?#]")
+FILE = "file://"
+THIS_MACHINE = ("", "localhost")
+
+
+def plain_address(path: str | os.PathLike[str]) -> str:
+    """Return a path or an address as messages show it: without query and password, which may be secrets.
+
+    Args:
+        path: a path is shown as it is; of an address within an address the inner one is shown so, too.
+
+    Example:
+        >>> plain_address("https://me:pass@host/train.tar?token=1"), plain_address("data/what?.tar")
+        ('https://host/train.tar', 'data/what?.tar')
+        >>> plain_address("gzip://https://me:pass@host/train.tgz?token=1")
+        'gzip://https://host/train.tgz'
+    """
+    text = os.fspath(path)
+    scheme = SCHEME.match(text)
+    if scheme is None:
+        return text
+    rest = text[scheme.end() :]
+    if SCHEME.match(rest) or rest.startswith("/"):
+        # the path of a file on this machine may have a question mark
+        return scheme[0] + plain_address(rest)
+    machine, slash, place = QUERY.split(rest, maxsplit=1)[0].partition("/")
+    return f"{scheme[0]}{machine.rpartition('@')[2]}{slash}{place}"
+
+
+def path_of_file(text: str) -> str:
+    """Return the path that a ``file://`` address is; anything else as it is.
+
+    Raises:
+        FormatError: an address of another machine's file.
+
+    Example:
+        >>> path_of_file("file:///data/a%20b.tar"), path_of_file("data/a.tar"), path_of_file("s3://bucket/a.tar")
+        ('/data/a b.tar', 'data/a.tar', 's3://bucket/a.tar')
+    """
+    if text[: len(FILE)].lower() != FILE:
+        return text
+    machine, slash, place = text[len(FILE) :].partition("/")
+    if machine.lower() not in THIS_MACHINE or not slash:
+        raise FormatError(f"{text}: file://{machine} is no file of this machine. Write file:/// and the whole path.")
+    return unquote(slash + place)

@@ -13,6 +13,7 @@ from shards import npy, picture, sample, write_tar  # type: ignore[import-not-fo
 
 import stepwell
 from stepwell import Array, Bytes, Image, Loader, Text
+from stepwell.codecs import make_codec
 from stepwell.errors import DatasetNotFoundError, FormatError, WorkerError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.schema import Feature
@@ -378,3 +379,70 @@ def test_numbers_that_no_feature_holds_are_refused(tmp_path: Path, ending: str, 
         stepwell.open(f"webdataset://{path}?json=columns")
     with pytest.raises(FormatError, match=words):
         WebDatasetReader(path, json="columns")[1]
+
+
+def write_either(path: Path, both: bool = False) -> tuple[str, list[Any]]:
+    """Return a shard of samples with a .jpg or a .png, and their pictures."""
+    pictures = [picture(number) for number in range(4)]
+    members = []
+    for number, pixels in enumerate(pictures):
+        for ending, codec in (("jpg", "jpeg"), ("png", "png")):
+            if both or (number % 2 == 0) == (ending == "jpg"):
+                data = make_codec(Image(pixels.shape, codec=codec)).encode(pixels)
+                members.append((f"{number}.{ending}", bytes(data)))
+        members.append((f"{number}.cls", b"%d" % number))
+    return shard(path, members), pictures
+
+
+def test_images_of_several_endings_and_one_new_name_are_one_feature(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    pytest.importorskip("imagecodecs")
+    path, pictures = write_either(tmp_path / "a.tar")
+    rename = "jpg=image,png=image"
+    import_dataset(path, tmp_path / "a.well", workers=0, rename=rename)
+    for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"webdataset://{path}?rename={rename}")):
+        assert [int(episode["cls"][0]) for episode in store] == [0, 1, 2, 3]
+        for number, (episode, pixels) in enumerate(zip(store, pictures, strict=True)):
+            assert np.abs(episode["image"][0].astype(int) - pixels).max() <= (0 if number % 2 else 24)
+    assert stepwell.open(tmp_path / "a.well").schema["image"] == Image((24, 32, 3), codec="image-file")
+    reader = WebDatasetReader(path, rename=rename)
+    assert [len(episode.columns["image"]) for episode in reader.episodes()] == [1, 1, 1, 1]
+
+
+def test_a_sample_with_two_images_of_one_new_name_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    path, _ = write_either(tmp_path / "a.tar", both=True)
+    with pytest.raises(FormatError, match=r"the sample of 0\.png has two members of jpg, png, whose new name is one"):
+        WebDatasetReader(path, rename="jpg=image,png=image")
+    assert len(WebDatasetReader(path, rename="jpg=image")) == 4
+
+
+def test_where_every_sample_lacks_something_it_is_told_and_how_to_take_either(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    path, _ = write_either(tmp_path / "a.tar")
+    with pytest.raises(FormatError, match=r'has either, rename="jpg=image,png=image" makes one feature'):
+        WebDatasetReader(path)
+    with pytest.raises(
+        FormatError, match=r"no sample has a member of each of \.jpg, \.cls, \.png,.*rename=\"jpg=image"
+    ):
+        WebDatasetReader(path, allow_missing=True)
+
+
+def test_images_have_the_channels_that_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    pixels = np.concatenate([picture(1), np.full((24, 32, 1), 7, np.uint8)], -1)
+    path = shard(tmp_path / "a.tar", [("0.png", bytes(make_codec(Image(pixels.shape, codec="png")).encode(pixels)))])
+    assert WebDatasetReader(path).schema["png"].shape == (24, 32, 4)
+    import_dataset(path, tmp_path / "a.well", workers=0, channels=3)
+    for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"webdataset://{path}?channels=3")):
+        assert (store[0]["png"][0] == picture(1)).all()
+
+
+def test_the_first_images_of_8_and_of_16_bits_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
+    members = [
+        (f"{number}.png", bytes(make_codec(Image((4, 5, 1), dtype, codec="png")).encode(np.zeros((4, 5, 1), dtype))))
+        for number, dtype in enumerate(("uint8", "uint8", "uint16"))
+    ]
+    with pytest.raises(FormatError, match=r"\(\S*a\.tar: 0\.png, byte 512 has 8, \S*a\.tar: 2\.png, byte \d+ has 16\)"):
+        WebDatasetReader(shard(tmp_path / "a.tar", members))

@@ -36,11 +36,10 @@ from stepwell.webdataset.member_columns import (
     json_values,
 )
 from stepwell.webdataset.samples import Shard
-from stepwell.webdataset.settings import Settings
+from stepwell.webdataset.settings import IMAGES, Settings
 
 __all__ = ["Findings", "schema_of"]
 
-IMAGES = ("jpg", "jpeg", "png", "webp")
 NUMBERS = ("cls", "cls2", "index", "inx", "id", "count")
 TEXTS = ("txt", "text", "transcript")
 JSONS = ("json", "jsn")
@@ -142,11 +141,13 @@ class _Known(_Finding):
 
 
 class _Images(_Finding):
-    def __init__(self, name: str) -> None:
-        self._name, self._kinds = name, ImageKinds()
+    def __init__(self, name: str, channels: int | None) -> None:
+        self._name, self._channels, self._kinds = name, channels, ImageKinds()
 
     def add(self, members: _Members) -> None:
-        self._kinds.add(self._head(members, sample, data) for sample, _, data in members.heads(HEAD_BYTES))
+        for sample, _, data in members.heads(HEAD_BYTES):
+            head = self._head(members, sample, data)
+            self._kinds.add([head], [members.where(sample) if head.dtype not in self._kinds.dtypes else ""])
 
     @staticmethod
     def _head(members: _Members, sample: int, data: bytes) -> ImageHead:
@@ -161,7 +162,7 @@ class _Images(_Finding):
         return head
 
     def column(self) -> MemberColumn:
-        return ImageColumn({self._name: self._kinds.feature(self._name)})
+        return ImageColumn({self._name: self._kinds.feature(self._name, self._channels)})
 
 
 class _Arrays(_Finding):
@@ -230,14 +231,14 @@ class _Several(_Finding):
 
 
 def _finding_of(ending: str, settings: Settings) -> _Finding:
-    name, kind = settings.name_of(ending), ending.rpartition(".")[2]
+    name, kind = settings.name_of(ending), ending.rpartition("|")[2].rpartition(".")[2]
     if ending in settings.decoders or kind in settings.decoders:
         feature, decode = settings.decoders.get(ending) or settings.decoders[kind]
         return _Known(DecodedColumn({name: feature}, decode))
     if kind in PICKLES:
         return _Refused(ending)
     if kind in IMAGES:
-        return _Images(name)
+        return _Images(name, settings.channels)
     if kind == "npy":
         return _Arrays(name)
     if kind == "npz" or (kind in JSONS and settings.json == "columns"):

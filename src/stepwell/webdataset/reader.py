@@ -14,6 +14,7 @@ from stepwell.codecs.file_spans import make_spans, span_feature
 from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
+from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, renames_of
 from stepwell.formats.reader import Reader
@@ -23,7 +24,7 @@ from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.webdataset.discovery import Findings, schema_of
-from stepwell.webdataset.member_columns import MemberColumn, NpyColumn
+from stepwell.webdataset.member_columns import ImageColumn, MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values
 from stepwell.webdataset.samples import Members, Shard, group_samples
 from stepwell.webdataset.settings import (
@@ -56,8 +57,10 @@ class WebDatasetReader(Reader):
         endings: that are read, ``["jpg", "cls"]`` or ``"jpg,cls"``; default all.
         ignore: endings that are not.
         rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``;
-            default: the ending, or what ``_info.json`` of `write_webdataset` beside the shards tells.
+            default: the ending, or what ``_info.json`` of `write_webdataset` beside the shards tells. Images of one new
+            name, ``"jpg=image,png=image"``, are one feature, whichever of them a sample has.
         json: "text" (default): JSON files are `Text`; "columns": a feature for each number and text in them.
+        channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
         decoders: ending to (feature, function): makes a value of that feature of a member's bytes.
         allow_missing: leave samples out that lack a member of an ending; default: they are an error, but for texts
             and bytes, which are empty there.
@@ -88,6 +91,7 @@ class WebDatasetReader(Reader):
         rename: Mapping[str, str] | str | None = None,
         json: str = "text",
         decoders: Decoders | None = None,
+        channels: int | str | None = None,
         allow_missing: bool | str = False,
         allow_cut: bool | str = False,
         allow_repeats: bool | str = False,
@@ -96,7 +100,9 @@ class WebDatasetReader(Reader):
         self.paths = find_shards(source)
         renames = renames_of(rename)
         names = {**told_names(self.paths[0]), **renames}
-        self._settings = Settings(list_of(endings), list_of(ignore), names, json, dict(decoders or {}))
+        self._settings = Settings(
+            list_of(endings), list_of(ignore), names, json, dict(decoders or {}), channels_of(channels)
+        )
         self._allow_missing = flag_of("allow_missing", allow_missing)
         self._allow_cut, self._allow_repeats = flag_of("allow_cut", allow_cut), flag_of("allow_repeats", allow_repeats)
         whole, findings = [], Findings(self._settings)
@@ -107,6 +113,11 @@ class WebDatasetReader(Reader):
         self._shards = {number: self._complete(shard) for number, shard in enumerate(whole)}
         self._stops = np.cumsum([len(shard) for shard in self._shards.values()])
         self._num_bytes = sum(int(members.sizes.sum()) for shard in whole for members in shard.members.values())
+        if not len(self):
+            raise FormatError(
+                f"{source}: no sample has a member of each of {self._needed()}, so that allow_missing=True leaves all "
+                f"out. Leave endings out with ignore=.{self._way_out()}"
+            )
         self.schema = schema_of(self._columns, {self._settings.name_of(KEY): Text()})
         self._check_are_there(renames)
         self.metadata = {"shards": [path.rpartition("/")[2] for path in self.paths]}
@@ -213,7 +224,10 @@ class WebDatasetReader(Reader):
 
     def _read_shard(self, number: int, file: OpenFile | None = None) -> Shard:
         index = read_tar_index(self.paths[number], file=file, allow_cut=self._allow_cut)
-        return group_samples(index, keep=self._settings.wants, allow_repeats=self._allow_repeats)
+        settings = self._settings
+        return group_samples(
+            index, keep=settings.wants, column_of=settings.column_of, allow_repeats=self._allow_repeats
+        )
 
     def _shard(self, number: int) -> Shard:
         """Return the samples of a shard; a worker reads them when it comes to it."""
@@ -240,13 +254,24 @@ class WebDatasetReader(Reader):
             )
             raise FormatError(
                 f"{shard.path}: sample {shard.keys[first]} has no .{lacking}, which others have. Leave the ending out "
-                "with ignore=, or such samples with allow_missing=True."
+                f"with ignore=, or such samples with allow_missing=True.{self._way_out()}"
             )
         rows = np.flatnonzero(is_complete)
         members_of = {
             ending: Members(members.offsets[rows], members.sizes[rows]) for ending, members in shard.members.items()
         }
         return Shard(shard.path, [shard.keys[row] for row in rows.tolist()], members_of)
+
+    def _needed(self) -> str:
+        return ", ".join(f".{ending}" for ending, column in self._columns.items() if column.missing() is None)
+
+    def _way_out(self) -> str:
+        """Return how images of several endings become one feature, if there are such."""
+        endings = [ending for ending, column in self._columns.items() if isinstance(column, ImageColumn)]
+        if len(endings) < 2:
+            return ""
+        told = ",".join(f"{ending}=image" for part in endings for ending in part.split("|"))
+        return f' Where a sample has either, rename="{told}" makes one feature of them.'
 
     def _place_of(self, index: int) -> tuple[int, int]:
         """Return shard and sample of an episode."""

@@ -97,12 +97,19 @@ def split_name(name: str) -> tuple[str, str] | None:
     return name[:dot], name[dot + 1 :].lower()
 
 
-def group_samples(index: TarIndex, *, keep: Callable[[str], bool] | None = None, allow_repeats: bool = False) -> Shard:
+def group_samples(
+    index: TarIndex,
+    *,
+    keep: Callable[[str], bool] | None = None,
+    column_of: Callable[[str], str] = str,
+    allow_repeats: bool = False,
+) -> Shard:
     """Return the samples of an archive.
 
     Args:
         index: its members.
         keep: whether an ending is wanted; None: all are. A sample of none that is wanted is left out.
+        column_of: ending to the name under which the shard has its members; endings of one such name are one.
         allow_repeats: a key that comes again later is another sample, as webdataset takes it.
 
     Raises:
@@ -111,29 +118,29 @@ def group_samples(index: TarIndex, *, keep: Callable[[str], bool] | None = None,
     keys: list[str] = []
     numbers: dict[str, list[int]] = {}
     rows: dict[str, list[int]] = {}
-    wanted: dict[str, bool] = {}
+    columns: dict[str, str | None] = {}
     key = ""
     for member, name in enumerate(index.names):
         split = split_name(name)
         if split is None:
             continue
         ending = split[1]
-        if ending not in wanted:
-            wanted[ending] = keep is None or keep(ending)
-            numbers[ending], rows[ending] = [], []
-        if not wanted[ending]:
+        if ending not in columns:
+            columns[ending] = column_of(ending) if keep is None or keep(ending) else None
+        column = columns[ending]
+        if column is None:
             continue
         if split[0] != key or not keys:
             key = split[0]
             keys.append(key)
-        found = rows[ending]
+        found = rows.setdefault(column, [])
         if found and found[-1] == len(keys) - 1:
-            raise _twice(index, member)
+            raise _twice(index, member, column)
         found.append(len(keys) - 1)
-        numbers[ending].append(member)
+        numbers.setdefault(column, []).append(member)
     if not allow_repeats and len(set(keys)) != len(keys):
         raise _again(index, keys)
-    members = {ending: _members(index, len(keys), rows[ending], numbers[ending]) for ending in rows if rows[ending]}
+    members = {ending: _members(index, len(keys), rows[ending], numbers[ending]) for ending in rows}
     return Shard(index.path, keys, members)
 
 
@@ -143,7 +150,12 @@ def _members(index: TarIndex, count: int, rows: list[int], numbers: list[int]) -
     return Members(offsets, sizes)
 
 
-def _twice(index: TarIndex, member: int) -> FormatError:
+def _twice(index: TarIndex, member: int, column: str) -> FormatError:
+    if "|" in column:
+        return FormatError(
+            f"{index.path}, byte {index.headers[member]}: the sample of {index.names[member]} has two members of "
+            f"{column.replace('|', ', ')}, whose new name is one. Give each a name of its own with rename=."
+        )
     return FormatError(
         f"{index.path}, byte {index.headers[member]}: {index.names[member]} comes twice in its sample. Write the "
         "archive again with a name each; upper and lower case of the ending are the same."

@@ -13,10 +13,13 @@ from stepwell.errors import FormatError
 from stepwell.formats.option_texts import names_of
 from stepwell.schema import Feature
 
-__all__ = ["INFO", "Decoders", "Settings", "info_path", "list_of", "told_names", "told_samples"]
+__all__ = ["IMAGES", "INFO", "Decoders", "Settings", "info_path", "list_of", "told_names", "told_samples"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
+
+IMAGES = ("jpg", "jpeg", "png", "webp")
+"""Last parts of the endings of images."""
 
 INFO = "_info.json"
 """A file beside shards: timm's lengths of shards; of those that stepwell wrote the features by their endings, too."""
@@ -32,6 +35,7 @@ class Settings:
         rename: ending, or name of a column, to the name of the feature.
         json: "text" or "columns".
         decoders: see `Decoders`.
+        channels: that images are to have; None: as many as one has.
     """
 
     endings: frozenset[str] = frozenset()
@@ -39,6 +43,7 @@ class Settings:
     rename: Mapping[str, str] = field(default_factory=dict)
     json: str = "text"
     decoders: Decoders = field(default_factory=dict)
+    channels: int | None = None
 
     def __post_init__(self) -> None:
         if self.json not in ("text", "columns"):
@@ -50,7 +55,23 @@ class Settings:
 
     def name_of(self, column: str) -> str:
         """Return the name of the feature of an ending, or of a column in such members."""
-        return self.rename.get(column, column)
+        return self.rename.get(column, self.rename.get(column.partition("|")[0], column))
+
+    def column_of(self, ending: str) -> str:
+        """Return which column members of an ending are of: their own, or that of all images of one new name.
+
+        Example:
+            >>> Settings(rename={"jpg": "image", "png": "image"}).column_of("png")
+            'jpg|png'
+        """
+        name = self.rename.get(ending)
+        if name is None or not self._is_image(ending):
+            return ending
+        return "|".join(other for other, new in self.rename.items() if new == name and self._is_image(other))
+
+    def _is_image(self, ending: str) -> bool:
+        kind = ending.rpartition(".")[2]
+        return kind in IMAGES and self.wants(ending) and not {ending, kind} & set(self.decoders)
 
 
 def list_of(names: Collection[str] | str) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 import urllib.error
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(remote_files, "_STATES", {})
     monkeypatch.setattr(remote_files, "_TOLD", set())
     monkeypatch.setattr(silent_hosts, "_SILENT", {})
-    monkeypatch.setattr(remote_sources.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     return waits
 
 
@@ -77,7 +78,7 @@ def test_what_takes_long_to_fail_is_not_tried_at_all(
     waited: list[float], monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(remote_sources.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(silent_hosts, "SILENT_SECONDS", 9_000.0)
     asked: list[str] = []
 

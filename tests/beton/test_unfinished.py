@@ -95,3 +95,9 @@ def test_only_a_full_disk_is_told_as_such():
     assert isinstance(write_error(OSError(28, "x"), "a"), DiskFullError)
     plain = OSError(5, "x")
     assert write_error(plain, "a") is plain
+
+
+def test_a_folder_of_such_a_name_is_left(tmp_path):
+    (tmp_path / ".a.beton.11.partial").mkdir()
+    write(tmp_path / "a.beton")
+    assert (tmp_path / ".a.beton.11.partial").is_dir()

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any
 import numpy.typing as npt
 
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
+from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
 from stepwell.store.columns import FULL
 from stepwell.store.layout import new_tag, sync_directory
@@ -164,15 +164,9 @@ def write_error(error: OSError, path: str) -> OSError:
     return full
 
 
-@contextmanager
-def _made(path: str) -> Iterator[None]:
+def _made(path: str) -> FileLock:
     """Make a file and hold its lock, which tells that its writer lives."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return FileLock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
 def _check_free(target: Path, replaces: bool) -> None:
@@ -184,9 +178,10 @@ def _remove_left(target: Path) -> None:
     for entry in list(target.parent.iterdir()):
         if not (entry.name.startswith(f".{target.name}.") and entry.suffix in (PARTIAL, TABLE)):
             continue
-        with suppress(FileNotFoundError, IsADirectoryError, BlockingIOError), entry.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            entry.unlink()
+        with suppress(FileNotFoundError, IsADirectoryError, BlockingIOError):
+            descriptor = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+            with FileLock(descriptor, is_waiting=False):
+                entry.unlink()
 
 
 def _write_all(descriptor: int, data: Any, offset: int) -> None:

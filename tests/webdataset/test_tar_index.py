@@ -148,3 +148,14 @@ def test_places_are_those_of_the_bytes(tmp_path: Path) -> None:
     index, data = read_tar_index(str(path)), path.read_bytes()
     found = [data[start : start + size] for start, size in zip(index.offsets, index.sizes, strict=True)]
     assert found == blobs
+
+
+def test_a_damaged_archive_of_another_machine_is_named_without_the_secrets_of_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "a.tar").write_bytes(b"no archive" * 100)
+    with WebServer(tmp_path / "web") as web, pytest.raises(FormatError, match=f"{web.url}/a.tar, byte 0") as error:
+        read_tar_index(f"{web.url}/a.tar?token=SECRET")
+    assert "SECRET" not in str(error.value)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.remote_files import opened
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
@@ -55,7 +56,7 @@ class TarIndex:
         return len(self.names)
 
     def __repr__(self) -> str:
-        return f"<TarIndex {self.path}  {len(self):,} files  {self.num_bytes:,} bytes>"
+        return f"<TarIndex {plain_address(self.path)}  {len(self):,} files  {self.num_bytes:,} bytes>"
 
 
 class _Part(NamedTuple):
@@ -83,9 +84,9 @@ def open_archive(path: str) -> OpenFile:
     except StepwellError:
         raise
     except FileNotFoundError as error:
-        raise DatasetNotFoundError(f"no file at {path}. Give the path or address of a shard.") from error
+        raise DatasetNotFoundError(f"no file at {plain_address(path)}. Give the path or address of a shard.") from error
     except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+        raise FormatError(f"{plain_address(path)} cannot be read: {error.strerror}.") from error
 
 
 def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool = False) -> TarIndex:
@@ -177,8 +178,8 @@ def _names_of(path: str, part: _Part) -> list[str]:
             found.append(part.names[start:end].decode("utf-8"))
         except UnicodeDecodeError as error:
             raise FormatError(
-                f"{path}, byte {part.headers[row]}: the name {part.names[start:end]!r} is not UTF-8. Write the archive "
-                "again with names that are."
+                f"{plain_address(path)}, byte {part.headers[row]}: the name {part.names[start:end]!r} is not UTF-8. "
+                "Write the archive again with names that are."
             ) from error
     return found
 
@@ -189,8 +190,8 @@ def _bad_header(path: str, place: int, status: int, head: bytes) -> FormatError:
     packed = COMPRESSED.get(head[:2]) if place == 0 else None
     if packed is not None:
         return FormatError(
-            f"{path} is compressed ({packed}): its files cannot be read at their places. Decompress it first; one of "
-            "gzip may be called .tar.gz or .tgz instead."
+            f"{plain_address(path)} is compressed ({packed}): its files cannot be read at their places. "
+            "Decompress it first; one of gzip may be called .tar.gz or .tgz instead."
         )
     told = {
         tar_headers.BAD_CHECKSUM: "no tar header, or one with another checksum",
@@ -198,11 +199,11 @@ def _bad_header(path: str, place: int, status: int, head: bytes) -> FormatError:
         tar_headers.BAD_RECORD: "a long name or pax record that is none",
         tar_headers.SPARSE: "a sparse file, whose bytes do not lie in a row; write it as a plain one",
     }[status]
-    return FormatError(f"{path}, byte {place}: {told}. The archive is damaged there, or not one.")
+    return FormatError(f"{plain_address(path)}, byte {place}: {told}. The archive is damaged there, or not one.")
 
 
 def _cut_error(path: str, num_bytes: int, where: str) -> FormatError:
     return FormatError(
-        f"{path} is cut off: it ends at byte {num_bytes} {where}. Fetch or write it again; allow_cut=True takes the "
-        "samples that are whole."
+        f"{plain_address(path)} is cut off: it ends at byte {num_bytes} {where}. Fetch or write it again; "
+        "allow_cut=True takes the samples that are whole."
     )

@@ -47,6 +47,12 @@ def test_directory_that_is_there_wins_over_a_repository_of_that_name(
     assert parse_source(tmp_path) == Source("directory", path=tmp_path)
 
 
+def test_a_file_address_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    found = Source("directory", path=tmp_path / "a b")
+    assert parse_source(f"file://{tmp_path}/a%20b") == parse_source(f"lerobot://file://{tmp_path}/a%20b") == found
+
+
 @pytest.mark.parametrize("text", ["/none/such", "./a/b", "a/b/c", "pusht", "", "a b/c", "-a/b"])
 def test_path_that_is_not_there_is_not_asked_for_on_the_hub(text: str) -> None:
     with pytest.raises(DatasetNotFoundError, match="Allowed: a directory"):

@@ -34,6 +34,7 @@ from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, Fold
 from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Schema
+from stepwell.store.npy_reading import read_again
 
 __all__ = ["FolderReader"]
 
@@ -319,7 +320,8 @@ def _loaded(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     try:
         if path.suffix.lower() == ".npy":
             # of clip_1.actions.npy the name is the part in the middle; a map is no longer than its file
-            yield path.stem.rpartition(".")[2], np.load(path, mmap_mode="r", allow_pickle=False)
+            array = read_again(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+            yield path.stem.rpartition(".")[2], array
             return
         with path.open("rb") as file:
             yield from npz_arrays(file).items()

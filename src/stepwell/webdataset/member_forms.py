@@ -27,7 +27,8 @@ from stepwell.codecs.files import FileCodec
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.schema import Feature, Image, Schema
-from stepwell.webdataset.discovery import IMAGES, NUMBERS, TEXTS
+from stepwell.webdataset.discovery import NUMBERS, TEXTS
+from stepwell.webdataset.settings import IMAGES
 
 __all__ = ["MemberForm", "episode_form", "make_forms"]
 

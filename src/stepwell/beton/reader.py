@@ -15,6 +15,7 @@ from stepwell.beton.images import ImageKind, stays_as_image
 from stepwell.beton.layout import HEADER_BYTES, Header
 from stepwell.beton.reading import BetonFile
 from stepwell.codecs import make_codec
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.beton_images import BetonImages, beton_image_feature, make_image_references
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.remote_files import is_remote
@@ -132,7 +133,7 @@ class BetonReader(Reader):
     def label(self, index: int) -> str:
         """Return the sample's number in its file; see `Reader.label`."""
         file, sample = self._place_of(index)
-        return f"sample {sample} of {self.paths[file]}"
+        return f"sample {sample} of {plain_address(self.paths[file])}"
 
     @cached_property
     def _opened(self) -> list[BetonFile]:
@@ -171,8 +172,8 @@ class BetonReader(Reader):
         for field, path in zip(fields, self.paths, strict=True):
             if field.feature != fields[0].feature:
                 raise FormatError(
-                    f"{path}: field {name!r} is {field.feature!r}, where {self.paths[0]} has {fields[0].feature!r}. "
-                    "Files that are read together have the same fields."
+                    f"{plain_address(path)}: field {name!r} is {field.feature!r}, where {self._opened[0].called} has "
+                    f"{fields[0].feature!r}. Files that are read together have the same fields."
                 )
         return fields[0].feature
 
@@ -208,16 +209,16 @@ def _names(files: Sequence[BetonFile], rename: Mapping[str, str]) -> dict[str, s
     for file in files[1:]:
         if list(file.fields) != list(first.fields):
             raise FormatError(
-                f"{file.path} has fields {', '.join(file.fields)}, where {first.path} has {', '.join(first.fields)}. "
-                "Files that are read together have the same fields."
+                f"{file.called} has fields {', '.join(file.fields)}, where {first.called} has "
+                f"{', '.join(first.fields)}. Files that are read together have the same fields."
             )
     unknown = [name for name in rename if name not in first.fields]
     if unknown:
-        raise FormatError(f"{first.path}: no field {unknown[0]!r} to rename. It has: {', '.join(first.fields)}.")
+        raise FormatError(f"{first.called}: no field {unknown[0]!r} to rename. It has: {', '.join(first.fields)}.")
     names = {name: rename.get(name, name) for name in first.fields}
     twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
     if twice is not None:
-        raise FormatError(f"{first.path}: two fields would be called {twice!r}. Rename the other one, too.")
+        raise FormatError(f"{first.called}: two fields would be called {twice!r}. Rename the other one, too.")
     return names
 
 
@@ -225,7 +226,8 @@ def _schema(features: Mapping[str, Feature], paths: Sequence[str]) -> Schema:
     try:
         return Schema(features)
     except SchemaError as error:
-        raise FormatError(f"{paths[0]}: {error} Give the field another name: rename={{'old': 'new'}}.") from error
+        where = plain_address(paths[0])
+        raise FormatError(f"{where}: {error} Give the field another name: rename={{'old': 'new'}}.") from error
 
 
 def _image_features(files: Sequence[BetonFile]) -> dict[str, Feature]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from stepwell.beton.fields import ArrayField, BetonField, SpanField, ValueField, field_of
 from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYTES, BetonLayout, Header, row_dtype
 from stepwell.beton.regions import RegionTable
+from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.open_files import OpenFile, open_file, state_of
 from stepwell.codecs.remote_files import local_path
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
@@ -36,6 +37,7 @@ class BetonFile:
 
     Attributes:
         path: of the file.
+        called: the path or address as messages show it.
         layout: where what lies.
         fields: what reads each field, by name, in the file's order.
 
@@ -48,25 +50,26 @@ class BetonFile:
         self, path: str | os.PathLike[str], custom_fields: Mapping[str, type[BetonField]] | None = None
     ) -> None:
         self.path = os.fspath(path)
+        self.called = plain_address(self.path)
         self._local = local_path(self.path)
         try:
             self._state = state_of(self._local)
         except OSError as error:
-            raise DatasetNotFoundError(f"no file at {self.path}: {error}.") from error
-        header = Header.parse(self._opened().read(0, HEADER_BYTES), self.path)
+            raise DatasetNotFoundError(f"no file at {self.called}: {error}.") from error
+        header = Header.parse(self._opened().read(0, HEADER_BYTES), self.called)
         # of a damaged number no more is asked for than there is
         head = self._opened().read(0, min(self.num_bytes, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields))
-        described = BetonLayout.parse_fields(head, header, self.path)
+        described = BetonLayout.parse_fields(head, header, self.called)
         self.fields: dict[str, BetonField] = {}
         for index, each in enumerate(described):
             try:
                 self.fields[each.name] = field_of(each, custom_fields or {})
             except (FormatError, SchemaError) as error:
                 place = HEADER_BYTES + DESCRIPTOR_BYTES * index
-                raise FormatError(f"{self.path}: at byte {place}: {error}") from error
+                raise FormatError(f"{self.called}: at byte {place}: {error}") from error
         types = {name: np.dtype(field.metadata_type) for name, field in self.fields.items()}
         self.layout = BetonLayout(header, described, row_dtype(described, types))
-        self.layout.check_size(self.num_bytes, self.path)
+        self.layout.check_size(self.num_bytes, self.called)
         self._check_arrays()
 
     @property
@@ -83,7 +86,7 @@ class BetonFile:
         """The sizes of regions; read when it is asked for first."""
         start = self.layout.header.table_ptr
         table = np.frombuffer(self.read(start, self.num_bytes - start), ALLOCATION_DTYPE)
-        return RegionTable(table, self.layout, self.path)
+        return RegionTable(table, self.layout, self.called)
 
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """Return what the file has of samples ``start`` to ``stop``: a structured array with the fields' names.
@@ -109,7 +112,7 @@ class BetonFile:
         """
         field = self.fields[name]
         if not isinstance(field, SpanField):
-            raise FormatError(f"{self.path}: the values of field {name!r} are no bytes of the file.")
+            raise FormatError(f"{self.called}: the values of field {name!r} are no bytes of the file.")
         offsets, sizes = field.spans(rows[name], _Samples(self, name, start))
         return self._checked(name, np.asarray(offsets), np.broadcast_to(np.asarray(sizes), (len(rows),)), start)
 
@@ -126,11 +129,11 @@ class BetonFile:
         """
         field = self.fields[name]
         if not isinstance(field, ValueField):
-            raise FormatError(f"{self.path}: the values of field {name!r} are bytes of the file. Ask for its spans.")
+            raise FormatError(f"{self.called}: the values of field {name!r} are bytes of the file. Ask for its spans.")
         found = field.values(rows[name], _Samples(self, name, start))
         if len(found) != len(rows):
             raise FormatError(
-                f"{self.path}: field {name!r} has {len(found)} values for {len(rows)} samples. "
+                f"{self.called}: field {name!r} has {len(found)} values for {len(rows)} samples. "
                 f"{type(field).__name__}.values has to return one each."
             )
         return found
@@ -142,25 +145,25 @@ class BetonFile:
             FormatError: it has none there.
         """
         if place < 0 or count < 0 or place + count > self.num_bytes:
-            raise FormatError(f"{self.path}: no {count} bytes at byte {place}: it has {self.num_bytes}.")
+            raise FormatError(f"{self.called}: no {count} bytes at byte {place}: it has {self.num_bytes}.")
         data = self._opened().read(place, count)
         if len(data) != count:
-            raise FormatError(f"{self.path}: {len(data)} of {count} bytes at byte {place}: the file became shorter.")
+            raise FormatError(f"{self.called}: {len(data)} of {count} bytes at byte {place}: the file became shorter.")
         return data
 
     def where(self, name: str, sample: int) -> str:
         """Return what messages call a sample's field: with the byte where its row tells of it."""
         place = self.layout.rows_start + sample * self.layout.rows.itemsize + self.layout.rows.fields[name][1]  # type: ignore[index]
-        return f"{self.path}: field {name!r} of sample {sample}, at byte {place},"
+        return f"{self.called}: field {name!r} of sample {sample}, at byte {place},"
 
     def _opened(self) -> OpenFile:
         """Return the open file; a data set may have more of them than a process can keep open."""
         try:
             file = open_file(self._local, self._state)
         except OSError as error:
-            raise DatasetNotFoundError(f"no file at {self.path} any more: {error}.") from error
+            raise DatasetNotFoundError(f"no file at {self.called} any more: {error}.") from error
         if file.state != self._state:
-            raise FormatError(f"{self.path}: the file was changed or replaced. Open it again.")
+            raise FormatError(f"{self.called}: the file was changed or replaced. Open it again.")
         return file
 
     def _check_arrays(self) -> None:
@@ -170,7 +173,7 @@ class BetonFile:
             if isinstance(field, ArrayField) and field.most_bytes > page_size:
                 place = HEADER_BYTES + DESCRIPTOR_BYTES * index
                 raise FormatError(
-                    f"{self.path}: at byte {place}: field {name!r} is {field.feature}, {field.most_bytes} bytes, "
+                    f"{self.called}: at byte {place}: field {name!r} is {field.feature}, {field.most_bytes} bytes, "
                     f"where pages have {page_size}."
                 )
 
@@ -181,7 +184,7 @@ class BetonFile:
         lo, hi = self.layout.rows_stop, self.layout.header.table_ptr
         if offsets.shape != sizes.shape or offsets.dtype.kind not in "iu" or sizes.dtype.kind not in "iu":
             raise FormatError(
-                f"{self.path}: spans of field {name!r} are {offsets.dtype} {offsets.shape} and {sizes.dtype}. "
+                f"{self.called}: spans of field {name!r} are {offsets.dtype} {offsets.shape} and {sizes.dtype}. "
                 f"Allowed: integers, one for each of {len(sizes)} samples."
             )
         is_wrong = (offsets < lo) | (offsets > hi) | (sizes > hi) | (sizes < 0)
@@ -196,7 +199,7 @@ class BetonFile:
         return np.where(sizes != 0, starts, 0), lengths
 
     def __repr__(self) -> str:
-        return f"<BetonFile {self.path} {len(self)} samples of {', '.join(self.fields)}>"
+        return f"<BetonFile {self.called} {len(self)} samples of {', '.join(self.fields)}>"
 
 
 class _Samples:

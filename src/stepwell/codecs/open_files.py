@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +68,11 @@ class OpenFile:
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
-            with suppress(OSError):
+            # not suppress: at the interpreter's end names of modules are None
+            try:  # noqa: SIM105
                 os.close(self._descriptor)
+            except (OSError, TypeError, AttributeError):
+                pass
 
 
 _FILES: SharedCache[str, OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)

@@ -25,7 +25,7 @@ class FormatsProcess:
         with log.open("w") as errors:
             self._process = subprocess.Popen(
                 # -P: a module of this folder may have the name of one that the others import
-                [str(PYTHON), "-P", str(HERE / script)],
+                [str(PYTHON), "-P", str(HERE / "answering.py"), str(HERE / script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -16,10 +16,11 @@ from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import LoaderError
 from stepwell.loader import Batch, Loader
 from stepwell.loader import engine as engine_module
-from stepwell.loader.builder import ALIGNMENT, BatchBuilder
+from stepwell.loader.builder import BatchBuilder
 from stepwell.schema import Array
 from stepwell.store import Store
 from stepwell.windows import Field, WindowReader
+from stepwell.windows.layouts import ALIGNMENT
 
 LENGTHS = (40, 3, 77, 1, 130)
 

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 # and whether it was transformed
 Fetched = tuple[dict[str, Any], BatchKey, PinnedBlock | None, bool]
 
-__all__ = ["ALIGNMENT", "BatchBuilder", "Fetched", "Prepared", "Reader"]
-
-# bytes, of every array of a batch
-ALIGNMENT = 64
+__all__ = ["BatchBuilder", "Fetched", "Prepared", "Reader"]
 
 
 class Prepared(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepwell.loader.batch import Batch
-from stepwell.loader.builder import ALIGNMENT, BatchBuilder, Prepared
+from stepwell.loader.builder import BatchBuilder, Prepared
 from stepwell.loader.devices import DeviceSource, find_device
 from stepwell.loader.handover import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
@@ -18,6 +18,7 @@ from stepwell.loader.pool import BlockPool
 from stepwell.loader.supplies import PoolSupply, Request, requests
 from stepwell.loader.transforms import samples_of
 from stepwell.order import BoundPooled
+from stepwell.windows.layouts import ALIGNMENT
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings

@@ -48,6 +48,7 @@ __all__ = [
     "kept_files",
     "known_state",
     "local_path",
+    "open_fetched",
     "opened",
     "remote_states",
 ]
@@ -153,7 +154,7 @@ def opened(path: str) -> OpenFile:
     if not is_remote(path):
         return OpenFile(local_path(path))
     state = known_state(path)
-    return _OPEN.get((path, state.version), lambda: _open_fetched(path))
+    return _OPEN.get((path, state.version), lambda: open_fetched(path))
 
 
 def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
@@ -198,7 +199,13 @@ def kept_files(path: str) -> list[str]:
     return kept + kept_files(path[len(GZIP) :]) if path.startswith(GZIP) else kept
 
 
-def _open_fetched(path: str) -> OpenFile:
+def open_fetched(path: str) -> OpenFile:
+    """Return a file of another machine, fetched and opened anew: whoever asks holds it alone; see `opened`.
+
+    Raises:
+        OSError: it cannot be opened.
+        StepwellError: see `local_path`.
+    """
     for _ in range(MAX_TRIES):
         place = local_path(path)
         # it may be gone by now, where the cache is small and many fetch

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -22,14 +22,12 @@ import numpy.typing as npt
 
 from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.open_files import OpenFile, close_removed_files
-from stepwell.codecs.remote_files import is_remote, kept_files, local_path
+from stepwell.codecs.remote_files import is_remote, kept_files, open_fetched
 from stepwell.errors import FormatError
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.record_files import CompressedFile, RecordFile, Records, open_records
 
 __all__ = ["FetchedFile", "Shards", "open_shard"]
-
-MAX_TRIES = 10
 
 
 class Shards:
@@ -99,7 +97,7 @@ class Shards:
         # one at a time: one that others fetch, too, may not have come yet
         if following is not None and self._coming is None:
             self._coming = _Coming.of(self.paths[following])
-        file = _fetched(path) if coming is None else coming.file.result()
+        file = open_fetched(path) if coming is None else coming.file.result()
         found = FetchedFile(path, file, self._file_format, is_verified=self._is_verified)
         if self._is_left and found.is_compressed:
             raise FormatError(
@@ -218,23 +216,13 @@ class _Coming(NamedTuple):
 
     def fetch(self) -> None:
         try:
-            self.file.set_result(_fetched(self.path))
+            self.file.set_result(open_fetched(self.path))
         except BaseException as error:
             self.file.set_exception(error)
-
-
-def _fetched(path: str) -> OpenFile:
-    """Return a file of another machine, fetched and open."""
-    for _ in range(MAX_TRIES):
-        place = local_path(path)
-        # it may be gone by now, where the cache is small and many fetch
-        with suppress(FileNotFoundError):
-            return OpenFile(place)
-    return OpenFile(local_path(path))
 
 
 def _is_compressed(path: str) -> bool:
     if not is_remote(path):
         return is_compressed(path)
-    file = _fetched(path)
+    file = open_fetched(path)
     return is_compressed(file.path)

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 from stepwell.codecs.addresses import SCHEME, path_of_file, plain_address
 from stepwell.errors import FormatError
 
-__all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address"]
+__all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address", "told_source"]
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, an address, or several of them for readers that take several."""
@@ -109,14 +109,27 @@ def told_address(address: Address, reader: str) -> str:
         >>> told_address(Address("https://me:pass@host/a.tar?token=1"), "webdataset")
         'webdataset://https://host/a.tar'
     """
-    first, *more = address.source.split("\n")
     told = [
         f"{name}={MISREAD.sub(lambda found: f'%{ord(found[0]):02X}', str(value))}"
         for name, value in address.options.items()
         if isinstance(value, str | int | float)
     ]
     query = f"?{'&'.join(told)}" if told else ""
-    return f"{reader}://{plain_address(first)}{f' and {len(more)} more' if more else ''}{query}"
+    return f"{reader}://{told_source(address.source)}{query}"
+
+
+def told_source(source: str) -> str:
+    r"""Return a source as messages show it, of several paths the first.
+
+    Args:
+        source: see `Address`.
+
+    Example:
+        >>> told_source("a.tar\nb.tar\nc.tar")
+        'a.tar and 2 more'
+    """
+    first, *more = source.split("\n")
+    return f"{plain_address(first)}{f' and {len(more)} more' if more else ''}"
 
 
 def _options(text: str, query: str) -> dict[str, str]:

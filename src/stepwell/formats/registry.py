@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
-from stepwell.formats.addresses import Address, SourceLike, parse_address
+from stepwell.formats.addresses import Address, SourceLike, parse_address, told_source
 from stepwell.formats.reader import Reader
 
 __all__ = [
@@ -97,15 +97,14 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
     found = readers_of(text)
     if len(found) == 1:
         return found[0]
-    first, _, others = text.partition("\n")
-    told = plain_address(first) + (f" and {others.count(chr(10)) + 1} more" if others else "")
+    told = told_source(text)
     if found:
         names = ", ".join(reader.name for reader in found)
         raise FormatError(
             f"{told} looks like several formats: {names}. Say which: reader=..., or --from on the command line."
         )
     raise FormatError(
-        f"no reader for {told}: it {_fault_of(first)}.{_advice_on(text)} There are readers for: "
+        f"no reader for {told}: it {_fault_of(text)}.{_advice_on(text)} There are readers for: "
         f"{', '.join(reader_names())}. Say which by reader=... (--from on the command line); for one of your own, "
         "import the module that registers it (--import MODULE)."
     )
@@ -142,9 +141,10 @@ def _advice_on(source: str) -> str:
 
 def _fault_of(source: str) -> str:
     """Return why no reader accepts a source, or the first of several."""
+    first = source.partition("\n")[0]
     try:
-        if "://" not in source:
-            os.stat(source)  # noqa: PTH116  it has an error that says more than exists()
+        if "://" not in first:
+            os.stat(first)  # noqa: PTH116  it has an error that says more than exists()
     except (FileNotFoundError, NotADirectoryError):
         return "is not there"
     except (OSError, ValueError) as error:

@@ -143,9 +143,8 @@ class RobomimicReader(Reader):
     @property
     def in_place_schema(self) -> Schema:
         """The features, with images left in the files where they lie there plainly; see `Reader.in_place_schema`."""
-        staying = [name for name in self.schema if self._stays[name]]
         paths = self._files.paths
-        return Schema({**self.schema, **{name: span_feature(self.schema[name], paths) for name in staying}})
+        return Schema({**self.schema, **{name: span_feature(self.schema[name], paths) for name in self._stays}})
 
     def label(self, index: int) -> str:
         """Return file and name of a demonstration; see `Reader.label`."""
@@ -198,8 +197,7 @@ class RobomimicReader(Reader):
                 has_next = mode == "final" and name.startswith(OBS)
                 features[name] = feature.with_final() if has_next else feature
         self.schema = store_schema(with_told_finals(features), self.source)
-        staying = self._staying(self.schema)
-        self._stays = {name: name in staying for name in features}
+        self._stays = self._staying(self.schema)
 
     def _staying(self, features: Mapping[str, Feature]) -> set[str]:
         """Return the images that can be left in the files, in all demonstrations; each file is opened once."""
@@ -231,7 +229,7 @@ class RobomimicReader(Reader):
             self._check_repeats(demo, parts[0][0], after, name)
             parts.append((after, demo.length - 1, demo.length))
         plain = feature.with_final(False)
-        if self._stays[name]:
+        if name in self._stays:
             return rows_in_file(parts, plain, self._files.paths, demo.file)
         rows = [read_rows(dataset, plain, start, stop) for dataset, start, stop in parts]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)

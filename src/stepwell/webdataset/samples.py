@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -116,8 +117,8 @@ def group_samples(
         FormatError: two members of one name in a sample, or a key that comes again: names the archive and the byte.
     """
     keys: list[str] = []
-    numbers: dict[str, list[int]] = {}
-    rows: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[int]] = defaultdict(list)
     columns: dict[str, str | None] = {}
     key = ""
     for member, name in enumerate(index.names):
@@ -133,11 +134,11 @@ def group_samples(
         if split[0] != key or not keys:
             key = split[0]
             keys.append(key)
-        found = rows.setdefault(column, [])
+        found = rows[column]
         if found and found[-1] == len(keys) - 1:
             raise _twice(index, member, column)
         found.append(len(keys) - 1)
-        numbers.setdefault(column, []).append(member)
+        numbers[column].append(member)
     if not allow_repeats and len(set(keys)) != len(keys):
         raise _again(index, keys)
     members = {ending: _members(index, len(keys), rows[ending], numbers[ending]) for ending in rows}

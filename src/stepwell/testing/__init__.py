@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepwell.lazy import load_name
+
 if TYPE_CHECKING:
     from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
@@ -52,42 +54,39 @@ __all__ = [
     "values",
 ]
 
-_MODULES = {
-    "TINY_FEATURES": "stores",
-    "TINY_TASKS": "lerobot",
-    "CodecConformance": "conformance",
-    "DamageReport": "damage",
-    "DelayedCodec": "codecs",
-    "EpisodeData": "strategies",
-    "FailingCodec": "codecs",
-    "HubServer": "hub",
-    "KindOfImage": "kinds_of_images",
-    "RunningCodec": "codecs",
-    "SequentialCodecConformance": "run_conformance",
-    "SlowRunningCodec": "codecs",
-    "WebServer": "web",
-    "check_damage": "damage",
-    "counted_value": "stores",
-    "damaged_copies": "damage",
-    "episodes": "strategies",
-    "features": "strategies",
-    "image_files": "kinds_of_images",
-    "png_file": "kinds_of_images",
-    "random_array": "arrays",
-    "schemas": "strategies",
-    "smooth_image": "arrays",
-    "steps": "strategies",
-    "tiny_lerobot": "lerobot",
-    "tiny_lerobot_picture": "lerobot",
-    "tiny_lerobot_rows": "lerobot",
-    "tiny_store": "stores",
-    "values": "strategies",
+# the modules of names, loaded on first use
+_HOMES: dict[str, str] = {
+    "TINY_FEATURES": "stepwell.testing.stores",
+    "TINY_TASKS": "stepwell.testing.lerobot",
+    "CodecConformance": "stepwell.testing.conformance",
+    "DamageReport": "stepwell.testing.damage",
+    "DelayedCodec": "stepwell.testing.codecs",
+    "EpisodeData": "stepwell.testing.strategies",
+    "FailingCodec": "stepwell.testing.codecs",
+    "HubServer": "stepwell.testing.hub",
+    "KindOfImage": "stepwell.testing.kinds_of_images",
+    "RunningCodec": "stepwell.testing.codecs",
+    "SequentialCodecConformance": "stepwell.testing.run_conformance",
+    "SlowRunningCodec": "stepwell.testing.codecs",
+    "WebServer": "stepwell.testing.web",
+    "check_damage": "stepwell.testing.damage",
+    "counted_value": "stepwell.testing.stores",
+    "damaged_copies": "stepwell.testing.damage",
+    "episodes": "stepwell.testing.strategies",
+    "features": "stepwell.testing.strategies",
+    "image_files": "stepwell.testing.kinds_of_images",
+    "png_file": "stepwell.testing.kinds_of_images",
+    "random_array": "stepwell.testing.arrays",
+    "schemas": "stepwell.testing.strategies",
+    "smooth_image": "stepwell.testing.arrays",
+    "steps": "stepwell.testing.strategies",
+    "tiny_lerobot": "stepwell.testing.lerobot",
+    "tiny_lerobot_picture": "stepwell.testing.lerobot",
+    "tiny_lerobot_rows": "stepwell.testing.lerobot",
+    "tiny_store": "stepwell.testing.stores",
+    "values": "stepwell.testing.strategies",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return load_name(__name__, _HOMES, name)

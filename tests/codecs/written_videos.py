@@ -91,7 +91,7 @@ CASES: dict[str, dict[str, Any]] = {
         "params": "log-level=none:open-gop=1:bframes=4:keyint=10:min-keyint=10:b-adapt=0",
     },
     "ten-bit.mkv": {"library": "libx265", "params": "log-level=none", "pixel_format": "yuv420p10le"},
-    # one thread at each stage, and no frames out of order: with its own choice SVT-AV1 4.1 hangs now and then
+    # one thread at each stage: with its own choice SVT-AV1 4.1 hangs now and then
     "av1.mp4": {"library": "libsvtav1", "params": "lp=1", "options": {"preset": "11"}},
     "av1.mkv": {"library": "libsvtav1", "params": "lp=1", "options": {"preset": "11"}},
     "vp9.webm": {"library": "libvpx-vp9", "options": {"cpu-used": "8", "deadline": "realtime"}},

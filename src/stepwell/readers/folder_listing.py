@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from stepwell.formats.option_texts import names_of
@@ -73,10 +74,17 @@ class FolderListing:
             read: the files that somebody does.
             levels: of folders that are looked at, the root the first.
         """
+        endings = (*UNREAD, *IMAGES, *VIDEOS)
+
+        def is_passed(folder: Path, entry: os.DirEntry[str]) -> bool:
+            is_one = entry.is_file() and entry.name.lower().endswith(endings)
+            return is_one and folder / entry.name not in read
+
         folders = [self.root]
         for level in range(levels):
             for folder in folders:
-                yield from (path for path in self.files(folder, (*UNREAD, *IMAGES, *VIDEOS)) if path not in read)
+                # what is read, which is nearly all, is put into no order again
+                yield from self._sorted(folder, partial(is_passed, folder))
             if level < levels - 1:
                 folders = [inner for folder in folders for inner in self.folders(folder)]
 

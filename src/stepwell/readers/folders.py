@@ -105,11 +105,10 @@ class FolderReader(Reader):
     @classmethod
     def accepts(cls, source: str) -> bool:
         """Whether it is a directory with images or videos that is no data set of another system."""
-        root = Path(source)
-        if "://" in source or not root.is_dir() or any((root / name).exists() for name in FOREIGN):
+        if not _is_plain(source):
             return False
         try:
-            listing = FolderListing(root)
+            listing = FolderListing(Path(source))
             return any(_EPISODES[_layout_of(listing)](listing, most=1))
         except (OSError, FormatError):
             return False
@@ -117,10 +116,9 @@ class FolderReader(Reader):
     @classmethod
     def advice(cls, source: str) -> str:
         """Say where images and videos go that lie elsewhere; see `Reader.advice`."""
-        root = Path(source)
-        if "://" in source or not root.is_dir() or any((root / name).exists() for name in FOREIGN):
+        if not _is_plain(source):
             return ""
-        first = next(FolderListing(root).passed_over((), levels=2), None)
+        first = next(FolderListing(Path(source)).passed_over((), levels=2), None)
         if first is None:
             return ""
         if first.name.lower().endswith(UNREAD):
@@ -185,6 +183,12 @@ class FolderReader(Reader):
 
 
 Part = dict[str, Any]
+
+
+def _is_plain(source: str) -> bool:
+    """Return whether a source is a directory that is no data set of another system."""
+    root = Path(source)
+    return "://" not in source and root.is_dir() and not any((root / name).exists() for name in FOREIGN)
 
 
 def _part(name: str, **more: Any) -> Part:

@@ -381,10 +381,10 @@ def _inner(feature: Feature) -> Codec:
     """Return the codec of the bytes that spans refer to."""
     files_of(feature)
     options = dict(feature.options)
-    inner = options["format"] if isinstance(options.get("format"), str) else None
-    if inner is None:
+    inner = options.get("format")
+    if not isinstance(inner, str):
         raise SchemaError(
-            f"option format={options.get('format')!r} of codec {NAME!r}. Allowed: the codec of the bytes; see "
+            f"option format={inner!r} of codec {NAME!r}. Allowed: the codec of the bytes; see "
             "stepwell.codecs.file_spans.span_feature."
         )
     options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.files import FileCodec
-from stepwell.codecs.image_heads import HEAD_BYTES, read_image_head
+from stepwell.codecs.image_heads import read_image_head
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
@@ -88,7 +88,7 @@ def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
 
 def _as_colours(file: bytes, feature: Feature) -> bytes:
     """Return a file of which Pillow makes RGB without being asked to: it, or a PNG file of its colours."""
-    head = read_image_head(file[:HEAD_BYTES]) or read_image_head(file)
+    head = read_image_head(file)
     if head is None or (head.is_plain and head.channels == 3 and head.dtype == feature.np_dtype.name):
         return file
     pixels = make_codec(stored_feature(feature)).decode(np.frombuffer(file, np.uint8))

@@ -14,7 +14,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -127,6 +127,11 @@ class SpanFiles:
     def _lines(self) -> tuple[str, ...]:
         # of many files a long text: to find it in a cache would compare it with another feature's for each of them
         return lines_of(self.states)
+
+    def noted(self) -> Iterator[tuple[str, str]]:
+        """Yield path or address of each file, and what is noted of it: nothing where no states are given."""
+        lines = self._lines or [""] * len(self)
+        yield from ((os.fspath(path), line) for path, line in zip(self.paths, lines, strict=True))
 
     def path(self, number: int) -> str:
         """Return the path or address of a file.

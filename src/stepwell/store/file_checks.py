@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.codecs import codec_class
 from stepwell.codecs.addresses import plain_address
-from stepwell.codecs.file_states import lines_of, problem_of
+from stepwell.codecs.file_states import problem_of
 from stepwell.codecs.files import ListedFileCodec, files_of
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Feature, Schema
@@ -42,8 +41,7 @@ def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
     except StepwellError:
         # a codec that this process does not have; decoding says what is wrong with options
         return
-    lines = lines_of(files.states) or [""] * len(files)
-    yield from zip([os.fspath(path) for path in files.paths], lines, strict=True)
+    yield from files.noted()
 
 
 def _check_state(path: str, line: str) -> None:

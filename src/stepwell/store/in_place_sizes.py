@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepwell.codecs import SequentialCodec, codec_class
-from stepwell.codecs.file_states import lines_of, noted_bytes
+from stepwell.codecs.file_states import noted_bytes
 from stepwell.codecs.files import REFERENCE_DTYPE, FileCodec, ListedFileCodec, NumberedFileCodec, files_of
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
@@ -58,7 +58,7 @@ def files_in_place(store: Store) -> FilesInPlace | None:
             # features of one data set list the same ones
             if options not in seen:
                 seen.add(options)
-                sizes.update(_listed_sizes(feature))
+                sizes.update((path, noted_bytes(line)) for path, line in files_of(feature).noted())
         elif kind is not None and issubclass(kind, NumberedFileCodec):
             sizes.update(_numbered_sizes(store, name, feature))
     return FilesInPlace(len(sizes), sum(sizes.values())) if sizes else None
@@ -80,13 +80,6 @@ def in_place_bytes(store: Store, name: str, feature: Feature) -> int | None:
     # a file of video has one camera, a table has other columns, too
     is_all = issubclass(kind, NumberedFileCodec) and issubclass(kind, SequentialCodec)
     return sum(_numbered_sizes(store, name, feature).values()) if is_all else None
-
-
-def _listed_sizes(feature: Feature) -> Iterator[tuple[str, int]]:
-    files = files_of(feature)
-    lines = lines_of(files.states) or [""] * len(files)
-    for path, line in zip(files.paths, lines, strict=True):
-        yield os.fspath(path), noted_bytes(line)
 
 
 def _numbered_sizes(store: Store, name: str, feature: Feature) -> Mapping[str, int]:

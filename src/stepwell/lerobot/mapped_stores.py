@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.file_states import noted_states
 from stepwell.codecs.files import REFERENCE_DTYPE, file_template, noting_states
 from stepwell.codecs.parquet_images import picture_format
 from stepwell.formats.chosen_features import store_schema
@@ -106,15 +107,19 @@ def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
 
 def _noting_states(schema: Schema, metadata: Metadata) -> Schema:
     """Return a schema whose references into tables know what these were before they were read."""
-    records, lines = metadata.episodes, {}
-    for place in metadata.selected.tolist() if metadata.info.image_keys else ():
-        numbers = int(records.data_chunk[place]), int(records.data_file[place])
-        path = metadata.root / metadata.info.data_name(*numbers)
-        if numbers not in lines and path.exists():
-            status = path.stat()
-            lines[numbers] = f"{numbers[0]} {numbers[1]} {status.st_size} {status.st_mtime_ns}"
-    states = "\n".join(lines.values())
     keys = metadata.info.image_keys
+    if not keys:
+        return schema
+    records = metadata.episodes
+    chunks, files = (part[metadata.selected].tolist() for part in (records.data_chunk, records.data_file))
+    lines = []
+    # many episodes lie in one file
+    for chunk, file in dict.fromkeys(zip(chunks, files, strict=True)):
+        path = metadata.root / metadata.info.data_name(chunk, file)
+        if path.exists():
+            status = path.stat()
+            lines.append(f"{chunk} {file} {noted_states([(status.st_size, status.st_mtime_ns)])}")
+    states = "\n".join(lines)
     return Schema({name: noting_states(found, states) if name in keys else found for name, found in schema.items()})
 
 

@@ -51,14 +51,13 @@ def host_of(address: str) -> str:
 
 def is_silent(address: str) -> bool:
     """Return whether the machine of an address did not answer a moment ago."""
-    found = _SILENT.get(host_of(address))
-    return found is not None and time.monotonic() < found.end
+    return _silence_of(address) is not None
 
 
 def why_not_asked(address: str) -> str | None:
     """Return what to say in place of a try that would take long and be in vain; None: it may be tried."""
-    found = _SILENT.get(host_of(address))
-    return None if found is None or time.monotonic() >= found.end else found.told
+    found = _silence_of(address)
+    return None if found is None else found.told
 
 
 def note_failure(address: str, error: BaseException, seconds: float) -> None:
@@ -78,6 +77,11 @@ def note_failure(address: str, error: BaseException, seconds: float) -> None:
 def note_answer(address: str) -> None:
     """Take note that a machine answered."""
     _SILENT.pop(host_of(address), None)
+
+
+def _silence_of(address: str) -> _Silence | None:
+    found = _SILENT.get(host_of(address))
+    return None if found is None or time.monotonic() >= found.end else found
 
 
 def _is_unreached(error: BaseException | None) -> bool:

@@ -12,7 +12,6 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def seal_segment(
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, sync=sync, has_statistics=has_statistics, checksums=checksums or {})
+        write_manifest(path, schema, sync=sync, has_statistics=has_statistics, checksums=checksums)
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -127,7 +126,7 @@ def write_manifest(
     *,
     sync: bool,
     has_statistics: bool = True,
-    checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    checksums: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``; see `seal_segment`."""
     segment = Segment(path, schema, is_trimmed=True)
@@ -138,7 +137,7 @@ def write_manifest(
     for name in sorted(os.listdir(path)):
         if name in (SEGMENT_JSON, PROGRESS):
             continue
-        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=checksums.get(name))
+        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=(checksums or {}).get(name))
         files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
     manifest = {
         "name": segment.name,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -121,9 +122,12 @@ class BetonImageCodec(ListedFileCodec):
 
     def decode_into(self, blob: Blob, out: npt.NDArray[Any]) -> None:
         """Read or decode the image into `out`; see `Codec.decode_into`."""
+        self._decode_into(blob, out)
+
+    def _decode_into(self, blob: Blob, out: npt.NDArray[Any], files: FilesOfBatch | None = None) -> None:
         found = self._parse(blob)
         if not found.is_plain:
-            self._made(found, lambda jpeg, data: jpeg.decode_into(data, out))
+            self._made(found, lambda jpeg, data: jpeg.decode_into(data, out), files)
             return
         if out.shape != (found.height, found.width, CHANNELS):
             raise DecodeError(f"an image of {found.height}x{found.width}, where shape {out.shape} is wanted.")
@@ -131,16 +135,7 @@ class BetonImageCodec(ListedFileCodec):
 
     def batch_decoder(self) -> Callable[[Blob, npt.NDArray[Any]], None]:
         """Return what decodes the images of a batch, which looks at each file once; see `Codec.batch_decoder`."""
-        files = FilesOfBatch(self._files)
-
-        def decode(blob: Blob, out: npt.NDArray[Any]) -> None:
-            found = self._parse(blob)
-            if found.is_plain:
-                self.decode_into(blob, out)
-            else:
-                self._made(found, lambda jpeg, data: jpeg.decode_into(data, out), files)
-
-        return decode
+        return partial(self._decode_into, files=FilesOfBatch(self._files))
 
     def decode_crop(self, blob: Blob, box: tuple[int, int, int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return the pixels of a part; see `Codec.decode_crop`."""

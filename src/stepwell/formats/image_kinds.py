@@ -25,7 +25,7 @@ __all__ = ["MIXED_CODEC", "ImageKinds", "channels_of", "holds"]
 MIXED_CODEC = "image-file"
 """Of files of several formats, and of WebP."""
 
-CODECS = {"jpeg": "jpeg", "png": "png"}
+CODECS = ("jpeg", "png")
 CHANNELS = (1, 3, 4)
 
 
@@ -69,7 +69,7 @@ class ImageKinds:
     @property
     def codec(self) -> str:
         """That reads them all."""
-        return CODECS.get(next(iter(self.formats)), MIXED_CODEC) if len(self.formats) == 1 else MIXED_CODEC
+        return next((codec for codec in CODECS if self.formats == {codec}), MIXED_CODEC)
 
     def feature(self, name: str, channels: int | None = None) -> Feature:
         """Return the feature that holds them all.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import MissingDependencyError
+from stepwell.lazy import load_name
 
 if TYPE_CHECKING:
     from stepwell.recorders.conversion_reports import ConvertReport
@@ -27,25 +27,22 @@ __all__ = [
     "write_samples",
 ]
 
-_HOME_OF = {
-    "ConvertReport": "conversion_reports",
-    "EpisodeData": "sources",
-    "EpisodeRecorder": "gymnasium",
-    "VectorRecorder": "vector",
-    "convert": "recoding",
-    "schema_of": "spaces",
-    "write_episodes": "parallel",
-    "write_samples": "parallel",
+_HOMES = {
+    "ConvertReport": "stepwell.recorders.conversion_reports",
+    "EpisodeData": "stepwell.recorders.sources",
+    "EpisodeRecorder": "stepwell.recorders.gymnasium",
+    "VectorRecorder": "stepwell.recorders.vector",
+    "convert": "stepwell.recorders.recoding",
+    "schema_of": "stepwell.recorders.spaces",
+    "write_episodes": "stepwell.recorders.parallel",
+    "write_samples": "stepwell.recorders.parallel",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'stepwell.recorders' has no attribute {name!r}")
     try:
-        module = import_module(f"stepwell.recorders.{_HOME_OF[name]}")
+        return load_name(__name__, _HOMES, name)
     except ModuleNotFoundError as error:
         if error.name == "gymnasium":
             raise MissingDependencyError.of("gymnasium", "gymnasium") from error
         raise
-    return getattr(module, name)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = ["HEAD_BYTES", "ImageHead", "read_image_head"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["HEAD_BYTES", "ImageHead", "look_at_image", "read_image_head"]
 
 HEAD_BYTES = 2048
 """Bytes that are enough for most files; the sizes of a JPEG file may stand behind a thumbnail."""
@@ -40,6 +43,15 @@ class ImageHead:
     dtype: str
     format: str
     is_plain: bool = True
+
+
+def look_at_image(blob: npt.NDArray[np.uint8]) -> ImageHead | None:
+    """Return what an image file says of itself, in its first bytes or further behind; None where it does not tell.
+
+    Args:
+        blob: uint8 [n], the file; of most, `HEAD_BYTES` are copied.
+    """
+    return read_image_head(blob[:HEAD_BYTES].tobytes()) or read_image_head(blob.tobytes())
 
 
 def read_image_head(data: bytes) -> ImageHead | None:

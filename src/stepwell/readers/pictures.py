@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
-from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
+from stepwell.codecs.image_heads import ImageHead, look_at_image
 from stepwell.errors import DecodeError
 from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds, holds
 from stepwell.schema import Feature, Image
@@ -36,7 +36,7 @@ def picture_head(blob: Blob) -> ImageHead:
         DecodeError: it is no JPEG, PNG or WebP file, is cut off, or its header is damaged.
         MissingDependencyError: the library of the format is not installed.
     """
-    head = read_image_head(blob[:HEAD_BYTES].tobytes()) or read_image_head(blob.tobytes())
+    head = look_at_image(blob)
     if head is None:
         raise DecodeError(f"no JPEG, PNG or WebP file, or cut off: it begins with {blob[:8].tobytes()!r}.")
     _codec_of(head.format, head.dtype).image_size(blob)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
-from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
+from stepwell.codecs.image_heads import ImageHead, look_at_image
 from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds
 from stepwell.schema import Feature
@@ -139,7 +139,7 @@ def _heads(
 
 def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> ImageHead:
     """Return what an image says of itself; it is one that the feature can have."""
-    head = read_image_head(blob[:HEAD_BYTES].tobytes()) or read_image_head(blob.tobytes())
+    head = look_at_image(blob)
     if head is None:
         raise FormatError(f"{where}: an image that is no JPEG, PNG or WebP file. {_way_out(column)}")
     leaf, name = column.placed.leaf, head.format if head.format in CODECS else MIXED_CODEC

@@ -119,6 +119,25 @@ def test_read_steps_gives_the_value_at_every_anchor(make_store):
     np.testing.assert_array_equal(values, expected)
 
 
+class _Counted(np.ndarray):
+    """An array that counts the entries which numpy's functions take in."""
+
+    entries = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **keywords):
+        _Counted.entries += max(np.size(each) for each in inputs)
+        return getattr(ufunc, method)(*(np.asarray(each) for each in inputs), **keywords)
+
+
+def test_read_steps_looks_at_each_episode_a_few_times_however_many_segments_there_are(make_store):
+    num = 40
+    index = index_of(make_store((2,) * num, ("reward",), per_segment=1))
+    expected = index.read_steps("reward")
+    index.records, _Counted.entries = index.records.view(_Counted), 0
+    np.testing.assert_array_equal(index.read_steps("reward"), expected)
+    assert _Counted.entries <= 8 * num
+
+
 def test_read_steps_refuses_what_is_no_number(make_store):
     index = index_of(make_store((3,), ("observation", "words", "reward")))
     for name in ("observation", "words"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from stepwell.codecs.file_locks import lock_file
@@ -31,6 +31,7 @@ __all__ = [
     "STORE_JSON",
     "list_segments",
     "locked_store",
+    "mend_ordinals",
     "new_tag",
     "parse_segment_name",
     "replace_file",
@@ -50,6 +51,7 @@ EPISODES = "episodes.npy"
 METADATA = "episodes.jsonl"
 OPEN_SUFFIX = ".open"
 NEW_PREFIX = ".new-"
+NEXT_ORDINAL = re.compile(rb"\d{1,10}")
 SEGMENT_NAME = re.compile(r"^(\d{8,10})-([0-9a-f]{4})(\.open)?$")
 
 
@@ -84,12 +86,59 @@ def locked_store(store: str) -> Iterator[int]:
 
 def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:
     """Take ``count`` ordinals that were never given before; the caller holds the lock. Returns the first."""
-    text = os.pread(lock, 32, 0).strip()
-    told = int(text) if text.isdigit() else 0
-    seen = max((ordinal + 1 for ordinal, _ in list_segments(store).values()), default=0)
-    first = max(told, seen)
-    os.pwrite(lock, b"%-20d\n" % (first + count), 0)
+    first = _next_ordinal(lock)
+    if first is None:
+        first = max((ordinal + 1 for ordinal, _ in list_segments(store).values()), default=0)
+    _set_next(lock, first + count)
     return first
+
+
+def mend_ordinals(store: str, names: Iterable[str]) -> None:
+    """Let the ordinals that are given go on after those of segments that are there.
+
+    The number in ``lock`` may be behind after a loss of power, or when an older copy of it was put back. Whatever opens
+    a store for writing lists its segments once; what makes a segment need not.
+
+    Args:
+        store: path of the store.
+        names: entries of its directory of segments.
+    """
+    # names with more digits are longer
+    last = max((name.removesuffix(OPEN_SUFFIX) for name in names if name[:1].isdigit()), key=_by_length, default="")
+    parsed = parse_segment_name(last)
+    if parsed is None or not _is_behind(store, parsed[0]):
+        return
+    with locked_store(store) as lock:
+        found = _next_ordinal(lock)
+        if found is not None and found <= parsed[0]:
+            _set_next(lock, parsed[0] + 1)
+
+
+def _by_length(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+def _is_behind(store: str, ordinal: int) -> bool:
+    """Return whether the lock's file names an ordinal that is there already; one that names none is found later."""
+    try:
+        descriptor = os.open(f"{store}/{LOCK}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        found = _next_ordinal(descriptor)
+    finally:
+        os.close(descriptor)
+    return found is not None and found <= ordinal
+
+
+def _next_ordinal(lock: int) -> int | None:
+    """Return the number in the lock's file; None where it holds none."""
+    text = os.pread(lock, 32, 0).strip()
+    return int(text) if NEXT_ORDINAL.fullmatch(text) else None
+
+
+def _set_next(lock: int, ordinal: int) -> None:
+    os.pwrite(lock, b"%-20d\n" % ordinal, 0)
 
 
 def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:

@@ -22,6 +22,7 @@ from stepwell.store.layout import (
     SEGMENT_JSON,
     SEGMENTS,
     locked_store,
+    mend_ordinals,
     parse_segment_name,
 )
 from stepwell.store.maintenance import recover_maintenance
@@ -52,20 +53,22 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
     """
     recovered = []
     recover_maintenance(store)
-    if any(entry.startswith(NEW_PREFIX) for entry in os.listdir(f"{store}/{SEGMENTS}")):
+    entries = os.listdir(f"{store}/{SEGMENTS}")
+    mend_ordinals(store, entries)
+    if any(entry.startswith(NEW_PREFIX) for entry in entries):
         with locked_store(store):
             # under the lock nobody is making a segment, so whoever began this one is dead
             for entry in os.listdir(f"{store}/{SEGMENTS}"):
                 if entry.startswith(NEW_PREFIX):
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
-    for path in _open_segments(store):
+    for path in _open_segments(store, entries):
         if schema is not None and _recover(path, schema, has_statistics=read_record(store).capacity is None):
             recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))
     return recovered
 
 
-def _open_segments(store: str) -> Iterator[str]:
-    for entry in sorted(os.listdir(f"{store}/{SEGMENTS}")):
+def _open_segments(store: str, entries: list[str]) -> Iterator[str]:
+    for entry in sorted(entry for entry in entries if entry.endswith(OPEN_SUFFIX)):
         parsed = parse_segment_name(entry)
         if parsed is not None and not parsed[2]:
             yield f"{store}/{SEGMENTS}/{entry}"

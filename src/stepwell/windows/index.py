@@ -205,14 +205,17 @@ class AnchorIndex:
             FeatureNotFoundError: no such feature.
         """
         values = np.empty(self.num_anchors, dtype=np.float64)
-        for part, first in zip(self.view.parts, self.segment_starts, strict=False):
-            dtype = _scalar_dtype(part, feature)
-            for number, segment in enumerate(part.segments, int(first)):
-                episodes = np.flatnonzero((self.records[:, 0] == number) & (np.diff(self.anchor_starts) > 0))
-                if len(episodes):
-                    column = segment.raw_map(feature)
-                    column = column[: len(column) // dtype.itemsize * dtype.itemsize].view(dtype)
-                    self._copy_steps(column, episodes, values)
+        filled = np.flatnonzero(np.diff(self.anchor_starts) > 0)
+        order = filled[np.argsort(self.records[filled, 0], kind="stable")]
+        numbers, heads = np.unique(self.records[order, 0], return_index=True)
+        owners = np.searchsorted(self.segment_starts, numbers, side="right") - 1
+        dtypes = [_scalar_dtype(part, feature) for part in self.view.parts]
+        for number, owner, episodes in zip(numbers.tolist(), owners.tolist(), np.split(order, heads[1:]), strict=False):
+            segment = self.view.parts[owner].segments[number - int(self.segment_starts[owner])]
+            dtype = dtypes[owner]
+            column = segment.raw_map(feature)
+            column = column[: len(column) // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._copy_steps(column, episodes, values)
         return values
 
     def bounds_of(self, segment: int, rows: Int64s, is_final: bool) -> tuple[Int64s, Int64s]:
@@ -240,11 +243,11 @@ class AnchorIndex:
         return found
 
     def _copy_steps(self, column: npt.NDArray[Any], episodes: Int64s, values: npt.NDArray[np.float64]) -> None:
-        bounds = np.stack(
-            [self.records[episodes, 1], self.anchor_starts[episodes], self.anchor_starts[episodes + 1]], axis=1
-        )
-        for row, begin, end in bounds.tolist():
-            values[begin:end] = column[row : row + end - begin]
+        """Copy the values of the episodes of one segment."""
+        begins = self.anchor_starts[episodes]
+        counts = self.anchor_starts[episodes + 1] - begins
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        values[within + np.repeat(begins, counts)] = column[within + np.repeat(self.records[episodes, 1], counts)]
 
     @cached_property
     def digest(self) -> str:

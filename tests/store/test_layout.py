@@ -1,0 +1,69 @@
+"""Names, ordinals and the lock of a store's directory."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepwell
+from stepwell.store import layout
+from stepwell.store.layout import LOCK, SEGMENTS, list_segments, locked_store, mend_ordinals, reserve_ordinals
+
+SEGMENT_NAMES = st.builds(
+    "{:08d}-{:04x}{}".format, st.integers(0, 120), st.integers(0, 65535), st.sampled_from(["", ".open"])
+)
+LOCK_TEXTS = st.one_of(
+    st.none(),
+    st.integers(0, 120).map(lambda n: b"%-20d\n" % n),
+    st.sampled_from([b"", b"-3\n", b"what\n", b"\0" * 21, b"9" * 21]),
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("ordinals")
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.sets(SEGMENT_NAMES, max_size=6), text=LOCK_TEXTS)
+def test_no_ordinal_is_given_twice_whatever_the_lock_says_once_the_store_was_opened_for_writing(directory, names, text):
+    store = directory / os.urandom(8).hex()
+    for name in names:
+        (store / SEGMENTS / name).mkdir(parents=True)
+    (store / SEGMENTS).mkdir(parents=True, exist_ok=True)
+    if text is not None:
+        (store / LOCK).write_bytes(text)
+    mend_ordinals(str(store), [entry.name for entry in (store / SEGMENTS).iterdir()])
+    taken = {ordinal for ordinal, _ in list_segments(str(store)).values()}
+    for count in (1, 3, 1):
+        with locked_store(str(store)) as lock:
+            first = reserve_ordinals(str(store), lock, count)
+        given_now = set(range(first, first + count))
+        assert not taken & given_now
+        taken |= given_now
+
+
+def test_a_new_segment_lists_no_directory(tmp_path, monkeypatch):
+    store = stepwell.create(tmp_path / "a.well", {"x": stepwell.Array(())})
+    with store.writer() as writer:
+        writer.add_episode({"x": [1.0]})
+    calls = []
+    monkeypatch.setattr(layout, "list_segments", lambda *arguments: calls.append(arguments) or {})
+    assert store.reserve_ordinals(2) == 1
+    with store.writer() as writer:
+        writer.append(x=2.0)
+        monkeypatch.undo()
+    assert calls == []
+    assert [segment.ordinal for segment in store.segments] == [0, 3]
+
+
+def test_opening_for_writing_mends_a_lock_that_is_behind(tmp_path):
+    store = stepwell.create(tmp_path / "a.well", {"x": stepwell.Array(())})
+    for _ in range(3):
+        with store.writer() as writer:
+            writer.add_episode({"x": [1.0]})
+    (store.path / LOCK).write_bytes(b"%-20d\n" % 1)
+    assert stepwell.open(store.path).reserve_ordinals(1) == 3

@@ -28,6 +28,8 @@
     ├── RateLimitError           (TimeoutError)       a rate limiter let nothing through in time: says what it waits for
     ├── WorkerError              (RuntimeError)       a worker of a parallel recording that raised: names the item
     └── MissingDependencyError   (ImportError)        an extra that is not installed: says the pip line
+
+The only warning is `LeftOutWarning`, a UserWarning: some of what a source holds is left out.
 """
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "EpisodeNotFoundError",
     "FeatureNotFoundError",
     "FormatError",
+    "LeftOutWarning",
     "LoaderError",
     "MissingDependencyError",
     "OrderError",
@@ -171,3 +174,7 @@ class MissingDependencyError(StepwellError, ImportError):
     def of(cls, package: str, extra: str) -> "MissingDependencyError":
         """Return the error for ``package``, which comes with ``stepwell[extra]``."""
         return cls(f'{package} is not installed. Type: pip install "stepwell[{extra}]"')
+
+
+class LeftOutWarning(UserWarning):
+    """A reader leaves out some of what its source holds; what it reads is right. The message names what is left out."""

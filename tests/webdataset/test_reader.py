@@ -14,11 +14,11 @@ from shards import npy, picture, sample, write_tar  # type: ignore[import-not-fo
 import stepwell
 from stepwell import Array, Bytes, Image, Loader, Text
 from stepwell.codecs import make_codec
-from stepwell.errors import DatasetNotFoundError, FormatError, WorkerError
+from stepwell.errors import DatasetNotFoundError, FormatError, LeftOutWarning, WorkerError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.schema import Feature
 from stepwell.testing import WebServer, check_damage, image_files
-from stepwell.webdataset import WebDatasetReader
+from stepwell.webdataset import WebDatasetReader, read_tar_index
 
 LENGTHS = [11, 9, 13, 7]
 
@@ -116,6 +116,7 @@ def test_values_are_those_of_the_members_whichever_way_they_are_read(mixed: str,
     assert len(store) == (4 if way == "one by one" else 5)
 
 
+@pytest.mark.filterwarnings("ignore:.*tags left out")
 def test_options_come_in_python_and_as_text(mixed: str) -> None:
     store = stepwell.open(f"webdataset://{mixed}?json=columns&ignore=npz,more.npz,bin&rename=cls=label,at.row=row")
     assert list(store.schema or ()) == ["__key__", "label", "txt", "score", "row", "vec.npy"]
@@ -234,19 +235,20 @@ def test_json_that_differs_later_is_named(tmp_path: Path) -> None:
             list(WebDatasetReader(path, json="columns").episodes())
 
 
-def test_members_that_samples_lack_are_empty_left_out_or_an_error(tmp_path: Path) -> None:
+def test_members_that_samples_lack_are_an_error_or_left_out(tmp_path: Path) -> None:
     members = [("0.cls", b"1"), ("0.txt", b"a"), ("1.cls", b"2"), ("2.txt", b"c"), ("3.cls", b"4"), ("3.txt", b"d")]
     path = shard(tmp_path / "a.tar", members)
-    with pytest.raises(FormatError, match=r"a\.tar: sample 2 has no \.cls, which others have"):
+    with pytest.raises(FormatError, match=r"a\.tar: sample 1 has no \.txt, which others have"):
         WebDatasetReader(path)
+    with pytest.raises(FormatError, match=r"b\.tar: sample 2 has no \.cls, which others have"):
+        WebDatasetReader(shard(tmp_path / "b.tar", members[3:]))
     reader = WebDatasetReader(path, allow_missing=True)
     assert [(episode.columns["cls"][0], list(episode.columns["txt"])) for episode in reader.episodes()] == [
         (1, [b"a"]),
-        (2, [b""]),
         (4, [b"d"]),
     ]
     store = stepwell.open(f"webdataset://{path}?allow_missing=true")
-    assert [episode["txt"] for episode in store] == [["a"], [""], ["d"]]
+    assert [episode["txt"] for episode in store] == [["a"], ["d"]]
 
 
 def test_arrays_of_varying_length_or_in_fortran_order_are_copied(tmp_path: Path) -> None:
@@ -285,8 +287,101 @@ def test_a_shard_that_was_cut_off_is_refused_unless_it_is_allowed(mixed: str) ->
     path.write_bytes(path.read_bytes()[:10_000])
     with pytest.raises(FormatError, match=r"a\.tar is cut off"):
         WebDatasetReader(mixed)
-    reader = WebDatasetReader(mixed, allow_cut="true", allow_missing=True)
+    reader = WebDatasetReader(mixed, allow_cut="true")
     assert 2 <= len(reader) < 5
+
+
+def test_of_a_shard_cut_at_any_place_the_samples_that_are_whole_are_read(mixed: str) -> None:
+    path = Path(mixed, "a.tar")
+    data, index = path.read_bytes(), read_tar_index(str(path))
+    # one past the last byte of each sample: 3 samples of 6 members each
+    ends = (index.offsets + index.sizes)[5::6].tolist()
+    for place in range(ends[0] - 600, ends[2] + 600, 97):
+        path.write_bytes(data[:place])
+        with pytest.raises(FormatError, match=r"a\.tar is cut off"):
+            WebDatasetReader(mixed)
+        reader = WebDatasetReader(mixed, allow_cut=True)
+        assert len(reader) == sum(end <= place for end in ends) + 2
+        assert [episode.columns["cls"][0] for episode in reader.episodes()][-2:] == [3, 4]
+
+
+def test_a_sample_that_lacks_members_is_no_less_an_error_in_a_shard_that_was_cut_off(tmp_path: Path) -> None:
+    path = shard(
+        tmp_path / "a.tar", [("0.cls", b"1"), ("1.cls", b"2"), ("1.txt", b"b"), ("2.cls", b"1"), ("2.txt", b"c")]
+    )
+    Path(path).write_bytes(Path(path).read_bytes()[: 8 * 512])
+    with pytest.raises(FormatError, match=r"sample 0 has no \.txt"):
+        WebDatasetReader(path, allow_cut=True)
+
+
+def told(folder: str, **changes: Any) -> Path:
+    """Write an ``_info.json`` of the two shards in `mixed`."""
+    split = {"name": "train", "num_samples": 5, "filenames": ["a.tar", "b.tar"], "shard_lengths": [3, 2]}
+    path = Path(folder, "_info.json")
+    path.write_text(json.dumps({"splits": {"train": {**split, **changes}}}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shard_lengths": [2, 3]}, r"a\.tar has 3 samples, .*_info\.json says 2"),
+        ({"num_samples": 6}, r"_info\.json is damaged.*'train' has 6 samples, and its shards 5"),
+        ({"shard_lengths": [3]}, r"_info\.json is damaged.*2 file names and 1 lengths"),
+        ({"filenames": ["a.tar", "c.tar"]}, r"c\.tar is not there, and .*_info\.json lists it"),
+        ({"filenames": 7}, r"_info\.json is damaged"),
+    ],
+)
+def test_numbers_of_samples_that_differ_from_those_of_info_json_are_an_error(
+    mixed: str, changes: dict[str, Any], words: str
+) -> None:
+    told(mixed)
+    assert len(WebDatasetReader(mixed)) == len(WebDatasetReader(f"{mixed}/*.tar")) == 5
+    assert len(WebDatasetReader(f"{mixed}/b.tar")) == 2
+    assert len(WebDatasetReader(mixed, endings="cls")) == 5
+    told(mixed, **changes)
+    for source in (mixed, f"{mixed}/*.tar"):
+        with pytest.raises(FormatError, match=words):
+            WebDatasetReader(source)
+
+
+def test_damage_of_info_json_is_an_error_that_names_it(tmp_path: Path) -> None:
+    from stepwell.testing import tiny_store
+    from stepwell.webdataset import write_webdataset
+
+    store = tiny_store(tmp_path / "a.well")
+    name = next(name for name, feature in store.schema.items() if feature.kind == "array" and feature.is_raw)
+    write_webdataset(store, tmp_path / "shards", features=[name], rename={name: "vec.npy"}, workers=1)
+    folder = str(tmp_path / "shards")
+    right = WebDatasetReader(folder).schema
+    assert set(right) == {"__key__", name}
+
+    def read(path: Path) -> bool:
+        return WebDatasetReader(folder).schema == right
+
+    # changes of blanks and the like change nothing
+    report = check_damage(Path(folder, "_info.json"), read, count=150, is_right=bool)
+    assert report.errors["FormatError"] > 100
+    Path(folder, "_info.json").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"_info\.json is damaged"):
+        stepwell.open(f"webdataset://{folder}")
+
+
+def test_members_of_json_objects_that_are_left_out_are_named(tmp_path: Path) -> None:
+    whole = {"a": 1, "boxes": [1, 2], "at": {"x": 1.5, "y": None}, "kind": "cat"}
+    members = [(f"{n:02d}.json", json.dumps(whole if n else {**whole, "more": 3}).encode()) for n in range(20)]
+    path = shard(tmp_path / "a.tar", members)
+    with pytest.warns(LeftOutWarning) as found:
+        reader = WebDatasetReader(path, json="columns")
+    texts = sorted(str(warning.message) for warning in found)
+    assert len(texts) == 2 and "at.y, boxes left out, which are no numbers or texts" in texts[0]
+    assert "more left out, which not all files have" in texts[1]
+    assert set(reader.schema) == {"__key__", "a", "at.x", "kind"}
+    later = shard(
+        tmp_path / "b.tar", [(f"{n:02d}.json", b'{"a": 1}' if n < 19 else b'{"a": 1, "b": 2}') for n in range(20)]
+    )
+    with pytest.warns(LeftOutWarning, match="b left out"):
+        list(WebDatasetReader(later, json="columns").episodes())
 
 
 def test_shards_of_a_web_server_are_read_in_place_and_imported(mixed: str, tmp_path: Path) -> None:

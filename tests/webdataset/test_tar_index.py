@@ -85,6 +85,40 @@ def test_one_block_of_zeros_is_an_end(tmp_path: Path) -> None:
     assert read_tar_index(str(path)).names == ["0.txt"]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_zeros_over_any_header_but_the_first_after_them_are_refused_or_lose_no_file(tmp_path: Path, kind: str) -> None:
+    path = write_tar(tmp_path / "a.tar", [(f"{n}.txt", b"x" * 700 * n) for n in range(12)], FORMATS[kind])
+    data, headers = path.read_bytes(), read_tar_index(str(path)).headers.tolist()
+    for place in range(0, headers[-1], 512):
+        for size in (512, 4096):
+            stop = min(place + size, headers[-1])
+            path.write_bytes(data[:place] + bytes(stop - place) + data[stop:])
+            if any(place <= header < stop for header in headers):
+                with pytest.raises(FormatError, match=r"byte \d+: the archive goes on behind the mark of its end"):
+                    read_tar_index(str(path), allow_cut=True)
+            else:
+                assert len(read_tar_index(str(path))) == 12
+
+
+def test_archives_that_were_joined_are_refused(tmp_path: Path) -> None:
+    parts = [write_tar(tmp_path / f"{n}.tar", [(f"{n}.txt", b"x")]).read_bytes() for n in range(2)]
+    path = tmp_path / "a.tar"
+    path.write_bytes(parts[0] + parts[1])
+    for allow_cut in (False, True):
+        with pytest.raises(FormatError, match=rf"a\.tar, byte {len(parts[0])}: .*name each as a shard"):
+            read_tar_index(str(path), allow_cut=allow_cut)
+
+
+def test_an_archive_whose_rest_was_never_written_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [(f"{n}.txt", b"x" * 300) for n in range(30)])
+    data = path.read_bytes()
+    path.write_bytes(data[:8192] + bytes(len(data) - 8192))
+    with pytest.raises(FormatError, match=r"only zeros from byte 8192 .*allow_cut=True"):
+        read_tar_index(str(path))
+    index = read_tar_index(str(path), allow_cut=True)
+    assert index.is_cut and len(index) == 8
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

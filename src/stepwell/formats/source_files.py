@@ -22,7 +22,7 @@ from stepwell.codecs.remote_files import is_remote
 from stepwell.codecs.remote_sources import list_addresses, source_of
 from stepwell.errors import DatasetNotFoundError, FormatError
 
-__all__ = ["expand_braces", "names_files", "source_files"]
+__all__ = ["MAGIC", "expand_braces", "named_texts", "names_files", "source_files"]
 
 MAX_FILES = 1_000_000
 RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
@@ -55,6 +55,19 @@ def source_files(source: str | Sequence[str], endings: Sequence[str]) -> list[st
     if not found or len(found) > MAX_FILES:
         raise FormatError(f"{source!r} names {'no' if not found else f'more than {MAX_FILES:,}'} files.")
     return found
+
+
+def named_texts(source: str | Sequence[str]) -> Iterator[str]:
+    """Yield the paths, patterns and directories of this machine that a source names, braces expanded.
+
+    Example:
+        >>> list(named_texts("data::more/{a,b}-*.tar::https://host/x.tar"))
+        ['data', 'more/a-*.tar', 'more/b-*.tar']
+    """
+    for text in [source] if isinstance(source, str) else source:
+        for part in map(path_of_file, filter(None, SEPARATOR.split(text))):
+            if not is_remote(part):
+                yield from expand_braces(part)
 
 
 def names_files(source: str, endings: Sequence[str]) -> bool:

@@ -34,6 +34,7 @@ from stepwell.webdataset.member_columns import (
     PlainColumn,
     json_feature,
     json_values,
+    warn_left_out,
 )
 from stepwell.webdataset.samples import Shard
 from stepwell.webdataset.settings import IMAGES, Settings
@@ -221,13 +222,23 @@ class _Several(_Finding):
     def column(self) -> MemberColumn:
         features: dict[str, Feature] = {}
         names: list[str] = []
+        left_out: dict[str, list[str]] = {}
         for name, values in self._values.items():
             told = self._settings.name_of(f"{self._ending}.{name}" if self._is_npz else name)
             feature = _npz_feature(told, values) if self._is_npz else json_feature(values)
-            if feature is not None and len(values) == self._count and not NO_NAME.search(told):
+            if len(values) < self._count:
+                left_out.setdefault("which not all files have", []).append(name)
+            elif feature is None:
+                left_out.setdefault("which are no numbers or texts of one kind", []).append(name)
+            elif NO_NAME.search(told):
+                left_out.setdefault("which are no names of features: give others with rename=", []).append(name)
+            else:
                 features[told] = feature
                 names.append(name)
-        return (NpzColumns if self._is_npz else JsonColumns)(features, tuple(names))
+        for why, those in left_out.items():
+            warn_left_out(self._ending, those, why)
+        known = frozenset(name for those in left_out.values() for name in those)
+        return (NpzColumns if self._is_npz else JsonColumns)(features, tuple(names), self._ending, known)
 
 
 def _finding_of(ending: str, settings: Settings) -> _Finding:

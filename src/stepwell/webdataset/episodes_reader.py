@@ -21,7 +21,7 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 from stepwell.webdataset.sample_sources import EPISODE
 from stepwell.webdataset.samples import split_name
-from stepwell.webdataset.settings import told_samples
+from stepwell.webdataset.shard_info import check_length, check_shards, read_infos, told_samples
 from stepwell.webdataset.shard_paths import find_shards, names_shards
 from stepwell.webdataset.tar_index import TarIndex, open_archive, read_tar_index
 
@@ -71,9 +71,12 @@ class EpisodeShardsReader(Reader):
         self.paths = find_shards(source)
         self._entries: list[_Entry] = []
         first: list[int] = []
+        infos = read_infos(self.paths)
+        check_shards(source, self.paths, infos)
         for number, path in enumerate(self.paths):
             first.append(len(self._entries))
             self._entries += _entries_of(read_tar_index(path), number)
+            check_length(path, len(self._entries) - first[-1], infos)
         if not self._entries:
             raise FormatError(f"{self.paths[0]}: no samples with a member .{EPISODE}: not shards of episodes.")
         self._edges = np.unique([start for start in first if start < len(self._entries)]).astype(np.int64)
@@ -189,10 +192,16 @@ def _entries_of(index: TarIndex, shard: int) -> list[_Entry]:
         ending = name[len(key) + 1 :]
         entry = found.setdefault(key, _Entry(key, shard))
         row = ROW.fullmatch(ending)
+        if row is not None:
+            entry.rows.setdefault(row["name"], []).append((int(row["row"]), offset, size))
+            continue
+        if (ending == EPISODE and entry.facts[1]) or ending.removesuffix(".npy") in entry.arrays:
+            raise FormatError(
+                f"{index.path}, byte {offset}: {name} comes twice. Two archives that were put into one file are two "
+                "shards; write it again."
+            )
         if ending == EPISODE:
             entry.facts = offset, size
-        elif row is not None:
-            entry.rows.setdefault(row["name"], []).append((int(row["row"]), offset, size))
         else:
             entry.arrays[ending.removesuffix(".npy")] = offset, size
     lacking = next((entry.key for entry in found.values() if not entry.facts[1]), None)

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepwell.errors import LeftOutWarning
 from stepwell.formats.npy_arrays import npy_array, npz_arrays
 from stepwell.schema import Array, Feature, Text
 
@@ -33,6 +35,7 @@ __all__ = [
     "PlainColumn",
     "json_feature",
     "json_values",
+    "warn_left_out",
 ]
 
 
@@ -58,10 +61,6 @@ class MemberColumn(ABC):
         """Whether the bytes can be read where they are, as rows of the only feature."""
         return False
 
-    def missing(self) -> tuple[Any, ...] | None:
-        """Return the values of a sample that has no such member; None: it has to have one."""
-        return None
-
 
 @dataclass(frozen=True)
 class PlainColumn(MemberColumn):
@@ -83,18 +82,10 @@ class PlainColumn(MemberColumn):
                 raise ValueError(f"not UTF-8: {error}. Leave the ending out with ignore=, or give decoders=") from error
         return (data,)
 
-    def missing(self) -> tuple[Any, ...] | None:
-        """Return no bytes."""
-        return (b"",)
-
 
 @dataclass(frozen=True)
 class ImageColumn(PlainColumn):
-    """Members that are files of images: every sample has one."""
-
-    def missing(self) -> tuple[Any, ...] | None:
-        """Return None."""
-        return None
+    """Members that are files of images."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +140,19 @@ class NpzColumns(MemberColumn):
     Args:
         features: in the order of ``names``.
         names: of the arrays in the files.
+        ending: of the members.
+        left_out: names of other arrays, of which that was said.
     """
 
     features: Mapping[str, Feature]
     names: tuple[str, ...]
+    ending: str = "npz"
+    left_out: frozenset[str] = frozenset()
 
     def values(self, data: bytes) -> tuple[Any, ...]:
         """Return the arrays."""
         found = npz_arrays(io.BytesIO(data))
+        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
         return tuple(found[name] for name in self.names)
 
 
@@ -167,17 +163,33 @@ class JsonColumns(MemberColumn):
     Args:
         features: in the order of ``names``.
         names: of the values in the objects, dotted where they are nested.
+        ending: of the members.
+        left_out: names of other values, of which that was said.
     """
 
     features: Mapping[str, Feature]
     names: tuple[str, ...]
+    ending: str = "json"
+    left_out: frozenset[str] = frozenset()
 
     def values(self, data: bytes) -> tuple[Any, ...]:
         """Return the numbers and texts."""
         found = json_values(data)
+        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
         return tuple(
             _checked(name, found[name], feature)
             for name, feature in zip(self.names, self.features.values(), strict=True)
+        )
+
+
+def warn_left_out(ending: str, names: Collection[str], why: str) -> None:
+    """Say which values of members are left out, if there are any."""
+    if names:
+        warnings.warn(
+            f".{ending} files: {', '.join(sorted(names))} left out, {why}. Give decoders= to read the files as you "
+            "like, or ignore the warning.",
+            LeftOutWarning,
+            stacklevel=3,
         )
 
 

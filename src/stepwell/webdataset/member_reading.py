@@ -48,14 +48,12 @@ class ShardWindow:
                 found[ending] = self._data[place : place + sizes[sample]]
         return found
 
-    def member(self, sample: int, ending: str) -> bytes | None:
-        """Return one member; None where the sample has none.
+    def member(self, sample: int, ending: str) -> bytes:
+        """Return one member, which the sample has.
 
         Raises:
             FormatError: see `sample`.
         """
-        if ending not in self._places or self._places[ending][0][sample] < 0:
-            return None
         offset, size = (part[sample] for part in self._places[ending])
         return self._read(offset, size)
 
@@ -73,7 +71,7 @@ class ShardWindow:
         return data
 
 
-def member_values(shard: Shard, sample: int, ending: str, column: MemberColumn, data: bytes | None) -> tuple[Any, ...]:
+def member_values(shard: Shard, sample: int, ending: str, column: MemberColumn, data: bytes) -> tuple[Any, ...]:
     """Return the values of a member.
 
     Args:
@@ -81,16 +79,11 @@ def member_values(shard: Shard, sample: int, ending: str, column: MemberColumn, 
         sample: it is of.
         ending: of its name.
         column: what such members become.
-        data: its bytes; None where there is none.
+        data: its bytes.
 
     Raises:
         FormatError: bytes that are not what the ending says: names shard, sample and byte.
     """
-    if data is None:
-        found = column.missing()
-        if found is None:
-            raise FormatError(f"{shard.path}: sample {shard.keys[sample]} has no .{ending}.")
-        return found
     try:
         return column.values(data)
     except StepwellError:

@@ -30,11 +30,9 @@ from stepwell.webdataset.samples import Members, Shard, group_samples
 from stepwell.webdataset.settings import (
     Decoders,
     Settings,
-    info_path,
     list_of,
-    told_names,
-    told_samples,
 )
+from stepwell.webdataset.shard_info import check_length, check_shards, info_path, read_infos, told_names, told_samples
 from stepwell.webdataset.shard_paths import find_shards, names_shards
 from stepwell.webdataset.tar_index import open_archive, read_tar_index
 
@@ -59,17 +57,18 @@ class WebDatasetReader(Reader):
         rename: names of features for endings: ``{"jpg": "image", "cls": "label"}`` or ``"jpg=image,cls=label"``;
             default: the ending, or what ``_info.json`` of `write_webdataset` beside the shards tells. Images of one new
             name, ``"jpg=image,png=image"``, are one feature, whichever of them a sample has.
-        json: "text" (default): JSON files are `Text`; "columns": a feature for each number and text in them.
+        json: "text" (default): JSON files are `Text`; "columns": a feature for each number and text in them; what else
+            there is, is left out with a `stepwell.errors.LeftOutWarning`.
         channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
         decoders: ending to (feature, function): makes a value of that feature of a member's bytes.
-        allow_missing: leave samples out that lack a member of an ending; default: they are an error, but for texts
-            and bytes, which are empty there.
+        allow_missing: leave samples out that lack a member of an ending; default: they are an error.
         allow_cut: of shards that were cut off take the samples that are whole.
         allow_repeats: of samples whose members do not follow each other take each run of them as a sample.
 
     Raises:
         DatasetNotFoundError: no such shards.
-        FormatError: no archives, damaged or cut off ones, or members that cannot be read; names shard and sample.
+        FormatError: no archives, damaged or cut off ones, shards that are missing or have other numbers of samples than
+            ``_info.json`` beside them says, or members that cannot be read; names shard and sample.
 
     Example:
         >>> WebDatasetReader.accepts("https://host/train-{000..146}.tar")
@@ -99,7 +98,9 @@ class WebDatasetReader(Reader):
         super().__init__(source)
         self.paths = find_shards(source)
         renames = renames_of(rename)
-        names = {**told_names(self.paths[0]), **renames}
+        infos = read_infos(self.paths)
+        check_shards(source, self.paths, infos)
+        names = {**told_names(self.paths[0], infos), **renames}
         self._settings = Settings(
             list_of(endings), list_of(ignore), names, json, dict(decoders or {}), channels_of(channels)
         )
@@ -108,6 +109,8 @@ class WebDatasetReader(Reader):
         whole, findings = [], Findings(self._settings)
         for number, file in _opened_shards(self.paths):
             whole.append(self._read_shard(number, file))
+            if not whole[-1].is_cut:
+                check_length(self.paths[number], whole[-1].num_stored, infos)
             findings.add(whole[-1], file)
         self._columns = findings.columns()
         self._shards = {number: self._complete(shard) for number, shard in enumerate(whole)}
@@ -160,7 +163,7 @@ class WebDatasetReader(Reader):
         columns: dict[str, Any] = {self._settings.name_of(KEY): [shard.keys[sample] for sample in samples]}
         for ending, column in self._columns.items():
             rows = [
-                member_values(shard, sample, ending, column, data.get(ending))
+                member_values(shard, sample, ending, column, data[ending])
                 for sample, data in zip(samples, members, strict=True)
             ]
             for place, (name, feature) in enumerate(column.features.items()):
@@ -238,19 +241,18 @@ class WebDatasetReader(Reader):
     def _complete(self, shard: Shard) -> Shard:
         """Return the samples that have all that they need."""
         is_complete = np.ones(len(shard), bool)
-        for ending, column in self._columns.items():
+        for ending in self._columns:
             members = shard.members.get(ending)
-            if column.missing() is None:
-                is_complete &= False if members is None else members.is_there
+            is_complete &= False if members is None else members.is_there
         if is_complete.all():
             return shard
-        if not self._allow_missing:
+        is_last_cut = shard.is_cut and is_complete[:-1].all()
+        if not self._allow_missing and not is_last_cut:
             first = int(np.argmin(is_complete))
             lacking = next(
                 ending
-                for ending, column in self._columns.items()
-                if column.missing() is None
-                and (ending not in shard.members or not shard.members[ending].is_there[first])
+                for ending in self._columns
+                if ending not in shard.members or not shard.members[ending].is_there[first]
             )
             raise FormatError(
                 f"{shard.path}: sample {shard.keys[first]} has no .{lacking}, which others have. Leave the ending out "
@@ -263,7 +265,7 @@ class WebDatasetReader(Reader):
         return Shard(shard.path, [shard.keys[row] for row in rows.tolist()], members_of)
 
     def _needed(self) -> str:
-        return ", ".join(f".{ending}" for ending, column in self._columns.items() if column.missing() is None)
+        return ", ".join(f".{ending}" for ending in self._columns)
 
     def _way_out(self) -> str:
         """Return how images of several endings become one feature, if there are such."""
@@ -312,10 +314,7 @@ def _opened_shards(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
 def _spans(number: int, shard: Shard, samples: range, ending: str, column: MemberColumn) -> Blobs:
     """Return references to members; of ``.npy`` files to what is behind the header."""
     rows = slice(samples.start, samples.stop)
-    members = shard.members.get(ending)
-    offsets, sizes = np.zeros(len(samples), np.int64), np.zeros(len(samples), np.int64)
-    if members is not None:
-        offsets, sizes = np.maximum(members.offsets[rows], 0), members.sizes[rows]
+    offsets, sizes = shard.members[ending].offsets[rows], shard.members[ending].sizes[rows]
     if isinstance(column, NpyColumn):
         row_bytes = next(iter(column.features.values())).row_bytes
         offsets, sizes = offsets + sizes - row_bytes, np.full(len(samples), row_bytes, np.int64)

@@ -54,11 +54,15 @@ class Shard:
         path: of the archive, or its address.
         keys: of the samples.
         members: ending, in lower case, to the members.
+        is_cut: whether the archive was cut off, so that the last sample may lack members.
+        num_stored: samples that the archive has, with those that are not wanted.
     """
 
     path: str
     keys: list[str]
     members: Mapping[str, Members]
+    is_cut: bool = False
+    num_stored: int = 0
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -120,12 +124,16 @@ def group_samples(
     numbers: dict[str, list[int]] = defaultdict(list)
     rows: dict[str, list[int]] = defaultdict(list)
     columns: dict[str, str | None] = {}
-    key = ""
+    key = stored_key = ""
+    num_stored = 0
     for member, name in enumerate(index.names):
         split = split_name(name)
         if split is None:
             continue
         ending = split[1]
+        if split[0] != stored_key or not num_stored:
+            stored_key = split[0]
+            num_stored += 1
         if ending not in columns:
             columns[ending] = column_of(ending) if keep is None or keep(ending) else None
         column = columns[ending]
@@ -142,7 +150,7 @@ def group_samples(
     if not allow_repeats and len(set(keys)) != len(keys):
         raise _again(index, keys)
     members = {ending: _members(index, len(keys), rows[ending], numbers[ending]) for ending in rows}
-    return Shard(index.path, keys, members)
+    return Shard(index.path, keys, members, index.is_cut, num_stored)
 
 
 def _members(index: TarIndex, count: int, rows: list[int], numbers: list[int]) -> Members:

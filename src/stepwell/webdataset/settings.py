@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.option_texts import names_of
 from stepwell.schema import Feature
 
-__all__ = ["IMAGES", "INFO", "Decoders", "Settings", "info_path", "list_of", "told_names", "told_samples"]
+__all__ = ["IMAGES", "Decoders", "Settings", "list_of"]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
 """Ending to the feature that its members become, and what makes a value of one's bytes."""
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Last parts of the endings of images."""
-
-INFO = "_info.json"
-"""A file beside shards: timm's lengths of shards; of those that stepwell wrote the features by their endings, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,44 +76,3 @@ def list_of(names: Collection[str] | str) -> frozenset[str]:
         ['jpg', 'json']
     """
     return frozenset(name.lstrip(".").lower() for name in names_of(names))
-
-
-def info_path(shard: str) -> Path | None:
-    """Return where ``_info.json`` of a shard is; None of one on another machine.
-
-    Args:
-        shard: its path, or address.
-    """
-    path = shard.removeprefix("gzip://")
-    return None if is_remote(path) else Path(path).with_name(INFO)
-
-
-def told_names(shard: str) -> dict[str, str]:
-    """Return the names of features by ending that ``_info.json`` beside a shard tells; what is no such file tells none.
-
-    Args:
-        shard: its path; beside one on another machine nothing is looked for.
-    """
-    path = info_path(shard)
-    try:
-        told = {} if path is None else json.loads(path.read_bytes())["features"]
-        return {str(ending).lower(): str(name) for ending, name in told.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
-
-
-def told_samples(source: str) -> str | None:
-    """Return what samples are, "steps" or "episodes", as ``_info.json`` in a directory or beside a shard tells.
-
-    Args:
-        source: a directory, or what names files in one.
-    """
-    if is_remote(source) or "\0" in source:
-        return None
-    place = Path(source.split("\n", maxsplit=1)[0].split("::", maxsplit=1)[0])
-    try:
-        told = json.loads((place if place.is_dir() else place.parent).joinpath(INFO).read_bytes())
-    except (OSError, ValueError):
-        return None
-    found = told.get("samples") if isinstance(told, dict) else None
-    return found if isinstance(found, str) else None

@@ -10,7 +10,6 @@ Plain archives only, whose members can be read at their places: POSIX (ustar, pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +26,8 @@ __all__ = ["TarIndex", "open_archive", "read_tar_index"]
 MIN_WINDOW_BYTES = 4 << 10
 FIRST_WINDOW_BYTES = 64 << 10
 MAX_WINDOW_BYTES = 4 << 20
+# two blocks mark the end, and archivers fill up to a multiple of twenty
+MAX_END_BYTES = (2 + 20) * 512
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 Int64s = npt.NDArray[np.int64]
@@ -43,6 +44,7 @@ class TarIndex:
         offsets: int64 [n], place of its first byte.
         sizes: int64 [n], bytes of each.
         num_bytes: of the archive.
+        is_cut: whether the archive ends before its end is marked; the files are those that are whole.
     """
 
     path: str
@@ -51,6 +53,7 @@ class TarIndex:
     offsets: Int64s
     sizes: Int64s
     num_bytes: int
+    is_cut: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -98,7 +101,8 @@ def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool =
         allow_cut: of one that was cut off take the files that are whole, instead of refusing it.
 
     Raises:
-        FormatError: not an archive, one that is compressed, or damaged, or cut off: names the file and the byte.
+        FormatError: not an archive, one that is compressed, or damaged, or cut off, or with more behind its end: names
+            the file and the byte.
         DatasetNotFoundError: it is not there.
 
     Example:
@@ -114,7 +118,8 @@ def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool =
     """
     file = open_archive(path) if file is None else file
     num_bytes = file.num_bytes
-    parts = list(_parts(file, path, num_bytes, allow_cut))
+    parts: list[_Part] = []
+    is_cut = not _read_parts(file, path, num_bytes, allow_cut, parts)
     joined = [np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3)]
     names = [name for part in parts for name in _names_of(path, part)]
     is_whole = joined[1] + joined[2] <= num_bytes
@@ -122,12 +127,12 @@ def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool =
         first = int(np.argmin(is_whole))
         if not allow_cut:
             raise _cut_error(path, num_bytes, f"in {names[first]!r}, which begins at byte {joined[1][first]}")
-        names, joined = names[:first], [part[:first] for part in joined]
-    return TarIndex(path, names, joined[0], joined[1], joined[2], num_bytes)
+        names, joined, is_cut = names[:first], [part[:first] for part in joined], True
+    return TarIndex(path, names, joined[0], joined[1], joined[2], num_bytes, is_cut)
 
 
-def _parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool) -> Iterator[_Part]:
-    """Yield the files of the archive, a window of it at a time."""
+def _read_parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool, parts: list[_Part]) -> bool:
+    """Append the files of the archive, a window of it at a time; return whether its end is marked."""
     from stepwell.kernels.tar_headers import COMPLETE, MORE, walk_headers
 
     place, size = 0, FIRST_WINDOW_BYTES
@@ -138,9 +143,9 @@ def _parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool) -> Iterat
         count = file.read_into(place, memory[:size]) if place < num_bytes else 0
         status, num_files, next_place = walk_headers(memory[:count], table, names)
         if num_files:
-            yield _part_of(table[:num_files], names, place)
+            parts.append(_part_of(table[:num_files], names, place))
         if status == COMPLETE:
-            return
+            return _ends_at(file, path, place + next_place, num_bytes, allow_cut)
         if status != MORE:
             raise _bad_header(path, place + next_place, status, memory[:4].tobytes())
         if next_place == 0 and place + count < num_bytes and size < MAX_WINDOW_BYTES:
@@ -148,11 +153,37 @@ def _parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool) -> Iterat
             continue
         if next_place == 0 or place + next_place >= num_bytes:
             if allow_cut and place + next_place > 0:
-                return
+                return False
             raise _cut_error(path, num_bytes, f"before its end was marked, behind byte {place + next_place}")
         place += next_place
         # many small files: large windows; large files: little beside their headers
         size = min(2 * size, MAX_WINDOW_BYTES) if num_files > 8 else max(size // 4, MIN_WINDOW_BYTES)
+
+
+def _ends_at(file: OpenFile, path: str, end: int, num_bytes: int, allow_cut: bool) -> bool:
+    """Refuse an archive that goes on behind the mark of its end; return False where one ends in too many zeros."""
+    place = end
+    while place < num_bytes:
+        data = file.read(place, FIRST_WINDOW_BYTES)
+        if not data:
+            break
+        if data.count(0) != len(data):
+            first = place + int(np.flatnonzero(np.frombuffer(data, np.uint8))[0])
+            raise FormatError(
+                f"{plain_address(path)}, byte {first}: the archive goes on behind the mark of its end, zeros from byte "
+                f"{end} on. Either bytes were overwritten by zeros: fetch or write it again; or several archives were "
+                "put into one file: name each as a shard, or join them by tar --concatenate."
+            )
+        place += len(data)
+    if num_bytes - end <= MAX_END_BYTES:
+        return True
+    if allow_cut:
+        return False
+    raise FormatError(
+        f"{plain_address(path)}: only zeros from byte {end} to its end at byte {num_bytes}, where an archive has at "
+        f"most {MAX_END_BYTES}: it was not written to its end. Fetch or write it again; allow_cut=True takes the "
+        "samples that are whole."
+    )
 
 
 def _memory(size: int) -> tuple[npt.NDArray[np.uint8], Int64s, npt.NDArray[np.uint8]]:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, MutableSequence, Sequence
@@ -29,7 +28,7 @@ from stepwell.sizes import parse_bytes
 from stepwell.store import Store
 from stepwell.store.building import built_directory
 from stepwell.webdataset.sample_sources import EpisodeSamples, StepSamples
-from stepwell.webdataset.settings import INFO
+from stepwell.webdataset.shard_info import INFO, info_bytes
 from stepwell.webdataset.tar_writing import TarWriter, tar_bytes
 from stepwell.windows import View
 
@@ -114,8 +113,7 @@ def write_webdataset(
             for number, (start, stop) in enumerate(cuts)
         ]
         _write(_Job(found), shards, workers, progress)
-        info = {"splits": {prefix: _split(prefix, shards)}, "samples": samples, "features": found.names}
-        Path(folder, INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
+        Path(folder, INFO).write_bytes(info_bytes({prefix: _split(prefix, shards)}, samples, found.names))
     return [Path(target, Path(shard.path).name) for shard in shards]
 
 

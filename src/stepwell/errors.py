@@ -20,6 +20,7 @@
     ├── CorruptSegmentError      (ValueError)         bytes on disk that are not what was written
     ├── EncodeError              (RuntimeError)       a step that its codec could not encode
     ├── DecodeError              (ValueError)         an encoded row that its codec refuses
+    ├── UntrustedFileError       (PermissionError)    a file that a store or data set leads to, and nobody allowed
     ├── WindowError              (ValueError)         a field that does not fit the store or the episodes
     ├── OrderError               (ValueError)         an order that cannot be
     ├── StateError               (ValueError)         a loader state of another store or format
@@ -57,6 +58,7 @@ __all__ = [
     "StoreNotFoundError",
     "StoreVersionError",
     "TableError",
+    "UntrustedFileError",
     "WindowError",
     "WorkerError",
     "WriterClosedError",
@@ -137,6 +139,10 @@ class EncodeError(StepwellError, RuntimeError):
 
 class DecodeError(StepwellError, ValueError):
     """An encoded row that its codec refuses."""
+
+
+class UntrustedFileError(StepwellError, PermissionError):
+    """A file outside of a store or data set that it leads to, which was not read; says how to allow it."""
 
 
 class WindowError(StepwellError, ValueError):

@@ -12,6 +12,7 @@ from shards import picture, write_tar  # type: ignore[import-not-found]
 
 import stepwell
 from stepwell import Array, Bytes, Image, Text
+from stepwell.codecs.file_spans import make_spans
 from stepwell.errors import FormatError, StepwellError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.testing import check_damage
@@ -156,3 +157,37 @@ def test_damaged_shards_are_refused_or_read(store: stepwell.Store, tmp_path: Pat
     read(path)
     report = check_damage(path, read, count=150)
     assert set(report.errors) <= {"FormatError", "DecodeError"} and report.num_read > 0
+
+
+def test_shards_cannot_make_a_store_in_the_cache_that_refers_to_files_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "secret").write_bytes(b"0123456789abcdef")
+    span = make_spans(0, 0, 16).tobytes()
+    facts = {
+        "length": 1,
+        "terminated": False,
+        "truncated": False,
+        "final": False,
+        "fps": None,
+        "uuid": "",
+        "metadata": {},
+        "features": {
+            "x": {
+                "kind": "bytes",
+                "dtype": "|u1",
+                "shape": [None],
+                "codec": "file-span",
+                "options": {"root": str(tmp_path), "files": "secret", "format": "raw"},
+            }
+        },
+    }
+    path = tmp_path / "a-000000.tar"
+    write_tar(path, [("0.episode.json", json.dumps(facts).encode()), ("0.x.000000", span), ("0.x.0.bin", span)])
+    for read in (
+        lambda: stepwell.open(f"webdataset-episodes://{path}")[0]["x"],
+        lambda: import_dataset(path, tmp_path / "b.well", reader="webdataset-episodes", workers=1),
+    ):
+        with pytest.raises(FormatError, match="refers to other files"):
+            read()

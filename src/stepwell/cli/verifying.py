@@ -14,6 +14,7 @@ from stepwell.formats.addresses import scheme_of
 from stepwell.formats.opening import point_to_reader
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
+from stepwell.store import Store
 from stepwell.store.counting import counted
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 from stepwell.store.tables import human_bytes
@@ -32,7 +33,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
         raise StepwellError(f"{arguments.path} is no LeRobot dataset: leave out --episodes, a store is verified whole.")
     if scheme_of(str(arguments.path)) is not None:
         with open_given(arguments) as store:
-            return _verify(store.path, store.address or plain_address(arguments.path), arguments)
+            return _verify(store, store.address or plain_address(arguments.path), arguments)
     # a store that is too damaged to open is verified all the same, so it is not opened here
     if not any((arguments.path / part).exists() for part in (STORE_JSON, SEGMENTS)):
         fault = StoreNotFoundError(f"no store at {arguments.path}: there is neither {STORE_JSON} nor {SEGMENTS}.")
@@ -43,14 +44,14 @@ def run_verify(arguments: argparse.Namespace) -> int:
     return _verify(arguments.path, str(arguments.path), arguments)
 
 
-def _verify(path: Path, called: str, arguments: argparse.Namespace) -> int:
+def _verify(store: Store | Path, called: str, arguments: argparse.Namespace) -> int:
     with make_bar(None, "B", "verifying") as bar:
 
         def tell(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        report = replace(verify_store(path, deep=arguments.deep, progress=tell), path=called)
+        report = replace(verify_store(store, deep=arguments.deep, progress=tell), path=called)
     if arguments.json:
         print(json.dumps({**asdict(report), "is_ok": report.is_ok}, indent=2))
     else:

@@ -160,7 +160,7 @@ class BetonImageCodec(ListedFileCodec):
         """Return the images of an episode as they are; see `FileCodec.embed`."""
         references = [_checked(blob) for blob in blobs]
         joined = np.concatenate([np.empty(0, np.uint8), *references]).reshape(-1, REFERENCE.size)
-        return BetonImages(self._files.paths, joined, self._files.states)
+        return BetonImages(self._files.paths, joined, self._files.states, self._files.reach)
 
     @classmethod
     def bytes_in_files(cls, references: Blob) -> int:
@@ -198,11 +198,13 @@ class BetonImages:
         references: uint8 [n, 16], see `make_image_references`.
         states: what the files were when the references were made, see `stepwell.codecs.file_states.noted_states`; ""
             where that was just now.
+        reach: where the files may lie, see `stepwell.codecs.reach`; None: anywhere.
     """
 
     paths: Sequence[PathLike]
     references: Blob
     states: str = ""
+    reach: tuple[str, ...] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -229,7 +231,7 @@ class BetonImages:
             return (row.tobytes() for row in self.references)
         if feature.codec not in STORED:
             raise SchemaError(f"the images are rows of codec {' or '.join(STORED)}, not {feature!r}.")
-        files = SpanFiles(self.paths, self.states)
+        files = SpanFiles(self.paths, self.states, self.reach)
         return (_Place.of(row).as_stored(files, feature) for row in self.references)
 
     def __repr__(self) -> str:

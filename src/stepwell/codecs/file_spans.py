@@ -311,7 +311,7 @@ class FileSpans:
             raise SchemaError(f"the rows are {self.feature!r}, not {feature!r}. Make the feature like them.")
         if is_left:
             return map(bytes, self._referred(feature))
-        files, spans = SpanFiles(self.paths, self.states), zip(*self._numbers(), strict=True)
+        files, spans = self._files(), zip(*self._numbers(), strict=True)
         return (files.read(file, offset, size).tobytes() for file, offset, size in spans)
 
     def array(self) -> npt.NDArray[Any]:
@@ -324,7 +324,7 @@ class FileSpans:
         if not self.feature.is_raw:
             raise SchemaError(f"{self.feature!r} is no plain array: its rows have to be decoded one by one.")
         out = np.empty((self.num_rows, *self.feature.fixed_shape), self.feature.np_dtype)
-        files, row_bytes, memory = SpanFiles(self.paths, self.states), self.feature.row_bytes, bytes_of(out)
+        files, row_bytes, memory = self._files(), self.feature.row_bytes, bytes_of(out)
         for start, stop in self._runs():
             file, offset, size = (int(np.atleast_1d(part)[start]) for part in (self.file, self.offsets, self.sizes))
             if size != row_bytes:
@@ -333,6 +333,9 @@ class FileSpans:
                 )
             files.read_into(file, offset, memory[start * row_bytes : stop * row_bytes])
         return out
+
+    def _files(self) -> SpanFiles:
+        return SpanFiles(self.paths, self.states, self.feature.reach)
 
     def _numbers(self) -> list[list[int]]:
         return [np.asarray(part).tolist() for part in (self.file, self.offsets, self.sizes)]

@@ -14,9 +14,11 @@ bytes of a file have references of their own kind, and their features list the f
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from string import Formatter
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -24,6 +26,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec
 from stepwell.codecs.file_states import lines_of
+from stepwell.codecs.reach import check_reach
 from stepwell.codecs.span_files import PathLike, SpanFiles, common_root, paths_of
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.schema import Feature
@@ -40,10 +43,16 @@ __all__ = [
     "make_references",
     "noting_states",
     "parse_references",
+    "template_of",
 ]
 
 REFERENCE_DTYPE = np.dtype([("chunk", "<i4"), ("file", "<i4"), ("at", "<f8")])
 """A reference: numbers of the file's directory and of the file; seconds in a video file, or a row of a table."""
+
+
+NUMBERS = ("chunk", "file")
+# zeros before a number; a width without a bound would take memory
+NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
 
 
 class EmbeddedRows(Protocol):
@@ -83,6 +92,17 @@ class FileCodec(Codec):
             f"references, see {self.reference_maker}; or make the feature {self.embedded()!r}."
         )
 
+    def check_reach(self, path: str) -> None:
+        """Refuse a file that references of this store may not lead to; to be called before it is opened.
+
+        Args:
+            path: of the file, or its address.
+
+        Raises:
+            UntrustedFileError: its user did not allow it.
+        """
+        check_reach(path, self.feature.reach)
+
     @abstractmethod
     def embedded(self) -> Feature:
         """Return the feature that holds the same rows as bytes of its own; reads no file."""
@@ -112,11 +132,25 @@ class NumberedFileCodec(FileCodec):
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
-        self._files = _checked_template(feature)
+        self._files = template_of(feature)
+        self._reached: dict[tuple[int, int], str] = {}
 
     def path_of(self, chunk: int, file: int) -> str:
-        """Return the path of a file."""
+        """Return the path of a file, for messages."""
         return self._files.format(chunk=chunk, file=file)
+
+    def reached(self, chunk: int, file: int) -> str:
+        """Return the path of a file that is going to be read.
+
+        Raises:
+            UntrustedFileError: the user of the store did not allow it.
+        """
+        path = self._reached.get((chunk, file))
+        if path is None:
+            path = self.path_of(chunk, file)
+            self.check_reach(path)
+            self._reached[chunk, file] = path
+        return path
 
 
 class ListedFileCodec(FileCodec):
@@ -192,7 +226,7 @@ def files_of(feature: Feature) -> SpanFiles:
     paths = paths_of(root, files)
     if states and len(lines_of(states)) != len(paths):
         raise SchemaError(f"codec {feature.codec!r}: states of {len(lines_of(states))} files, where {len(paths)} are.")
-    return SpanFiles(paths, states)
+    return SpanFiles(paths, states, feature.reach)
 
 
 def file_template(directory: str, names: str) -> str:
@@ -242,13 +276,21 @@ def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]
     return np.frombuffer(b"".join(blob.data for blob in blobs), REFERENCE_DTYPE)
 
 
-def _checked_template(feature: Feature) -> str:
-    """Return the option ``files``."""
+def template_of(feature: Feature) -> str:
+    """Return the option ``files`` of a `NumberedFileCodec`: a path with numbers in it.
+
+    Raises:
+        SchemaError: it is missing, or asks for more than the two numbers.
+    """
     files = feature.option("files", None)
     try:
-        if isinstance(files, str) and files.format(chunk=0, file=0):
-            return files
-    except (ValueError, LookupError, AttributeError):
+        parts = list(Formatter().parse(files)) if isinstance(files, str) else []
+        if parts and all(
+            name is None or (name in NUMBERS and NUMBER_FORMAT.fullmatch(form or "") and not conversion)
+            for _, name, form, conversion in parts
+        ):
+            return str(files)
+    except ValueError:
         pass  # what it should be is said below
     raise SchemaError(
         f"option 'files' of codec {feature.codec!r} is {files!r}. Allowed: a path with {{chunk}} and {{file}}, such as "

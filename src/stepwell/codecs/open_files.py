@@ -7,6 +7,7 @@ import os
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.regular_files import check_status, open_regular
 from stepwell.codecs.shared_cache import SharedCache
 
 __all__ = ["MAX_OPEN_FILES", "FileState", "OpenFile", "close_removed_files", "open_file", "state_of"]
@@ -24,7 +25,7 @@ class OpenFile:
         path: of the file.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is no regular file.
 
     Notes:
         Safe for any number of threads, and for children of a fork: no read moves a place that others share. Closed when
@@ -33,7 +34,7 @@ class OpenFile:
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(path)
         self.state = _state(os.fstat(self._descriptor))
 
     @property
@@ -101,8 +102,8 @@ def close_removed_files() -> None:
 
 
 def state_of(path: str) -> FileState:
-    """Return the state of the file that is at a path now."""
-    return _state(os.stat(path))  # noqa: PTH116  asked for with every read
+    """Return the state of the file that is at a path now; OSError where it is no regular file, or none."""
+    return _state(check_status(os.stat(path), path))  # noqa: PTH116  asked for with every read
 
 
 def _state(status: os.stat_result) -> FileState:

@@ -127,7 +127,7 @@ class ParquetImageCodec(NumberedFileCodec):
 
     def _stamp_of(self, chunk: int, file: int) -> Stamp:
         """Return what tells a file from others, which is as it was when references were made."""
-        path = self.path_of(chunk, file)
+        path = self.reached(chunk, file)
         stamp = stamp_of(path)
         told = difference(path, self._noted.get(f"{chunk} {file}", ""), stamp[1])
         if told is not None:

@@ -25,6 +25,8 @@ from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.file_states import difference, lines_of
 from stepwell.codecs.mapping import available_memory, map_descriptor
 from stepwell.codecs.open_files import FileState, OpenFile, open_file, state_of
+from stepwell.codecs.reach import check_reach
+from stepwell.codecs.regular_files import open_regular
 from stepwell.errors import DecodeError, SchemaError
 
 __all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
@@ -61,7 +63,7 @@ class _Map:
     """A whole file, mapped, and its state at that time."""
 
     def __init__(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
         try:
             status = os.fstat(descriptor)
             self.state: FileState = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
@@ -106,6 +108,8 @@ class SpanFiles:
     Args:
         paths: or addresses; a span's number counts in them.
         states: what each was when the spans were made, see `stepwell.codecs.file_states.noted_states`; "": not known.
+        reach: where they may lie, see `stepwell.codecs.reach`; None: anywhere. Others are refused, with an
+            UntrustedFileError, before they are looked at.
 
     Notes:
         Safe for any number of threads, and after a fork. A file that is touched first is compared with what is noted of
@@ -114,8 +118,8 @@ class SpanFiles:
         of a map. What is fetched is compared by its version when it comes, and by its size.
     """
 
-    def __init__(self, paths: Sequence[PathLike], states: str = "") -> None:
-        self.paths, self.states = paths, states
+    def __init__(self, paths: Sequence[PathLike], states: str = "", reach: tuple[str, ...] | None = None) -> None:
+        self.paths, self.states, self.reach = paths, states, reach
         self._known: dict[int, tuple[str, FileState]] = {}
         self._held: dict[int, tuple[str, OpenFile]] = {}
         self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
@@ -257,6 +261,8 @@ class SpanFiles:
     def _looked_at(self, number: int) -> tuple[str, FileState]:
         """Return where a file lies on this machine, and its state now, which is that of the first time."""
         known = self._known.get(number)
+        if known is None:
+            check_reach(self.path(number), self.reach)
         try:
             local, state = self._found(number) if known is None else (known[0], state_of(known[0]))
         except FileNotFoundError:

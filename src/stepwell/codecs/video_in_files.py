@@ -96,7 +96,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
         # nor does a VideoFile go back in time
         cuts = np.flatnonzero(is_next | (np.diff(references["at"]) < 0)) + 1
         for part in np.split(references, cuts) if len(references) else ():
-            path = self.path_of(int(part["chunk"][0]), int(part["file"][0]))
+            path = self.reached(int(part["chunk"][0]), int(part["file"][0]))
             try:
                 videos.append(VideoFile(path, timestamps=part["at"], tolerance=self._tolerance))
             except FileNotFoundError:
@@ -152,7 +152,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
                 self._show(self._video(chunk, file), seconds, targets, size)
 
     def _video(self, chunk: int, file: int) -> KnownVideo:
-        return known_video(self.path_of(chunk, file), self._number)
+        return known_video(self.reached(chunk, file), self._number)
 
     def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
         """Write the frames of one file that are nearest to times."""

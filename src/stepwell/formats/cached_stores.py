@@ -120,7 +120,7 @@ class CachedStore:
             # some network file systems have no locks: others may remove it there
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            store = Store(str(self.path), "r", self._address)
+            store = Store(str(self.path), "r", self._address, trust=True)
             _check_is_whole(store)
         except BaseException as error:
             os.close(descriptor)

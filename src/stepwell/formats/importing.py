@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StoreExistsError
 from stepwell.formats.addresses import SourceLike
 from stepwell.formats.import_reports import ImportReport, report_of
@@ -47,6 +48,7 @@ def import_dataset(
     workers: int | None = None,
     resume: bool = True,
     progress: bool | None = None,
+    trust: Trust = None,
     **options: Any,
 ) -> ImportReport:
     """Make a store of a data set of another system, by several processes.
@@ -67,6 +69,7 @@ def import_dataset(
         resume: keep what is finished when it fails, or is interrupted or killed: the same call again does the rest.
             False: a failure takes everything back.
         progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
+        trust: directories that links of the data set may lead to, beyond its own; True: anywhere. See `stepwell.open`.
         options: of the reader.
 
     Returns:
@@ -74,6 +77,7 @@ def import_dataset(
 
     Raises:
         FormatError: no reader for the source, or it is not as its format says.
+        UntrustedFileError: a link that leads out of the data set's directory.
         SchemaError: a codec that cannot store the feature; nothing was written.
         FeatureNotFoundError: a name that the source does not have.
         EpisodeNotFoundError: there are no such episodes.
@@ -87,7 +91,7 @@ def import_dataset(
     """
     began = time.perf_counter()
     _check_target(Path(target), resume)
-    found = source if isinstance(source, Reader) else open_reader(source, reader, options)
+    found = source if isinstance(source, Reader) else open_reader(source, reader, options, trust=trust)
     place = Path(target).absolute()
     found.scratch = scratch = place.with_name(f".{place.name}.fetched")
     try:

@@ -28,10 +28,12 @@ from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.codec import codec_class
 from stepwell.codecs.file_states import noted_states
 from stepwell.codecs.files import ListedFileCodec, files_of, noting_states
+from stepwell.codecs.reach import Trust
 from stepwell.codecs.remote_files import cache_directory, is_remote, remote_states
 from stepwell.codecs.span_files import common_root
-from stepwell.errors import DatasetNotFoundError
+from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.formats.addresses import Address, SourceLike, told_address
+from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of
 from stepwell.formats.option_keys import option_key
@@ -44,6 +46,7 @@ from stepwell.schema import Schema
 from stepwell.store import Store
 from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
+from stepwell.store.in_place_sizes import file_codec_of
 from stepwell.store.layout import STORE_JSON, replace_file
 from stepwell.store.manifests import seal_json
 
@@ -60,6 +63,7 @@ def open_in_place(
     reader: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    trust: Trust = None,
     **options: Any,
 ) -> Store:
     """Open a data set of another system as a store, without converting it.
@@ -71,6 +75,7 @@ def open_in_place(
         cache: directory for what is made once; default ``$STEPWELL_CACHE``, else ``$XDG_CACHE_HOME/stepwell`` or
             ``~/.cache/stepwell``.
         progress: a bar on stderr while it is made; default: when it is a terminal and tqdm is installed.
+        trust: directories that links of the data set may lead to, beyond its own; True: anywhere. See `stepwell.open`.
         options: of the reader.
 
     Returns:
@@ -78,6 +83,7 @@ def open_in_place(
 
     Raises:
         FormatError: no reader for the source, an option that it does not have, or a file that is damaged.
+        UntrustedFileError: a link that leads out of the data set's directory.
         DatasetNotFoundError: a file that is not there.
         ReadOnlyError: the cache cannot be written.
         DiskFullError: no space in the cache.
@@ -91,10 +97,11 @@ def open_in_place(
     if kind.name in OPENERS:
         module, _, name = OPENERS[kind.name].partition(":")
         store: Store = getattr(import_module(module), name)(
-            address.source, cache=cache, progress=progress, **address.options
+            address.source, cache=cache, progress=progress, trust=trust, **address.options
         )
         return store
     check_address(kind, address)
+    check_boundaries(address.source, trust)
     return _Opening(kind, address, progress).open(cache_directory() if cache is None else Path(cache))
 
 
@@ -186,6 +193,10 @@ def _scratch_of(reader: Reader, path: Path) -> Iterator[None]:
 
 def _noting_states(schema: Schema, files: Sequence[Entry]) -> Schema:
     """Return a schema whose references know what the files were before anything was read."""
+    told = [name for name, feature in schema.items() if feature.reach is not None and file_codec_of(feature)]
+    if told:
+        # a store in the cache may lead anywhere: what leads it there is the reader's code, never what it has read
+        raise FormatError(f"feature {told[0]!r}: its references come from the data set itself, and are not followed.")
     known = {path: (num_bytes, version) for path, num_bytes, version in files}
     made = dict(schema)
     for name, feature in schema.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.codecs.addresses import path_of_file, plain_address
+from stepwell.codecs.reach import Trust
 from stepwell.errors import StepwellError, StoreNotFoundError
 from stepwell.formats.addresses import scheme_of
 from stepwell.store.opening import open as open_store
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["open", "point_to_reader"]
 
 
-def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> Store:
+def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None, **options: Any) -> Store:
     """Open a store, or a data set of another system in place.
 
     Args:
@@ -28,6 +29,10 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
             of a dataset on the Hugging Face hub, see `stepwell.lerobot.open_in_place`.
         mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches
             nothing. What an address names is read in place, and never written.
+        trust: what may be read beyond the directory that is named. A store that an address made in the cache refers to
+            the data set's files. Of any other store references are followed only where this says so, and of a data set
+            links that lead out of its directory: a directory or an address, several of them, or True for every file of
+            yours. Directories of the environment variable ``STEPWELL_TRUST`` count, too. See docs/security.md.
         options: of an address: those of what opens it. A path has none.
 
     Returns:
@@ -39,6 +44,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
         StoreVersionError: of a newer format.
         CorruptSegmentError: damaged; the message names the file.
         FormatError: a data set that is not as its format says.
+        UntrustedFileError: a data set with links that lead out of it; references raise it when they are read.
 
     Example:
         >>> import tempfile, stepwell
@@ -54,14 +60,14 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", **options: Any) -> S
     text = path_of_file(os.fspath(path))
     scheme = scheme_of(text)
     if scheme is not None:
-        return _open_address(text, scheme, options)
+        return _open_address(text, scheme, {**options, **({} if trust is None else {"trust": trust})})
     if options:
         raise StepwellError(
             f"option {', '.join(map(repr, options))} for {text}. A store has none; an address such as "
             '"lerobot://owner/name" has.'
         )
     try:
-        return open_store(text, mode=mode)
+        return open_store(text, mode=mode, trust=trust)
     except (StoreNotFoundError, NotADirectoryError) as error:
         point_to_reader(text, error)
         raise

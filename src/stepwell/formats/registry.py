@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stepwell.codecs.addresses import plain_address
+from stepwell.codecs.reach import Trust
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.addresses import Address, SourceLike, parse_address, told_source
+from stepwell.formats.boundaries import check_boundaries, check_regular
 from stepwell.formats.reader import Reader
 
 __all__ = [
@@ -111,9 +113,24 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
 
 
 def readers_of(source: str) -> list[type[Reader]]:
-    """Return all readers that accept a source; those of last resort only where no other does."""
+    """Return all readers that accept a source; those of last resort only where no other does.
+
+    Raises:
+        FormatError: it is neither a file nor a directory.
+    """
+    _check_is_file_or_directory(source)
     found = [reader for reader in map(_reader, reader_names()) if _is_accepted(reader, source)]
     return [reader for reader in found if not reader.is_last_resort] or found
+
+
+def _check_is_file_or_directory(source: str) -> None:
+    """Refuse what a look at would never come back from, such as a FIFO."""
+    try:
+        is_directory = os.path.isdir(source)  # noqa: PTH112  a text may be too long for a path
+    except ValueError:
+        return
+    if not is_directory and "://" not in source and "\n" not in source:
+        check_regular(source)
 
 
 def _is_accepted(reader: type[Reader], source: str) -> bool:
@@ -172,19 +189,24 @@ def address_of(source: SourceLike, name: str | None = None, options: Mapping[str
     return Address(address.source, name or address.reader, {**address.options, **(options or {})})
 
 
-def open_reader(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Reader:
+def open_reader(
+    source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None, *, trust: Trust = None
+) -> Reader:
     """Return the reader of a source.
 
     Args:
         source: see `find_reader`.
         name: of the reader; default: that of the address, else found by looking.
         options: of the reader.
+        trust: directories that links of the data set may lead to, beyond its own; True: anywhere. See `stepwell.open`.
 
     Raises:
         FormatError: no reader for it, or an option that its reader does not have.
+        UntrustedFileError: a link that leads out of the data set's directory.
     """
     address, kind = address_of(source, name, options), find_reader(source, name)
     check_address(kind, address)
+    check_boundaries(address.source, trust)
     return kind(address.source, **address.options)
 
 

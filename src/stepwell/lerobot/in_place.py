@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.reach import Trust
 from stepwell.codecs.remote_files import cache_directory
 from stepwell.errors import FormatError, StepwellError
+from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of, walked
 from stepwell.lerobot.hub import locate
@@ -51,6 +53,7 @@ def open_in_place(
     tolerance: float = 1e-4,
     cache: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    trust: Trust = None,
 ) -> Store:
     """Open a LeRobot dataset as a store, without converting it.
 
@@ -67,6 +70,7 @@ def open_in_place(
         cache: directory for what is made once; default ``$STEPWELL_CACHE``, else ``$XDG_CACHE_HOME/stepwell`` or
             ``~/.cache/stepwell``.
         progress: draw a bar, or none; None draws it on a terminal.
+        trust: directories that links of a directory may lead to, beyond it; True: anywhere. See `stepwell.open`.
 
     Returns:
         A store, open for reading, with every feature of the dataset in its order: numbers and text are columns of its
@@ -76,6 +80,7 @@ def open_in_place(
     Raises:
         DatasetNotFoundError: no dataset there.
         FormatError: a file is missing or not as the format says; the message names it.
+        UntrustedFileError: a link that leads out of the directory.
         EpisodeNotFoundError: an episode was asked for that there is not.
         ReadOnlyError: the cache cannot be written.
 
@@ -99,6 +104,7 @@ def open_in_place(
         return opening.open_known(source)
     address = parse_source(source)
     if address.path is not None:
+        check_boundaries(str(address.path), trust)
         return opening.open_directory(address.path, address.episodes if episodes is None else episodes)
     found = locate(
         source,
@@ -147,7 +153,8 @@ class _Opening:
         places = select_episodes(episodes, info.total_episodes, str(root))
 
         def load() -> Metadata:
-            return Metadata.load(root, episodes=places.tolist(), ignore=self._ignore)
+            # looked at as the user of the data set wants it
+            return Metadata.load(root, episodes=places.tolist(), ignore=self._ignore, trust=True)
 
         return self._open(root, None, info, places, load)
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.reach import Trust
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
+from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.fingerprints import digest_of, listed, walked
 from stepwell.lerobot.episode_tables import read_episodes
 from stepwell.lerobot.episodes import EpisodeRecords
@@ -69,6 +71,7 @@ class Metadata:
         repo_id: str | None = None,
         revision: str | None = None,
         ignore: Collection[str] = (),
+        trust: Trust = None,
     ) -> Metadata:
         """Read the files of ``meta/``.
 
@@ -78,6 +81,7 @@ class Metadata:
             repo_id: the name on the hub that the directory is a copy of.
             revision: of this copy.
             ignore: names of features to leave out.
+            trust: directories that links may lead to, beyond the root; True: anywhere, as where ``repo_id`` is given.
 
         Returns:
             The metadata; whether the files are there that it names, is not looked at.
@@ -89,6 +93,8 @@ class Metadata:
         """
         # resolved links would name the blobs of the hub's cache
         path = Path(os.path.abspath(root))  # noqa: PTH100
+        if repo_id is None and trust is not True:
+            check_boundaries(str(path), trust)
         info = read_info(path, ignore=ignore)
         records = read_episodes(path, info)
         selected = select_episodes(episodes, len(records), str(path))

@@ -104,7 +104,7 @@ class History:
 
         # bound once: an import statement would cost as much as the kernel's call
         self._mark_last_steps, self._item_places = mark_last_steps, item_places
-        self.store = Store(str(store.path), "r", store.address)
+        self.store = Store(str(store.path), "r", store.address, store.trust)
         self.stores = (self.store,)
         self.segments: list[Any] = []
         self.revision = 0

@@ -55,6 +55,8 @@ class Feature:
             (an observation has, an action has not).
         codec_module: what the process that wrote the feature had imported to know its codec; None: stepwell's own, or
             not known. Kept with the feature, and not compared.
+        reach: directories and addresses beneath which references into other files may lead; None: anywhere, as of what
+            code makes. What a file tells of leads nowhere until who opens it allows more. Neither kept nor compared.
 
     Notes:
         An immutable value: safe to share between threads and processes, hashable, picklable.
@@ -68,6 +70,7 @@ class Feature:
     names: tuple[str, ...] | None = None
     final: bool = False
     codec_module: str | None = field(default=None, compare=False, repr=False)
+    reach: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -159,6 +162,7 @@ class Feature:
                 names=_names(record.get("names")),
                 final=bool(record.get("final", False)),
                 codec_module=_module_name(record.get("codec_module")),
+                reach=(),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"not the record of a feature ({error!r}): {record!r}.") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
@@ -84,7 +85,7 @@ def concatenate(
         if any(map(len, deleted)):
             replace_deleted(target, np.concatenate(deleted))
         replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
-    return open(path)
+    return open(path, trust=_joined_trust(stores))
 
 
 def _joined_record(parts: Sequence[tuple[Path, StoreRecord]], metadata: Mapping[str, Any] | None) -> StoreRecord:
@@ -100,6 +101,13 @@ def _joined_record(parts: Sequence[tuple[Path, StoreRecord]], metadata: Mapping[
     joined = dict(metadata) if metadata is not None else _joined_metadata(parts)
     new = StoreRecord(schema=first.schema, fps=first.fps, metadata=joined)
     return replace(new, segment_bytes=first.segment_bytes, sync=first.sync)
+
+
+def _joined_trust(stores: Sequence[Store]) -> Trust:
+    """Return what references of all stores may lead to; everything where those of each may."""
+    reaches = [feature.reach for store in stores for feature in (store.schema or {}).values() if not feature.is_raw]
+    given = [reach for reach in reaches if reach is not None]
+    return True if not given else [root for reach in given for root in reach]
 
 
 def _joined_metadata(parts: Sequence[tuple[Path, StoreRecord]]) -> dict[str, Any]:

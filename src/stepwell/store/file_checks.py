@@ -10,6 +10,7 @@ from stepwell.codecs import codec_class
 from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.file_states import problem_of
 from stepwell.codecs.files import ListedFileCodec, files_of
+from stepwell.codecs.reach import check_reach, is_reached
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.store.segment_checks import Check
@@ -18,7 +19,7 @@ __all__ = ["file_checks"]
 
 
 def file_checks(schema: Schema | None) -> Iterator[Check]:
-    """Yield a check of each file that features list; none is read.
+    """Yield a check of each file that features list, up to the first that references may not lead to; none is read.
 
     Args:
         schema: of the store; None: not known.
@@ -29,7 +30,11 @@ def file_checks(schema: Schema | None) -> Iterator[Check]:
             # features of one data set list the same ones
             if (path, line) not in seen:
                 seen.add((path, line))
-                yield Check(Path(path), functools.partial(_check_state, path, line), where=plain_address(path))
+                check = functools.partial(_check_state, path, line, feature.reach)
+                yield Check(Path(path), check, where=plain_address(path))
+            if not is_reached(path, feature.reach):
+                # what is to be said of the others is the same
+                break
 
 
 def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
@@ -44,7 +49,8 @@ def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
     yield from files.noted()
 
 
-def _check_state(path: str, line: str) -> None:
+def _check_state(path: str, line: str, reach: tuple[str, ...] | None) -> None:
+    check_reach(path, reach)
     problem = problem_of(path, line)
     if problem is not None:
         raise CorruptSegmentError(problem)

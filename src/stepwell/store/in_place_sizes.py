@@ -12,7 +12,15 @@ import numpy as np
 
 from stepwell.codecs import SequentialCodec, codec_class
 from stepwell.codecs.file_states import noted_bytes
-from stepwell.codecs.files import REFERENCE_DTYPE, FileCodec, ListedFileCodec, NumberedFileCodec, files_of
+from stepwell.codecs.files import (
+    REFERENCE_DTYPE,
+    FileCodec,
+    ListedFileCodec,
+    NumberedFileCodec,
+    files_of,
+    template_of,
+)
+from stepwell.codecs.reach import check_reach
 from stepwell.errors import StepwellError
 from stepwell.schema import Feature
 
@@ -92,11 +100,13 @@ def _numbered_sizes(store: Store, name: str, feature: Feature) -> Mapping[str, i
         is_other = (np.diff(where["chunk"]) != 0) | (np.diff(where["file"]) != 0)
         firsts = np.flatnonzero(np.concatenate([[len(where) > 0], is_other]))
         places.update(tuple(place) for place in where[firsts].tolist())
-    template, sizes = feature.option("files", ""), {}
+    template, sizes = template_of(feature), {}
     for chunk, file in places:
         path = template.format(chunk=chunk, file=file)
         sizes[path] = 0
+        # nothing is told of a file that references may not lead to
         with suppress(OSError):
+            check_reach(path, feature.reach)
             sizes[path] = os.stat(path).st_size
     return sizes
 

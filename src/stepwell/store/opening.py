@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
@@ -98,16 +99,18 @@ def create(
         is_new = not (directory / STORE_JSON).exists()
         if is_new:
             replace_file(str(directory / STORE_JSON), data)
-    return Store(str(directory), "a") if is_new else _open_existing(directory, schema, limit, exist_ok)
+    # what the features refer to is what the caller says
+    return Store(str(directory), "a", trust=True) if is_new else _open_existing(directory, schema, limit, exist_ok)
 
 
-def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
+def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None) -> Store:
     """Open a store.
 
     Args:
         path: of its directory.
         mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches
             nothing.
+        trust: see `stepwell.open`.
 
     Returns:
         The store.
@@ -124,7 +127,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a") -> Store:
     if mode == "a" and os.access(text, os.W_OK):
         recover_store(text, record.schema)
         Evictor(text).evict()
-    return Store(text, mode)
+    return Store(text, mode, trust=trust)
 
 
 def _is_taken(directory: Path) -> bool:

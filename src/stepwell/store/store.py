@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
@@ -30,6 +31,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.manifests import seal_json
 from stepwell.store.memory import hold_memory
+from stepwell.store.reaching import reaching
 from stepwell.store.records import StoreRecord, Sync, read_record
 from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
 from stepwell.store.segments import Segment
@@ -72,13 +74,14 @@ class Store:
         records.
     """
 
-    def __init__(self, path: str, mode: Mode = "a", address: str | None = None) -> None:
+    def __init__(self, path: str, mode: Mode = "a", address: str | None = None, trust: Trust = None) -> None:
         self._path = os.path.abspath(path)
         self._mode: Mode = mode
         self._address = address
+        self._trust = trust if trust is None or isinstance(trust, bool | str | os.PathLike) else tuple(trust)
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = self._trusted_mtime(STORE_JSON)
-        self._record = read_record(self._path)
+        self._record = self._reaching(read_record(self._path))
         self._segments: dict[str, Segment] = {}
         self._arrangement = Arrangement()
         self._listed_time = -1
@@ -112,6 +115,11 @@ class Store:
     def mode(self) -> Mode:
         """Whether it is open for reading and writing ("a") or for reading only ("r")."""
         return self._mode
+
+    @property
+    def trust(self) -> Trust:
+        """What its references may lead to, as it was opened with; see `stepwell.open`."""
+        return self._trust
 
     @property
     def uuid(self) -> str:
@@ -377,7 +385,10 @@ class Store:
             self._segments.clear()
             self._shown.clear()
             self._listed_time = -1
-        self._record_time, self._record = stamp, record
+        self._record_time, self._record = stamp, self._reaching(record)
+
+    def _reaching(self, record: StoreRecord) -> StoreRecord:
+        return reaching(record, self._path, self._trust)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise StepError when the store has other features than ``schema`` by now; the caller holds its lock."""
@@ -481,4 +492,4 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._path, self._mode, self._address)
+        return Store, (self._path, self._mode, self._address, self._trust)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stepwell.codecs.reach import Trust
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
@@ -20,6 +21,7 @@ from stepwell.store.counting import counted
 from stepwell.store.deletion import read_deleted
 from stepwell.store.file_checks import file_checks
 from stepwell.store.layout import DELETED, NEW_PREFIX, OPEN_SUFFIX, PROGRESS, SEGMENTS, STORE_JSON, parse_segment_name
+from stepwell.store.reaching import reaching
 from stepwell.store.records import read_record
 from stepwell.store.segment_checks import Check, open_checks, sealed_checks
 
@@ -85,6 +87,10 @@ class HasPath(Protocol):
     def path(self) -> Path:
         """Its directory."""
 
+    @property
+    def trust(self) -> Trust:
+        """What its references may lead to."""
+
 
 def verify_store(
     store: HasPath | str | os.PathLike[str],
@@ -109,8 +115,8 @@ def verify_store(
     Notes:
         Runs on up to 8 threads; holds 4 MiB a thread.
     """
-    path = Path(store) if isinstance(store, str | os.PathLike) else store.path
-    schema, checks = _store_checks(path)
+    path, trust = (Path(store), None) if isinstance(store, str | os.PathLike) else (store.path, store.trust)
+    schema, checks = _store_checks(path, trust)
     segments = list(_segment_paths(path, checks))
     for segment in segments:
         checks.extend(_listed_checks(segment, schema, deep))
@@ -158,7 +164,7 @@ def _segment_checks(path: Path, schema: Schema | None, deep: bool) -> Iterator[C
         yield from sealed_checks(path, schema, deep=deep)
 
 
-def _store_checks(path: Path) -> tuple[Schema | None, list[Check]]:
+def _store_checks(path: Path, trust: Trust) -> tuple[Schema | None, list[Check]]:
     """Return the store's features, if they can be read, and the checks of its own files."""
     checks = [
         Check(path / STORE_JSON, lambda: _read_json(path)),
@@ -166,7 +172,7 @@ def _store_checks(path: Path) -> tuple[Schema | None, list[Check]]:
         Check(path / ARRANGEMENT, lambda: read_arrangement(str(path))),
     ]
     try:
-        return _read_json(path), checks
+        return reaching(read_record(str(path)), str(path), trust).schema, checks
     except Exception:  # whatever it is, the first check finds it again
         return None, checks
 

@@ -6,13 +6,15 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import codec_class
 from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.codecs.files import FileCodec
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.npy_arrays import npy_array, npy_head
 from stepwell.formats.reader import Reader
@@ -212,9 +214,14 @@ def _entries_of(index: TarIndex, shard: int) -> list[_Entry]:
 
 def _schema_of(facts: Mapping[str, Any], label: str) -> Schema:
     try:
-        return Schema({name: Feature.from_json(record) for name, record in facts["features"].items()})
+        told = Schema({name: Feature.from_json(record) for name, record in facts["features"].items()})
+        referring = [name for name, feature in told.items() if issubclass(codec_class(feature), FileCodec)]
     except SchemaError as error:
         raise FormatError(f"{label}: {error}") from error
+    if referring:
+        raise FormatError(f"{label}: feature {referring[0]!r} refers to other files. Allowed: rows that are members.")
+    # where their rows lie says this reader, and not the archive
+    return Schema({name: replace(feature, reach=None) for name, feature in told.items()})
 
 
 def _is_copied(feature: Feature) -> bool:

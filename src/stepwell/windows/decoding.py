@@ -75,7 +75,7 @@ class ColumnDecoder:
         self._row_bytes = [feature.row_bytes if feature.is_raw else -1 for feature in column.features]
         sizes = {codec.stored_row_bytes for codec in self._codecs}
         self._is_bulk = len(sizes) == 1 and None not in sizes
-        self._has_one_codec = len(set(column.features)) == 1
+        self._has_one_codec = len({(feature, feature.reach) for feature in column.features}) == 1
         self.only_copies = self._is_bulk and all(codec.only_copies for codec in self._codecs)
 
     def follow(self, stores: Int64s) -> None:

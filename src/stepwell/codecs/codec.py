@@ -262,8 +262,9 @@ class SequentialCodec(Codec):
             offsets: uint64 [>= hi + 1], of the encoded rows, which lie within ``blob``.
             blob: uint8 [n], the encoded rows.
             row: ``lo <= row < hi``.
-            lo: where to stop looking back: the first row of the episode.
-            hi: and forward: the row after its last one.
+            lo: where to stop looking back: 0, or a row that begins a run. The first row that a ring shows of an episode
+                may be in the middle of one.
+            hi: and forward: at most how many rows are committed.
 
         Returns:
             (first, stop) with ``lo <= first <= row < stop <= hi``; (-1, -1) where no sync row is before the row. Where

@@ -28,8 +28,8 @@ def run_of(offsets: Any, blob: Any, row: Any, lo: Any, hi: Any, position: Any, m
         offsets: uint64 [>= hi + 1], of the encoded rows.
         blob: uint8 [n], the encoded rows.
         row: ``lo <= row < hi``.
-        lo: where to stop looking back: the first row of the episode.
-        hi: and forward: the row after its last one.
+        lo: where to stop looking back, and
+        hi: forward: 0 and the number of rows, since runs say by themselves where they begin and end.
         position: of the mark in a sync row's blob, and
         mask: its bits.
     """
@@ -39,6 +39,7 @@ def run_of(offsets: Any, blob: Any, row: Any, lo: Any, hi: Any, position: Any, m
     if first < lo:
         return -1, -1
     stop = row + 1
-    while stop < hi and not is_sync(offsets, blob, stop, position, mask):
+    # an empty row is a final one without a value: the next row begins another episode
+    while stop < hi and offsets[stop + 1] != offsets[stop] and not is_sync(offsets, blob, stop, position, mask):
         stop += 1
     return first, stop

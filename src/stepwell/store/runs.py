@@ -1,4 +1,8 @@
-"""Reading rows of a sequential column: run by run, each decoded once."""
+"""Reading rows of a sequential column: run by run, each decoded once.
+
+Runs are found here as by `SequentialCodec.run_of`, without its compiled kernel: an episode is read, or written, by
+processes that need no other.
+"""
 
 from __future__ import annotations
 

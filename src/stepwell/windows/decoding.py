@@ -19,10 +19,11 @@ from stepwell.codecs import Codec, Decoder, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError, DecodeError, StepwellError
 from stepwell.windows.maps import Column, MapTable
 
-__all__ = ["Cells", "ColumnDecoder", "RowError", "decode_runs"]
+__all__ = ["Cells", "ColumnDecoder", "RowError", "Span", "decode_runs"]
 
 Int64s = npt.NDArray[np.int64]
 Rows = dict[int, npt.NDArray[Any]]
+Span = tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]
 
 
 class RowError(StepwellError):
@@ -41,15 +42,11 @@ class Cells:
         table: maps, the segments among them.
         segments: int64 [m].
         rows: int64 [m]; -1 asks for zeros.
-        los: int64 [m], first row of each one's episode, and
-        his: int64 [m], the row after its last one: rows of a sequential codec are looked for in between.
     """
 
     table: MapTable
     segments: Int64s
     rows: Int64s
-    los: Int64s
-    his: Int64s
 
 
 class ColumnDecoder:
@@ -233,10 +230,9 @@ class ColumnDecoder:
             # spans are checked before a kernel walks along them
             self._spans(cells.table, cells.segments[members], cells.rows[members])
             outs = [out[i, ...] for i in members]
-            bounds = [(int(cells.rows[i]), int(cells.los[i]), int(cells.his[i])) for i in members]
-            offsets, blob = self.maps_of(cells.table, segment)
+            maps = self.maps_of(cells.table, segment), int(cells.table.num_rows[segment])
             try:
-                decode_runs(codec, offsets, blob, bounds, outs, size)
+                decode_runs(codec, *maps, cells.rows[members].tolist(), outs, size)
             except RowError as error:
                 raise RowError(members[error.index], error.cause) from error.cause
             done.update(zip(keys[members].tolist(), outs, strict=True))
@@ -252,7 +248,7 @@ class ColumnDecoder:
         for shape in dict.fromkeys(codec.feature.fixed_shape for codec in runs):
             is_such = np.array([codec.feature.shape == shape for codec in self._codecs])
             own = np.flatnonzero(is_such[self._stores[cells.segments]])
-            part = Cells(cells.table, *(each[own] for each in (cells.segments, cells.rows, cells.los, cells.his)))
+            part = Cells(cells.table, cells.segments[own], cells.rows[own])
             try:
                 self._read_runs(part, np.empty((len(own), *shape), self._column.features[0].np_dtype), done)
             except RowError as error:
@@ -331,9 +327,9 @@ def misplaced(name: str, row: int) -> CorruptSegmentError:
 
 def decode_runs(  # noqa: PLR0917
     codec: SequentialCodec,
-    offsets: npt.NDArray[Any],
-    blob: npt.NDArray[np.uint8],
-    wanted: list[tuple[int, int, int]],
+    span: Span,
+    num_rows: int,
+    wanted: list[int],
     outs: list[npt.NDArray[Any]],
     size: tuple[int, int] | None = None,
 ) -> None:
@@ -341,30 +337,32 @@ def decode_runs(  # noqa: PLR0917
 
     Args:
         codec: of the column.
-        offsets: uint64 [rows + 1].
-        blob: uint8 [n].
-        wanted: ascending rows, each with the first row of its episode and the row after its last.
+        span: offsets, uint64 [>= num_rows + 1], and blobs, uint8 [n].
+        num_rows: how many may be read. Those that a ring does not show any more are among them: a run that is shown in
+            part is decoded from its beginning on.
+        wanted: ascending rows.
         outs: for each an array to write.
         size: see `SequentialCodec.decode_run`.
 
     Raises:
         RowError: bytes that are no row; its index counts in ``wanted``.
     """
+    offsets, blob = span
     if codec.sync_mark is None:
-        _decode_any(codec, offsets, blob, [row for row, _, _ in wanted], outs, size)
+        _decode_any(codec, offsets, blob, wanted, outs, size)
         return
     place = 0
     while place < len(wanted):
-        row, lo, hi = wanted[place]
-        first, stop = codec.run_of(offsets, blob, row, lo, hi)
+        row = wanted[place]
+        first, stop = codec.run_of(offsets, blob, row, 0, num_rows)
         if first < 0:
             raise RowError(place, DecodeError(f"row {row} of its segment: no row before it can be decoded by itself."))
         end = place + 1
-        while end < len(wanted) and wanted[end][0] < stop:
+        while end < len(wanted) and wanted[end] < stop:
             end += 1
         edges = offsets[first : stop + 1].astype(np.int64).tolist()
         blobs = [blob[begin:until] for begin, until in pairwise(edges)]
-        rows = [each[0] - first for each in wanted[place:end]]
+        rows = [each - first for each in wanted[place:end]]
         try:
             codec.decode_run(blobs, rows, outs[place:end], size)
         except Exception as error:

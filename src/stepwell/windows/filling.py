@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Filler"]
 
 Int64s = npt.NDArray[np.int64]
-SEGMENT, LO, HI_STEP, HI_FINAL = 1, 3, 4, 5  # rows of the places, as the kernels have them
+SEGMENT = 1  # row of the places, as the kernels have it
 
 
 class Filler:
@@ -128,11 +128,8 @@ class Filler:
         if is_held:
             self._convert_held(field, source, wanted, out, batch)
             return
-        bounds = (SEGMENT, LO, HI_FINAL if source.is_final else HI_STEP)
-        segments, los, his = (
-            places[place] if rows.shape[1] == 1 else np.repeat(places[place], rows.shape[1]) for place in bounds
-        )
-        cells = Cells(batch.table, segments, wanted, los, his)
+        segments = places[SEGMENT] if rows.shape[1] == 1 else np.repeat(places[SEGMENT], rows.shape[1])
+        cells = Cells(batch.table, segments, wanted)
         try:
             self._decode(field, source, cells, out, batch)
         except RowError as error:

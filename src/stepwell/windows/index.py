@@ -218,17 +218,6 @@ class AnchorIndex:
             self._copy_steps(column, episodes, values)
         return values
 
-    def bounds_of(self, segment: int, rows: Int64s, is_final: bool) -> tuple[Int64s, Int64s]:
-        """Return the first row, and the row after the last one, of the episodes that rows are in.
-
-        Args:
-            segment: numbered over all stores.
-            rows: int64 [n], rows of episodes of the view.
-            is_final: whether the final row counts.
-        """
-        episodes = self._episodes_at(segment, rows)
-        return self.records[episodes, 2], self.records[episodes, 4 if is_final else 3]
-
     def where(self, segment: int, row: int) -> str:
         """Return the store's path, the episode's index in it and the step of a row, for people."""
         part = self.view.parts[int(np.searchsorted(self.segment_starts, segment, side="right")) - 1]

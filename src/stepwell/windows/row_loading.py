@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stepwell.codecs import Codec, SequentialCodec
 from stepwell.errors import CorruptSegmentError, DecodeError, LoaderError
 from stepwell.windows.blocks import piece_bytes
-from stepwell.windows.decoding import ColumnDecoder, RowError, decode_runs, misplaced
+from stepwell.windows.decoding import ColumnDecoder, RowError, Span, decode_runs, misplaced
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.maps import MapError, MapTable, SegmentMaps
@@ -20,7 +20,6 @@ from stepwell.windows.reach import SEGMENT, Reach
 __all__ = ["RowLoader"]
 
 Int64s = npt.NDArray[np.int64]
-Span = tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]
 
 
 class RowLoader:
@@ -153,7 +152,8 @@ class RowLoader:
         if self.page_cache and self._maps.is_announcing:
             _announce(blob[edges[0] : edges[-1]])
         if isinstance(codec, SequentialCodec):
-            self._decode_runs(column, codec, (offsets, blob), segment, rows, first, out)
+            span, num_rows = (offsets, blob), int(table.num_rows[segment])
+            self._decode_runs(column, codec, span, num_rows, segment, rows, first, out)
             return
         start = int(edges[0])
         if self.page_cache:
@@ -180,6 +180,7 @@ class RowLoader:
         column: Reach,
         codec: SequentialCodec,
         span: Span,
+        num_rows: int,
         segment: int,
         rows: list[int],
         first: int,
@@ -189,36 +190,32 @@ class RowLoader:
         is_direct = column.decoder is None or size is not None
         feature = self._maps.feature_of(column.name, segment)
         made = out if is_direct else np.empty((len(out), *feature.fixed_shape), feature.np_dtype)
-        los, his = self._index.bounds_of(segment, np.array(rows, dtype=np.int64), column.is_final)
-        wanted = list(zip(rows, los.tolist(), his.tolist(), strict=True))
-        offsets, blob = span
-        if not self.page_cache and wanted:
-            offsets, blob, wanted = self._read_runs(column.name, codec, span, segment, wanted)
+        begin = 0
+        if not self.page_cache and rows:
+            begin, span, num_rows = self._read_runs(column.name, codec, span, num_rows, segment, rows)
+        outs = [made[row - first, ...] for row in rows]
         try:
-            decode_runs(codec, offsets, blob, wanted, [made[row - first, ...] for row in rows], size)
+            decode_runs(codec, span, num_rows, [row - begin for row in rows], outs, size)
         except RowError as error:
             raise RowError(rows[error.index] - first, error.cause) from error.cause
         if column.decoder is not None and not is_direct:
             for row in rows:
                 column.decoder.convert(made[row - first], out[row - first, ...], None)
 
-    def _read_runs(
-        self, name: str, codec: SequentialCodec, span: Span, segment: int, wanted: list[tuple[int, int, int]]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], list[tuple[int, int, int]]]:
-        """Read the runs that hold rows past the page cache; return offsets and blobs that begin at the first run's."""
+    def _read_runs(  # noqa: PLR0917
+        self, name: str, codec: SequentialCodec, span: Span, num_rows: int, segment: int, rows: list[int]
+    ) -> tuple[int, Span, int]:
+        """Read the runs that hold rows past the page cache; return the first run's row, and what begins with it."""
         offsets, blob = span
-        row, lo, hi = wanted[0]
-        begin, _ = codec.run_of(offsets, blob, row, lo, hi)
-        row, lo, hi = wanted[-1]
-        _, end = codec.run_of(offsets, blob, row, lo, hi)
+        begin, _ = codec.run_of(offsets, blob, rows[0], 0, num_rows)
+        _, end = codec.run_of(offsets, blob, rows[-1], 0, num_rows)
         if begin < 0 or end < 0:
-            return offsets, blob, wanted
+            return 0, span, num_rows
         edges = offsets[begin : end + 1].astype(np.int64)
         if (np.diff(edges) < 0).any() or edges[-1] > blob.size:
             raise RowError(0, misplaced(name, begin))
         data = self._read_blobs(name, segment, int(edges[0]), int(edges[-1]))
-        moved = [(row - begin, max(lo - begin, 0), min(hi, end) - begin) for row, lo, hi in wanted]
-        return (edges - edges[0]).astype(np.uint64), data, moved
+        return begin, ((edges - edges[0]).astype(np.uint64), data), end - begin
 
     def _read_blobs(self, name: str, segment: int, begin: int, end: int) -> npt.NDArray[np.uint8]:
         data = np.empty(end - begin, np.uint8)

@@ -50,9 +50,9 @@ class SyncRows:
             self._open(segment)
         if self._maps is None or self._codec is None:
             return row, row + 1
-        first, stop = self._codec.run_of(*self._maps, row, lo, hi)
-        # damaged bytes have no marks: the read that decodes them will say so
-        return (lo, row + 1) if first < 0 else (first, stop)
+        first, stop = self._codec.run_of(*self._maps, row, 0, hi)
+        # a ring may show a run in part; damaged bytes have no marks: the read that decodes them will say so
+        return (lo, row + 1) if first < 0 else (max(first, lo), stop)
 
     def _open(self, number: int) -> None:
         segment, part = self._segments[number]

@@ -157,7 +157,7 @@ class WindowLots:
 
     @cached_property
     def _segments(self) -> list[Segment]:
-        return [segment for part in self._view.parts for segment in part.segments]
+        return list(self._view.segments)
 
     def _encode_rows(self, span: Span, told: RowRegions) -> tuple[RegionRows, Rows]:
         wanted = span.first + np.arange(span.number)[:, None] + np.array(told.offsets)

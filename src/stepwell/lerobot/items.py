@@ -25,6 +25,7 @@ from stepwell.lerobot.meta_view import DatasetMeta, finished_episodes
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.schema import Feature, Schema
 from stepwell.store.ids import step_id
+from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
 from stepwell.transforms.images import ImageLayout
 from stepwell.transforms.transform import Shape
@@ -292,7 +293,7 @@ def _numbers_of_episodes(meta: DatasetMeta, schema: Schema) -> dict[str, Episode
     """Return what makes index features of the ids of steps."""
     places = finished_episodes(meta.store)
     table = meta.store.episodes.take(places)
-    ordinals = np.array([segment.ordinal for segment in meta.store.segments] or [0], np.int64)
+    ordinals = ordinals_of_keys(meta.store.segments.keys)
     first = step_id(ordinals[table.segment], table.start)
     order = np.argsort(first, kind="stable")
     starts = np.cumsum(table.length) - table.length

@@ -13,16 +13,30 @@ The file is absent until the first compaction. It is replaced whole, so that one
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StoreBusyError
 from stepwell.store.layout import list_segments, replace_file
 from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.segment_keys import key_of_name, list_keys, ordinals_of_keys
 
-__all__ = ["ARRANGEMENT", "Arrangement", "arranged_segments", "read_arrangement", "replace_arrangement"]
+__all__ = [
+    "ARRANGEMENT",
+    "Arrangement",
+    "arranged_keys",
+    "arranged_segments",
+    "read_arrangement",
+    "replace_arrangement",
+]
 
+Int64s = npt.NDArray[np.int64]
+Listing = TypeVar("Listing")
 ARRANGEMENT = "arrangement.json"
 MAX_TRIES = 1000
 
@@ -44,6 +58,17 @@ class Arrangement:
     def key(self, ordinal: int, name: str) -> tuple[int, int, str]:
         """Return what a segment sorts by."""
         return self.positions.get(name, ordinal), ordinal, name
+
+    def ordered(self, keys: Int64s) -> Int64s:
+        """Return ascending keys of segments in the order of `key`."""
+        if not self.positions:
+            return keys
+        places = ordinals_of_keys(keys)
+        moved = np.array([key_of_name(name) or -1 for name in self.positions], np.int64)
+        at = np.minimum(np.searchsorted(keys, moved), max(len(keys) - 1, 0))
+        is_there = keys[at] == moved if len(keys) else np.zeros(len(moved), np.bool_)
+        places[at[is_there]] = np.array(list(self.positions.values()), np.int64)[is_there]
+        return keys[np.lexsort((keys, places))]
 
 
 def read_arrangement(store: str) -> Arrangement:
@@ -69,14 +94,31 @@ def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangem
         CorruptSegmentError: the arrangement is damaged.
         StoreBusyError: it was replaced again and again meanwhile.
     """
+    found, arrangement = _listed(store, list_segments)
+    shown = [(name, state) for name, state in found.items() if name not in arrangement.hidden]
+    return dict(sorted(shown, key=lambda item: arrangement.key(item[1][0], item[0]))), arrangement
+
+
+def arranged_keys(store: str) -> tuple[Int64s, Int64s, Arrangement]:
+    """Return the same as `arranged_segments`, as keys (see `stepwell.store.segment_keys`).
+
+    Returns:
+        Those of the shown segments in their order, int64 [S]; of open ones among them, int64 [m]; the arrangement.
+    """
+    (keys, opened), arrangement = _listed(store, list_keys)
+    if arrangement.hidden:
+        hidden = np.array([key_of_name(name) or -1 for name in arrangement.hidden], np.int64)
+        keys, opened = np.setdiff1d(keys, hidden), np.setdiff1d(opened, hidden)
+    return arrangement.ordered(keys), opened, arrangement
+
+
+def _listed(store: str, look: Callable[[str], Listing]) -> tuple[Listing, Arrangement]:
+    """Return what a look at the directory finds, and the arrangement before it, which was the same after it."""
     for _ in range(MAX_TRIES):
         before = _read(store)
-        found = list_segments(store)
-        # a listing counts only when the arrangement was the same before and after it
+        found = look(store)
         if _read(store) == before:
-            arrangement = _parse(before, store)
-            shown = [(name, state) for name, state in found.items() if name not in arrangement.hidden]
-            return dict(sorted(shown, key=lambda item: arrangement.key(item[1][0], item[0]))), arrangement
+            return found, _parse(before, store)
     raise StoreBusyError(f"{ARRANGEMENT} of {store} was replaced {MAX_TRIES} times during as many listings. Try again.")
 
 

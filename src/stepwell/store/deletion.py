@@ -16,6 +16,7 @@ from stepwell.store.arrangement import arranged_segments
 from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
 from stepwell.store.layout import DELETED, locked_store, replace_file
+from stepwell.store.segment_keys import name_of_key
 
 if TYPE_CHECKING:
     from stepwell.store.episodes import EpisodeTable
@@ -46,7 +47,7 @@ def delete_episodes(store: Store, episodes: Any) -> int:
     table = store.episodes.take(episode_indices(store, episodes))
     if table.is_open.any():
         raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
-    names = {store.segments[number].name for number in np.unique(table.segment)}
+    names = {name_of_key(key) for key in store.segments.keys[np.unique(table.segment)].tolist()}
     ids = _first_ids(store, table)
     if store.capacity is not None:
         ids = np.append(ids, _hidden_pieces(store, table))
@@ -74,8 +75,10 @@ def _first_ids(store: Store, table: EpisodeTable) -> Ids:
     """Return the ids of the rows at which ended episodes were begun; a ring may show only a later part of them."""
     table = table.take(~table.is_open)
     ids = np.empty(len(table), np.int64)
-    for number in np.unique(table.segment):
-        segment, mine = store.segments[number], table.segment == number
+    order = np.argsort(table.segment, kind="stable")
+    numbers, heads = np.unique(table.segment[order], return_index=True)
+    for number, mine in zip(numbers.tolist(), np.split(order, heads[1:]), strict=False):
+        segment = store.segments[number]
         ids[mine] = step_id(segment.ordinal, 0) | segment.records["start"][table.record[mine]]
     return ids
 

@@ -127,6 +127,9 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None)
     if mode == "a" and os.access(text, os.W_OK):
         recover_store(text, record.schema)
         Evictor(text).evict()
+        store = Store(text, mode, trust=trust)
+        store.save_table()
+        return store
     return Store(text, mode, trust=trust)
 
 

@@ -20,6 +20,7 @@ from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_he
 from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
+from stepwell.store.segment_keys import TAG_BITS
 
 if TYPE_CHECKING:
     from stepwell.codecs import SequentialCodec
@@ -39,6 +40,7 @@ class Segment:
         directory: its path, with or without ``.open``.
         schema: the store's features.
         is_trimmed: take an ``.open`` directory whose files are cut to what is committed as sealed: for sealing itself.
+        records: of a sealed segment, where they are known from the store's table; else its file is read.
 
     Raises:
         SegmentGoneError: the segment was evicted or compacted.
@@ -57,17 +59,27 @@ class Segment:
         "carried",
         "is_full",
         "is_sealed",
+        "key",
         "name",
         "num_rows",
         "ordinal",
         "records",
     )
 
-    def __init__(self, directory: str, schema: Schema, *, is_trimmed: bool = False) -> None:
+    def __init__(
+        self,
+        directory: str,
+        schema: Schema,
+        *,
+        is_trimmed: bool = False,
+        records: npt.NDArray[Any] | None = None,
+    ) -> None:
         parsed = parse_segment_name(os.path.basename(directory))
         if parsed is None:
             raise CorruptSegmentError(f"{directory} is not named as a segment is.")
         self.ordinal, self.name, has_sealed_name = parsed
+        # see segment_keys.py
+        self.key = self.ordinal << TAG_BITS | int(self.name[-4:], 16)
         self.is_sealed = has_sealed_name or is_trimmed
         self._directory = directory
         self._schema = schema
@@ -80,7 +92,9 @@ class Segment:
         # room for more of them; what is handed out is a view of its front, which never changes
         self._records = np.empty(0, np.uint8)
         self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
-        if self.is_sealed:
+        if records is not None:
+            self._take_known(records)
+        elif self.is_sealed:
             self._load_sealed()
         else:
             self._follow()
@@ -271,6 +285,17 @@ class Segment:
     def _load_sealed(self) -> None:
         self._add_records(None)
         self.num_rows = num_ended_rows(self.records)
+
+    def _take_known(self, records: npt.NDArray[Any]) -> None:
+        """Take records from the store's table, if there are as many as the segment's file holds."""
+        need = header_size(EPISODE_DTYPE, ()) + records.nbytes
+        with suppress(FileNotFoundError):
+            # a segment that is gone is told when its rows are read
+            size = os.stat(f"{self._directory}/{EPISODES}", follow_symlinks=False).st_size
+            if size != need:
+                raise self._damaged(EPISODES, f"{size} bytes are not the {len(records)} records of the store's table")
+        self.records = records
+        self.num_rows = num_ended_rows(records)
 
     def _add_records(self, count: int | None) -> None:
         """Take in the records that came since; ``count`` is how many there are now, None: all of a sealed segment."""

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
 from stepwell.store.ids import step_id
+from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.segment_list import SegmentList
 from stepwell.store.segments import Segment
 
 __all__ = ["MetadataLines", "Snapshot"]
@@ -53,7 +55,7 @@ class Snapshot:
 
     def __init__(
         self,
-        segments: list[Segment],
+        segments: SegmentList,
         deleted: npt.NDArray[np.int64],
         metadata: MetadataLines,
         first_rows: npt.NDArray[np.int64] | None = None,
@@ -62,9 +64,7 @@ class Snapshot:
         self._deleted, self._first_rows = deleted, first_rows
         self._metadata = metadata
         self._live = {
-            number: (segment.records, segment.num_rows)
-            for number, segment in enumerate(segments)
-            if not segment.is_sealed
+            number: (segment.records, segment.num_rows) for number, segment in segments.own if not segment.is_sealed
         }
 
     @cached_property
@@ -94,7 +94,7 @@ class Snapshot:
         )
         hidden = records["discarded"].copy()
         if len(self._deleted):
-            ordinals = np.array([segment.ordinal for segment in self.segments], np.int64)
+            ordinals = ordinals_of_keys(segments.keys)
             hidden |= np.isin(step_id(ordinals[segment_of], table.start), self._deleted)
         if self._first_rows is not None and self._first_rows.any():
             hidden |= _trim(table, self._first_rows[segment_of])
@@ -102,22 +102,17 @@ class Snapshot:
 
     def _records(self) -> tuple[Records, npt.NDArray[np.int64], list[int]]:
         """Return the records of all segments, how many each has, and which are of episodes that are being recorded."""
-        parts: list[bytes] = []
-        counts = np.zeros(len(self.segments), np.int64)
-        opened: list[int] = []
-        total = 0
-        for number, segment in enumerate(self.segments):
-            records, num_rows = self._live.get(number, (segment.records, segment.num_rows))
-            # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
-            parts.append(records.tobytes())
-            counts[number] = len(records)
+        own: dict[int, Records] = {}
+        is_opened = np.zeros(len(self.segments), np.bool_)
+        for number, (records, num_rows) in self._live.items():
             ended = num_ended_rows(records)
-            if number in self._live and num_rows > ended:
-                parts.append(_open_record(segment, ended, num_rows - ended))
-                opened.append(total + len(records))
-                counts[number] += 1
-            total += int(counts[number])
-        return np.frombuffer(b"".join(parts), EPISODE_DTYPE), counts, opened
+            own[number] = records
+            if num_rows > ended:
+                opened = _open_record(self.segments[number], ended, num_rows - ended)
+                own[number] = np.frombuffer(records.tobytes() + opened, EPISODE_DTYPE)
+                is_opened[number] = True
+        records, counts = self.segments.records(own)
+        return records, counts, (np.cumsum(counts)[is_opened] - 1).tolist()
 
 
 def _open_record(segment: Segment, start: int, length: int) -> bytes:

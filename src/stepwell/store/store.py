@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.arrangement import Arrangement, arranged_segments
+from stepwell.store.arrangement import Arrangement, arranged_keys
 from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
@@ -34,6 +35,9 @@ from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import StoreRecord, Sync, read_record
 from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
+from stepwell.store.segment_keys import name_of_key
+from stepwell.store.segment_list import SegmentList
+from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
 from stepwell.store.segments import Segment
 from stepwell.store.sequential_columns import QUEUE_BYTES
 from stepwell.store.snapshot import MetadataLines, Snapshot
@@ -82,7 +86,12 @@ class Store:
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = self._trusted_mtime(STORE_JSON)
         self._record = self._reaching(read_record(self._path))
+        # read one by one: live ones, and those that the store's table does not know
         self._segments: dict[str, Segment] = {}
+        self._sealed = SegmentTable.empty()
+        self._table_time = 0
+        self._made: dict[int, Segment] = {}
+        self._keys = np.empty(0, np.int64)
         self._arrangement = Arrangement()
         self._listed_time = -1
         self._deleted_time = -1
@@ -147,8 +156,8 @@ class Store:
         return self._record.capacity
 
     @property
-    def segments(self) -> list[Segment]:
-        """Its segments by ordinal, as of the last refresh."""
+    def segments(self) -> SegmentList:
+        """Its segments by ordinal, as of the last refresh: a sequence whose members are made when asked for."""
         return self._snapshot.segments
 
     @property
@@ -251,17 +260,38 @@ class Store:
     def _list_once(self) -> bool:
         """Look at the directory; a segment that goes before it is opened is left out, for another look."""
         self._listed_time = self._trusted_mtime(SEGMENTS)
-        found, self._arrangement = arranged_segments(self._path)
-        self._listed = [] if self.schema is None else list(found)
-        changed = False
+        before = self._keys, self._arrangement
+        keys, opened, self._arrangement = arranged_keys(self._path)
+        if self.schema is None:
+            keys = opened = keys[:0]
+        self._keys = keys
+        changed = not np.array_equal(keys, before[0]) or self._arrangement.positions != before[1].positions
+        found, is_open = self._not_in_table(keys), set(opened.tolist())
+        self._listed = list(found)
         for name in self._segments.keys() - found.keys():
-            del self._segments[name]
+            segment = self._segments.pop(name)
             self._shown.pop(name, None)
-            changed = True
-        for name, (_, is_sealed) in found.items():
+            if segment.is_sealed:
+                # in the table by now, if it is there: whatever keeps maps of it goes on using them
+                self._made[segment.key] = segment
+        if self._made and len(np.setdiff1d(before[0], keys)):
+            there = set(keys.tolist())
+            self._made = {key: segment for key, segment in self._made.items() if key in there}
+        for name, key in found.items():
             if name not in self._segments and self.schema is not None:
-                changed |= self._add_segment(name, is_sealed, self.schema)
+                changed |= self._add_segment(name, key not in is_open, self.schema)
         return changed
+
+    def _not_in_table(self, keys: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Return the segments that are read one by one, by name; the table is read again where that is worth it."""
+        if self.capacity is not None:
+            return {name_of_key(key): key for key in keys.tolist()}
+        missing = keys[self._sealed.find(keys) < 0]
+        stamp = self._mtime(TABLE)
+        if stamp != self._table_time and self._sealed.is_behind(len(missing) - len(self._segments)):
+            self._table_time, self._sealed = stamp, read_table(self._path)
+            missing = keys[self._sealed.find(keys) < 0]
+        return {name_of_key(key): key for key in missing.tolist()}
 
     def _add_segment(self, name: str, is_sealed: bool, schema: Schema) -> bool:
         base = f"{self._path}/{SEGMENTS}/{name}"
@@ -286,14 +316,33 @@ class Store:
 
     def _take_snapshot(self) -> None:
         """Take note of what there is now; all that is shown follows from it."""
-        key, first_rows = self._arrangement.key, None
+        first_rows = None
         if self.capacity is not None:
             self._follow_ring(self.capacity)
-        ordered = sorted(self._segments.values(), key=lambda segment: key(segment.ordinal, segment.name))
+        own = {segment.key: segment for segment in self._segments.values()}
+        is_there = self._sealed.find(self._keys) >= 0
+        if not is_there.all():
+            is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
+        segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
         if self.capacity is not None:
-            first_rows = visible_from([self._shown[segment.name] for segment in ordered], self.capacity.amount)
-        self._live = [segment for segment in ordered if not segment.is_sealed]
-        self._snapshot = Snapshot(ordered, self._deleted, self._metadata, first_rows)
+            first_rows = visible_from([self._shown[segment.name] for segment in segments], self.capacity.amount)
+        self._live = [segment for segment in own.values() if not segment.is_sealed]
+        self._snapshot = Snapshot(segments, self._deleted, self._metadata, first_rows)
+
+    def save_table(self) -> None:
+        """Replace the table of sealed segments where enough came since; see `stepwell.store.segment_table`."""
+        sealed = {segment.key: segment for segment in self._segments.values() if segment.is_sealed}
+        if self._mode == "r" or self.capacity is not None or not self._sealed.is_behind(len(sealed)):
+            return
+        known = self._keys[self._sealed.find(self._keys) >= 0]
+        keys = np.union1d(known, np.fromiter(sealed, np.int64, len(sealed)))
+        records, counts = SegmentList(self._path, self.schema, keys, sealed, self._sealed, {}).records()
+        replace_table(self._path, keys, counts, records)
+        self._sealed, self._table_time = SegmentTable(keys, np.cumsum(counts), records), self._mtime(TABLE)
+        self._made.update(sealed)
+        for segment in sealed.values():
+            del self._segments[segment.name]
+        self._take_snapshot()
 
     def _follow_ring(self, capacity: Capacity) -> None:
         for name, segment in list(self._segments.items()):
@@ -383,6 +432,7 @@ class Store:
         if record.schema != self._record.schema:
             # segments know their features
             self._segments.clear()
+            self._made = {}
             self._shown.clear()
             self._listed_time = -1
         self._record_time, self._record = stamp, self._reaching(record)
@@ -481,7 +531,9 @@ class Store:
         self._segments.clear()
         self._shown.clear()
         self._live = []
-        self._snapshot = Snapshot([], self._deleted, self._metadata)
+        self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
+        self._keys = np.empty(0, np.int64)
+        self._take_snapshot()
 
     def __enter__(self) -> Store:
         return self

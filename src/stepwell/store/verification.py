@@ -24,6 +24,7 @@ from stepwell.store.layout import DELETED, NEW_PREFIX, OPEN_SUFFIX, PROGRESS, SE
 from stepwell.store.reaching import reaching
 from stepwell.store.records import read_record
 from stepwell.store.segment_checks import Check, open_checks, sealed_checks
+from stepwell.store.segment_table import TABLE, check_table
 
 __all__ = ["Finding", "Report", "verify_segment", "verify_store"]
 
@@ -170,6 +171,7 @@ def _store_checks(path: Path, trust: Trust) -> tuple[Schema | None, list[Check]]
         Check(path / STORE_JSON, lambda: _read_json(path)),
         Check(path / DELETED, lambda: read_deleted(str(path))),
         Check(path / ARRANGEMENT, lambda: read_arrangement(str(path))),
+        Check(path / TABLE, lambda: check_table(str(path))),
     ]
     try:
         return reaching(read_record(str(path)), str(path), trust).schema, checks

@@ -340,6 +340,7 @@ class Writer:
         self._seals.wait()
         self._seals.check()
         self._store.refresh()
+        self._store.save_table()
 
     @property
     def schema(self) -> Schema | None:

@@ -27,6 +27,8 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, WindowError
 from stepwell.store.counting import counted
 from stepwell.store.ids import split_id, step_id
+from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.segment_list import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
 from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField
@@ -54,6 +56,7 @@ class AnchorIndex:
         segment_starts: int64 [P + 1], segments before each store: segments are numbered over all stores.
         stores: int64 [S], number of the store of each segment.
         ordinals: int64 [S], ordinal of each segment in its store.
+        segment_keys: int64 [S], see `stepwell.store.segment_keys`.
         episode_index: int64 [E], index of each episode in its store.
 
     Raises:
@@ -96,7 +99,8 @@ class AnchorIndex:
         _check_records(self.records, int(self.segment_starts[-1]))
         self.stores: Int64s = np.repeat(np.arange(len(view.parts)), np.diff(self.segment_starts))
         self.episode_index: Int64s = view.episode_index
-        self.ordinals: Int64s = np.array([s.ordinal for part in view.parts for s in part.segments], dtype=np.int64)
+        self.segment_keys: Int64s = np.concatenate([keys_of(part.segments) for part in view.parts])
+        self.ordinals: Int64s = ordinals_of_keys(self.segment_keys)
         self._guide, self._shift = guide_of(self.anchor_starts)
         self._reaches = reaches(fields)
         self._blocks: dict[int, Blocks] = {}

@@ -39,6 +39,7 @@ from stepwell.codecs.mapping import available_memory
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Feature
 from stepwell.store.ids import MAX_ROWS
+from stepwell.store.segment_list import keys_of
 
 __all__ = ["Column", "MapError", "MapTable", "SegmentMaps"]
 
@@ -46,6 +47,8 @@ MAX_MAPS = 20_000
 # after an eviction this share of the maps is left, so that the next comes late
 KEEP_SHARE = 0.75
 PAGE_BYTES = 4096
+# keys of segments are below 2 ** 50
+STORE_SHIFT = 50
 MADV_RANDOM, MADV_WILLNEED, MADV_POPULATE_READ = 1, 3, 22
 
 _ALL: weakref.WeakSet[SegmentMaps] = weakref.WeakSet()
@@ -158,7 +161,7 @@ class SegmentMaps:
         memory_bytes: int | None = None,
         known: SegmentMaps | None = None,
     ) -> None:
-        self.segments, self.columns = list(segments), list(columns)
+        self.segments, self.columns = _kept(segments), list(columns)
         self._stores, self._need_rows = stores, need_rows
         self._max_segments = max(1, max_maps // max(1, self._maps_per_segment()))
         self._memory_bytes = memory_bytes
@@ -169,6 +172,11 @@ class SegmentMaps:
         if known is not None:
             self._adopt(known)
         _ALL.add(self)
+
+    @functools.cached_property
+    def _keys(self) -> npt.NDArray[np.int64]:
+        """The segments by key."""
+        return keys_of(self.segments)
 
     @functools.cached_property
     def is_announcing(self) -> bool:
@@ -201,7 +209,7 @@ class SegmentMaps:
         """
         with self._lock:
             segments, self._stores, self._need_rows = state()
-            self.segments = list(segments)
+            self.segments = _kept(segments)
             table = self.table
             mapped = np.flatnonzero(table.is_mapped)
             is_read = self._need_rows[mapped] > 0
@@ -309,26 +317,36 @@ class SegmentMaps:
             return
         with known._lock:
             table = known.table
-        numbers = {id(segment): number for number, segment in enumerate(known.segments)}
-        for number, segment in enumerate(self.segments):
-            old = numbers.get(id(segment))
-            arrays = None if old is None else table.arrays[old]
-            if old is not None and arrays is not None and self._need_rows[number] <= known._need_rows[old]:
-                self.table.put(number, arrays, int(table.num_rows[old]))
+        # who has these maps has the same stores; a segment of theirs is what its key says
+        own, old = (
+            keys | maps._stores[: len(keys)] << STORE_SHIFT for keys, maps in ((self._keys, self), (known._keys, known))
+        )
+        mapped = np.flatnonzero(table.is_mapped[: len(old)] & (known._keys >= 0))
+        order = np.argsort(own, kind="stable")
+        at = np.minimum(np.searchsorted(own[order], old[mapped]), max(len(own) - 1, 0))
+        for number, before in zip(order[at].tolist() if len(own) else [], mapped.tolist(), strict=False):
+            arrays = table.arrays[before]
+            is_same = own[number] == old[before]
+            if arrays is not None and is_same and self._need_rows[number] <= known._need_rows[before]:
+                self.table.put(number, arrays, int(table.num_rows[before]))
 
     def _maps_per_segment(self) -> int:
         return sum(1 if all(feature.is_raw for feature in column.features) else 2 for column in self.columns)
 
     def _column_bytes(self) -> int:
-        total = 0
-        for number, segment in enumerate(self.segments):
-            rows = int(self._need_rows[number])
-            if rows == 0:
-                continue
-            for column in self.columns:
-                feature = column.features[self._stores[number]]
-                total += rows * feature.row_bytes if feature.is_raw else rows * 8 + _blob_bytes(segment, column.name)
+        num_rows, total = self._need_rows, 0
+        for column in self.columns:
+            raw_bytes = np.array([each.row_bytes if each.is_raw else 8 for each in column.features], np.int64)
+            total += int((num_rows * raw_bytes[self._stores]).sum())
+            is_raw = np.array([feature.is_raw for feature in column.features])
+            encoded = np.flatnonzero((num_rows > 0) & ~is_raw[self._stores])
+            total += sum(_blob_bytes(self.segments[number], column.name) for number in encoded.tolist())
         return total
+
+
+def _kept(segments: Sequence[Any]) -> Sequence[Any]:
+    """Return segments that stay as they are: a list may grow meanwhile, what a snapshot has does not."""
+    return list(segments) if isinstance(segments, list) else segments
 
 
 def _blob_bytes(segment: Any, name: str) -> int:

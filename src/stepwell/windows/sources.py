@@ -93,7 +93,7 @@ class ViewSource:
         self.fields = resolve_fields(fields, view.stores)
         self.index = index = AnchorIndex(view, self.fields.values())
         self.stores = view.stores
-        self.segments = [segment for part in view.parts for segment in part.segments]
+        self.segments = view.segments
         self.segment_stores = index.stores
         self.need_rows: Int64s = np.zeros(len(self.segments), dtype=np.int64)
         np.maximum.at(self.need_rows, index.records[:, 0], index.records[:, 4])
@@ -127,7 +127,7 @@ class JoinedSources:
         self.sources = tuple(sources)
         self.stores = tuple(store for source in sources for store in source.stores)
         self._first_store = np.cumsum([0] + [len(source.stores) for source in sources]).tolist()
-        self.segments: list[Any] = []
+        self.segments: Any = []
         self.segment_stores: Int64s = np.empty(0, dtype=np.int64)
         self.is_single = len(self.sources) == 1
         self.is_live = any(source.is_live for source in sources)
@@ -167,9 +167,12 @@ class JoinedSources:
             self._revisions[i] = source.revision
             known, count = len(self._numbers[i]), len(source.segments)
             new = np.arange(len(self.segments), len(self.segments) + count - known, dtype=np.int64)
-            for number, segment in zip(self._numbers[i].tolist(), source.segments, strict=False):
-                self.segments[number] = segment
-            self.segments += source.segments[known:count]
+            if self.is_single and not self.is_live:
+                self.segments = source.segments
+            else:
+                for number, segment in zip(self._numbers[i].tolist(), source.segments, strict=False):
+                    self.segments[number] = segment
+                self.segments += source.segments[known:count]
             stores = source.segment_stores[known:count] + self._first_store[i]
             self.segment_stores = np.concatenate([self.segment_stores, stores])
             own = np.stack([np.full(count - known, i), np.arange(known, count)]).astype(np.int64)

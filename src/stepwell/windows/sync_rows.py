@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ class SyncRows:
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name = name
-        self._segments = [(segment, part) for part in parts for segment in part.segments]
+        self._parts = parts
+        self._ends = np.cumsum([len(part.segments) for part in parts]).tolist()
         self._segment = -1
         self._codec: SequentialCodec | None = None
         self._maps: tuple[npt.NDArray[Any], npt.NDArray[np.uint8]] | None = None
@@ -55,7 +57,8 @@ class SyncRows:
         return (lo, row + 1) if first < 0 else (max(first, lo), stop)
 
     def _open(self, number: int) -> None:
-        segment, part = self._segments[number]
+        part = self._parts[bisect_right(self._ends, number)]
+        segment = part.segments[number - self._ends[bisect_right(self._ends, number)] + len(part.segments)]
         schema = part.store.schema
         feature = None if schema is None else schema[self.name]
         codec = None if feature is None or feature.is_raw else make_codec(feature)

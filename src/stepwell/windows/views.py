@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import pickle
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class Part:
     """
 
     store: Store
-    segments: tuple[Any, ...]
+    segments: Sequence[Any]
     table: EpisodeTable
     indices: npt.NDArray[np.int64]
 
@@ -76,7 +77,7 @@ class View:
             if not hasattr(store, "segments"):
                 raise WindowError(f"{store!r} is not a store. Open it first: stepwell.open(path).")
         self.parts = tuple(
-            Part(store, tuple(store.segments), store.episodes, np.arange(len(store.episodes), dtype=np.int64))
+            Part(store, store.segments, store.episodes, np.arange(len(store.episodes), dtype=np.int64))
             for store in found
         )
         self._choices: tuple[dict[str, Any], ...] = ()
@@ -88,6 +89,11 @@ class View:
     def stores(self) -> tuple[Store, ...]:
         """The stores, in the order of their episodes."""
         return tuple(part.store for part in self.parts)
+
+    @property
+    def segments(self) -> Sequence[Any]:
+        """The segments of all stores, store by store; those of a large store are made when they are asked for."""
+        return self.parts[0].segments if len(self.parts) == 1 else _Joined([part.segments for part in self.parts])
 
     @property
     def num_episodes(self) -> int:
@@ -266,6 +272,24 @@ class View:
         return f"<View of {names}  {counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}>"
 
 
+class _Joined(Sequence[Any]):
+    """Several sequences as one."""
+
+    def __init__(self, parts: list[Sequence[Any]]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        number = bisect_right(self._ends, index)
+        return self._parts[number][index - self._ends[number] + len(self._parts[number])]
+
+
 def split_position(origins: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each episode, from its origin and a seed alone.
 
@@ -351,7 +375,7 @@ def _unpacked(packed: dict[str, Any]) -> Part:
             f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew."
         )
     table = EpisodeTable(**columns, read_metadata=store.episodes.read_metadata)
-    return Part(store, tuple(store.segments), table, packed["indices"])
+    return Part(store, store.segments, table, packed["indices"])
 
 
 def _left_behind(facts: dict[str, Any]) -> bool:

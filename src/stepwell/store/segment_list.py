@@ -1,0 +1,141 @@
+"""The segments of a snapshot: a sequence whose members are made when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.schema import Schema
+from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.layout import SEGMENTS
+from stepwell.store.segment_keys import key_of_name, name_of_key
+from stepwell.store.segment_table import SegmentTable
+from stepwell.store.segments import Segment
+
+__all__ = ["SegmentList", "keys_of"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class SegmentList(Sequence[Segment]):
+    """Segments in their order, as they were at one moment.
+
+    Args:
+        store: path of the store.
+        schema: its features; None: there are no segments.
+        keys: int64 [S], of the segments.
+        own: segments by key that were read for themselves.
+        table: of the others.
+        made: segments of the table by key that were made before; what is made here is added.
+
+    Notes:
+        Safe to share between threads: of two that ask for a segment at once both get the same.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        store: str,
+        schema: Schema | None,
+        keys: Int64s,
+        own: Mapping[int, Segment],
+        table: SegmentTable,
+        made: dict[int, Segment],
+    ) -> None:
+        self.keys = keys
+        self._store, self._schema, self._own, self._table, self._made = store, schema, own, table, made
+        self._places = table.find(keys)
+        if own:
+            self._places[np.isin(keys, np.fromiter(own, np.int64, len(own)))] = -1
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        key = int(self.keys[index])
+        found = self._own.get(key) or self._made.get(key)
+        return self._make(key, int(self._places[index])) if found is None else found
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (self[number] for number in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(other) != len(self):
+            return False
+        return all(mine is its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    @property
+    def own(self) -> Iterator[tuple[int, Segment]]:
+        """The segments that were read for themselves, each with its number."""
+        for number in np.flatnonzero(self._places < 0).tolist():
+            yield number, self._own[int(self.keys[number])]
+
+    def records(self, own: Mapping[int, npt.NDArray[Any]] | None = None) -> tuple[npt.NDArray[Any], Int64s]:
+        """Return the records of all segments, one segment after the other.
+
+        Args:
+            own: by number, records that stand for those of a segment that was read for itself.
+
+        Returns:
+            `EPISODE_DTYPE` [E], and how many each segment has, int64 [S].
+        """
+        table, places = self._table, self._places
+        counts = np.zeros(len(self), np.int64)
+        is_known = places >= 0
+        known = places[is_known]
+        counts[is_known] = table.ends[known] - table.starts[known]
+        parts: list[npt.NDArray[Any]] = []
+        done = 0
+        for number, segment in self.own:
+            records = segment.records if own is None else own.get(number, segment.records)
+            parts += [_run_of(table, places[done:number]), records]
+            counts[number], done = len(records), number + 1
+        parts.append(_run_of(table, places[done:]))
+        parts = [part for part in parts if len(part)]
+        if len(parts) == 1:
+            return parts[0], counts
+        # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
+        joined = b"".join(np.ascontiguousarray(part).view(np.uint8).data for part in parts)
+        return np.frombuffer(joined, EPISODE_DTYPE), counts
+
+    def _make(self, key: int, place: int) -> Segment:
+        assert self._schema is not None
+        directory = f"{self._store}/{SEGMENTS}/{name_of_key(key)}"
+        segment = Segment(directory, self._schema, records=self._table.records_at(place))
+        return self._made.setdefault(key, segment)
+
+
+def keys_of(segments: Sequence[Any]) -> Int64s:
+    """Return the keys of segments, int64 [S]."""
+    if isinstance(segments, SegmentList):
+        return segments.keys
+    found = (key_of_name(segment.name) for segment in segments)
+    return np.array([-1 if key is None else key for key in found], np.int64)
+
+
+def _run_of(table: SegmentTable, places: Int64s) -> npt.NDArray[Any]:
+    """Return the records of segments of a table, which mostly lie one after the other."""
+    if len(places) == 0:
+        return table.records[:0]
+    starts, ends = table.starts[places], table.ends[places]
+    if (starts[1:] == ends[:-1]).all():
+        return table.records[starts[0] : ends[-1]]
+    counts = ends - starts
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    # as plain bytes: numpy copies structured entries field by field
+    rows = table.records.view(f"V{EPISODE_DTYPE.itemsize}")[within + np.repeat(starts, counts)]
+    found: npt.NDArray[Any] = rows.view(EPISODE_DTYPE)
+    return found

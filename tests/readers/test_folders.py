@@ -308,3 +308,66 @@ def test_an_array_is_not_called_damaged_where_threads_got_in_the_way_of_its_head
 
     monkeypatch.setattr(np, "load", stumbling_load)
     assert open_reader(tmp_path / "set", options={"layout": "episodes"}).schema["actions"].shape == (2,)
+
+
+def write_run(folder: Path, numbers, arrays: int | None, name: str = "{}.png") -> None:
+    for camera in ("front", "wrist"):
+        for number in numbers:
+            write_image(folder / camera / name.format(number), 7)
+    if arrays is not None:
+        np.save(folder / "actions.npy", np.zeros((arrays, 2)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name", "words"),
+    [
+        ((0, 1, 3, 4), "{}.png", r"front/1\.png is followed by 3\.png: images are missing"),
+        (
+            (0, 1, 3, 4, 6, 7, 8),
+            "frame_{:06d}.png",
+            r"frame_000001\.png is followed by frame_000003\.png, and 1 more gaps",
+        ),
+        ((0, 5, 10, 20, 25), "t{}_rgb.png", r"t10_rgb\.png is followed by t20_rgb\.png"),
+    ],
+)
+def test_images_that_are_missing_between_others_are_an_error_unless_they_are_allowed(
+    tmp_path: Path, numbers: tuple[int, ...], name: str, words: str
+):
+    for arrays in (None, len(numbers), len(numbers) + 1):
+        write_run(tmp_path / "set" / "run", numbers, arrays, name)
+        with pytest.raises(FormatError, match=words):
+            open_reader(tmp_path / "set", "folders", {"layout": "episodes"})
+        assert len(open_reader(f"folders://{tmp_path}/set?layout=episodes&allow_gaps=true")[0].columns) >= 2
+
+
+@pytest.mark.parametrize(
+    "numbers", [(0, 10, 20), (7, 8, 9), (17133, 17166, 17200, 17233), (3, 10, 12), (5,), (2**70, 2**71)]
+)
+def test_numbers_that_are_steps_times_or_ids_are_no_gaps(tmp_path: Path, numbers: tuple[int, ...]):
+    write_run(tmp_path / "set" / "run", numbers, len(numbers))
+    assert len(open_reader(tmp_path / "set", "folders")[0].columns["actions"]) == len(numbers)
+
+
+def test_two_images_of_one_number_and_cameras_that_begin_apart_are_an_error(tmp_path: Path):
+    write_run(tmp_path / "set" / "run", range(3), 3)
+    write_image(tmp_path / "set" / "run" / "front" / "1.jpg", 7)
+    with pytest.raises(FormatError, match=r"front/1\.\w+ and 1\.\w+ have one number"):
+        open_reader(tmp_path / "set", "folders")
+    (tmp_path / "set" / "run" / "front" / "1.jpg").unlink()
+    (tmp_path / "set" / "run" / "front" / "0.png").unlink()
+    with pytest.raises(FormatError, match=r"run: the images of front with 1, wrist with 0 begin"):
+        open_reader(tmp_path / "set", "folders")
+
+
+def test_arrays_that_have_not_a_row_an_image_are_an_error(tmp_path: Path):
+    for name, length in (("a", 4), ("b", 5)):
+        write_run(tmp_path / "set" / name, range(4), length)
+    reader = open_reader(tmp_path / "set", "folders")
+    with pytest.raises(FormatError, match=r"b of .* has rows of front 4, wrist 4, actions 5\. There should be as many"):
+        list(reader.episodes())
+    np.save(tmp_path / "set" / "a" / "actions.npy", np.zeros((5, 2)))
+    reader = open_reader(tmp_path / "set", "folders")
+    assert [len(episode.columns["actions"]) for episode in reader.episodes()] == [5, 5]
+    (tmp_path / "set" / "b" / "wrist" / "3.png").unlink()
+    with pytest.raises(FormatError, match=r"b of .* front 4, wrist 3, .* one more of actions, as the first episode"):
+        list(open_reader(tmp_path / "set", "folders").episodes())

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, WorkerError
 from stepwell.formats import find_reader, import_dataset, open_reader
 
 pytest.importorskip("zarr")
 from reader_sets import write_replay
 
 ENDS = (13, 14, 30, 50)
+METADATA = (".zarray", ".zattrs", "zarr.json")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -84,7 +85,7 @@ def test_a_damaged_chunk_is_told(tmp_path: Path):
     assert chunks
     for path in chunks:
         path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(FormatError, match="rows 0 to 13 of data/img"):
+    with pytest.raises(FormatError, match=r"chunk data/img/0\.0\.0\.0 has 20 bytes"):
         open_reader(tmp_path / "p.zarr")[0]
 
 
@@ -128,3 +129,56 @@ def test_several_processes_read_it(tmp_path: Path):
     import_dataset(tmp_path / "p.zarr", tmp_path / "a.well", workers=2)
     store = stepwell.open(tmp_path / "a.well")
     assert np.array_equal(np.concatenate([episode["state"] for episode in store]), arrays["state"])
+
+
+def files_of(array: Path) -> list[Path]:
+    return sorted(path for path in array.rglob("*") if path.is_file() and path.name not in METADATA)
+
+
+@pytest.mark.parametrize("kind", ["v2", "v3", "v3 blosc", "sharded", "zip"])
+def test_a_chunk_that_is_missing_or_cut_off_at_any_byte_is_an_error(tmp_path: Path, kind: str):
+    import zarr
+
+    path = tmp_path / "p.zarr"
+    arrays = write_replay(path, zarr_format=2 if kind in ("v2", "zip") else 3)
+    if kind in ("v3 blosc", "sharded"):
+        options = {"shards": (14, 2)} if kind == "sharded" else {"compressors": zarr.codecs.BloscCodec()}
+        made = zarr.open_group(str(path), mode="a").create_array(
+            "data/action", shape=(50, 2), chunks=(7, 2), dtype="f4", overwrite=True, **options
+        )
+        made[...] = arrays["action"]
+
+    def read() -> list[np.ndarray]:
+        source = path
+        if kind == "zip":
+            source = Path(shutil.make_archive(str(tmp_path / "q.zarr"), "zip", path))
+        return [episode.columns["action"] for episode in open_reader(source, "zarr").episodes()]
+
+    right = np.concatenate(read())
+    assert np.array_equal(right, arrays["action"])
+    for file in (files_of(path / "data" / "action")[1], files_of(path / "meta" / "episode_ends")[-1]):
+        data = file.read_bytes()
+        for size in range(0, len(data), 7):
+            file.write_bytes(data[:size])
+            with pytest.raises(FormatError, match=r"p\.zarr|q\.zarr"):
+                read()
+        file.unlink()
+        with pytest.raises(FormatError, match=rf"chunk \S*{file.name} is not there"):
+            read()
+        file.write_bytes(data)
+    assert np.array_equal(np.concatenate(read()), right)
+
+
+def test_chunks_that_were_left_out_as_they_hold_the_fill_value_are_read_where_that_is_asked_for(tmp_path: Path):
+    import zarr
+
+    arrays = write_replay(tmp_path / "p.zarr", zarr_format=3)
+    zarr.open_group(str(tmp_path / "p.zarr"), mode="a")["data/state"][7:14] = 0
+    with pytest.raises(WorkerError, match=r'missing_chunks="fill"'):
+        stepwell.open(f"zarr://{tmp_path / 'p.zarr'}")
+    store = stepwell.open(f"zarr://{tmp_path / 'p.zarr'}?missing_chunks=fill")
+    wanted = arrays["state"].copy()
+    wanted[7:14] = 0
+    assert np.array_equal(np.concatenate([episode["state"] for episode in store]), wanted)
+    with pytest.raises(FormatError, match="Allowed: error, fill"):
+        open_reader(tmp_path / "p.zarr", options={"missing_chunks": "zero"})

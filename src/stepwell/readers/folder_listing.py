@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stepwell.formats.option_texts import names_of
 
-__all__ = ["ARRAYS", "IMAGES", "UNREAD", "VIDEOS", "FolderListing", "natural"]
+__all__ = ["ARRAYS", "IMAGES", "UNREAD", "VIDEOS", "FolderListing", "frame_numbers", "natural"]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 VIDEOS = (".mp4", ".mkv", ".mov", ".webm")
@@ -23,6 +23,7 @@ UNREAD = (
 )
 """Of images and videos that are not read."""
 
+NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII)
 # a root, a folder in it, a camera in that, and one more
 LEVELS = 4
 
@@ -93,6 +94,20 @@ class FolderListing:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
         paths = [folder / name for name in sorted(names, key=natural)]
         return [path for path in paths if not self.leaves_out(path)]
+
+
+def frame_numbers(paths: Sequence[Path]) -> list[int] | None:
+    """Return the numbers in the names of files that differ in their last number alone; None of others.
+
+    Example:
+        >>> frame_numbers([Path("run/rgb_0007.png"), Path("run/rgb_0009.jpg")])
+        [7, 9]
+    """
+    found = [NUMBERED.fullmatch(path.stem) for path in paths]
+    matches = [match for match in found if match is not None]
+    if len(matches) < len(paths) or len({(match[1], match[3]) for match in matches}) != 1:
+        return None
+    return [int(match[2]) for match in matches]
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:

@@ -28,9 +28,10 @@ from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.npy_arrays import npz_arrays
+from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, natural
+from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, frame_numbers, natural
 from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Schema
@@ -58,10 +59,11 @@ class FolderReader(Reader):
         ignore: files and folders that are left out: endings, names or patterns, ``["gif", "thumb_*"]`` or
             ``"gif,thumb_*"``; see `FolderListing`.
         channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
+        allow_gaps: of episodes take images whose numbers have gaps; default: a gap is an error.
 
     Raises:
-        FormatError: no images or videos, some that would be passed over, a damaged file, or episodes of different
-            features.
+        FormatError: no images or videos, some that would be passed over, a damaged file, numbers of images with a gap
+            or one twice, arrays that have not a row an image, or episodes of different features.
         MissingDependencyError: PyAV is not installed, and there are videos.
 
     Notes:
@@ -82,6 +84,7 @@ class FolderReader(Reader):
         fps: float | str | None = None,
         ignore: Collection[str] | str = (),
         channels: int | str | None = None,
+        allow_gaps: bool | str = False,
     ) -> None:
         super().__init__(source)
         self._root = Path(source)
@@ -94,6 +97,8 @@ class FolderReader(Reader):
         self._layout: Layout = layout or _layout_of(listing)
         self._episodes = _EPISODES[self._layout](listing)
         _check_all_are_read(listing, self._layout, self._episodes)
+        if self._layout == "episodes":
+            _check_numbers(self._episodes, allow_gaps=flag_of("allow_gaps", allow_gaps))
         self._labels = sorted({part["label"] for part in self._episodes if "label" in part}, key=natural)
         self._paths = tuple(str(path) for part in self._episodes for files in part["images"].values() for path in files)
         self._numbers = {path: number for number, path in enumerate(self._paths)}
@@ -139,7 +144,21 @@ class FolderReader(Reader):
             raise FormatError(
                 f"{self.label(index)} has {', '.join(sorted(columns))}; the first episode {', '.join(self.schema)}."
             )
+        if self._layout != "classes":
+            self._check_lengths(index, columns)
         return EpisodeData(columns, metadata={"name": part["name"]})
+
+    def _check_lengths(self, index: int, columns: Mapping[str, Any]) -> None:
+        """Refuse arrays that have not a row a step, and those of a final row where one is missing."""
+        part = self._episodes[index]
+        rows = {name: len(files) for name, files in part["images"].items()}
+        rows |= {name: columns[name].num_rows for name in part["videos"]}
+        rows |= {name: len(column) for name, column in columns.items() if name not in rows}
+        if len({count - self.schema[name].final for name, count in rows.items()}) > 1:
+            told = ", ".join(f"{name} {count}" for name, count in rows.items())
+            finals = ", ".join(name for name in rows if self.schema[name].final)
+            more = f", and one more of {finals}, as the first episode has it" if finals else ""
+            raise FormatError(f"{self.label(index)} has rows of {told}. There should be as many of each{more}.")
 
     @property
     def in_place_schema(self) -> Schema:
@@ -273,6 +292,37 @@ def _check_all_are_read(listing: FolderListing, layout: Layout, episodes: Sequen
             f"{_some(passed)} would be passed over: {_PLACES[layout]}. Move them, say another layout= ("
             f'{", ".join(LAYOUTS)}), or leave them out with ignore= (names, endings or patterns: "{passed[0].name}").'
         )
+
+
+def _check_numbers(episodes: Sequence[Part], *, allow_gaps: bool) -> None:
+    """Refuse images of a camera that have one number, or whose numbers go on but for some that are missing."""
+    for part in episodes:
+        numbers = {name: frame_numbers(files) or [] for name, files in part["images"].items()}
+        for name, files in part["images"].items():
+            steps = np.diff(np.array(numbers[name], object))
+            if not len(steps):
+                continue
+            if not steps.all():
+                place = int(np.argmin(steps))
+                raise FormatError(f"{files[place]} and {files[place + 1].name} have one number. Take one of them away.")
+            step = steps.min()
+            # numbers that go on mostly are counted; others are ids or times
+            is_counted = not (steps % step).any() and 2 * np.count_nonzero(steps == step) >= len(steps)
+            gaps = np.flatnonzero(steps > step)
+            if len(gaps) and is_counted and not allow_gaps:
+                more = f", and {len(gaps) - 1} more gaps" if len(gaps) > 1 else ""
+                raise FormatError(
+                    f"{files[gaps[0]]} is followed by {files[gaps[0] + 1].name}{more}: images are missing, and what "
+                    "comes after would be taken for earlier steps. Copy them again; if they were left out on purpose, "
+                    "allow_gaps=True takes those that are there as the steps."
+                )
+        starts = {name: counted[0] for name, counted in numbers.items() if counted}
+        if len(set(starts.values())) > 1 and not allow_gaps:
+            told = ", ".join(f"{name} with {start}" for name, start in starts.items())
+            raise FormatError(
+                f"{part['name']}: the images of {told} begin. Cameras of an episode begin with one number; if theirs "
+                "mean nothing, allow_gaps=True."
+            )
 
 
 def _some(paths: Sequence[Path]) -> str:

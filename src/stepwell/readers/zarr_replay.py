@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.readers.zarr_stores import MISSING, checked_store, watch_array
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Image
 
@@ -48,9 +49,12 @@ class ZarrReader(Reader):
         images: "keep" (default): arrays as they are, images of float32, too; "uint8": arrays [N, H, W, 1 | 3 | 4] of
             floats become images of uint8, if all their values are whole numbers from 0 to 255.
         ignore: names of features to leave out.
+        missing_chunks: "error" (default): a chunk that is not there is an error; "fill": it holds the array's fill
+            value. Some writers leave such chunks out: zarr 3 does, zarr 2 does not unless it is asked to.
 
     Raises:
-        FormatError: no replay buffer, arrays that do not fit each other, or a damaged chunk.
+        FormatError: no replay buffer, arrays that do not fit each other, or a chunk that is damaged, cut off or
+            missing.
         MissingDependencyError: zarr is not installed.
 
     Notes:
@@ -61,8 +65,18 @@ class ZarrReader(Reader):
 
     name = "zarr"
 
-    def __init__(self, source: str, *, images: str = "keep", ignore: Sequence[str] | str = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        images: str = "keep",
+        ignore: Sequence[str] | str = (),
+        missing_chunks: Literal["error", "fill"] = "error",
+    ) -> None:
         super().__init__(source)
+        if missing_chunks not in MISSING:
+            raise FormatError(f"missing_chunks={missing_chunks!r}. Allowed: {', '.join(MISSING)}.")
+        self._missing_chunks = missing_chunks
         if images not in IMAGES:
             raise FormatError(f"images={images!r}. Allowed: {', '.join(IMAGES)}.")
         self._opened: tuple[int, dict[str, Any]] | None = None
@@ -146,6 +160,8 @@ class ZarrReader(Reader):
                 group = self._group()["data"]
                 members = dict(group.members(max_depth=None))
                 arrays = [(path.replace("/", "."), each) for path, each in members.items() if hasattr(each, "chunks")]
+                for _, array in arrays:
+                    watch_array(array)
                 check_told_apart([name for name, _ in arrays], self.source)
                 self._opened = os.getpid(), dict(sorted(arrays, key=itemgetter(0)))
                 self._held = {}
@@ -163,6 +179,7 @@ class ZarrReader(Reader):
             raise FormatError(
                 f"{self.source}, {name} is {array.dtype} {array.shape}. It should be a list of step numbers."
             )
+        watch_array(array)
         return array
 
     def _group(self) -> Any:
@@ -170,11 +187,9 @@ class ZarrReader(Reader):
             import zarr
         except ImportError as error:
             raise MissingDependencyError.of("zarr", "zarr") from error
-        is_zip = self.source.lower().endswith(".zip")
-        if is_zip:
+        if self.source.lower().endswith(".zip"):
             _check_archive(self.source)
-        store = zarr.storage.ZipStore(self.source, mode="r") if is_zip else self.source
-        return zarr.open_group(store, mode="r")
+        return zarr.open_group(checked_store(self.source, self._missing_chunks), mode="r")
 
     @contextmanager
     def _naming(self, where: str) -> Iterator[None]:

@@ -28,6 +28,7 @@ from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
 from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, open
+from stepwell.store.births import BirthLog, runs_of
 from stepwell.store.building import built_store
 from stepwell.store.deletion import episode_indices
 from stepwell.store.layout import STORE_JSON, replace_file
@@ -96,7 +97,7 @@ def convert(
         after, embedded = _converted_schema(before, features)
         chosen = episode_indices(store, slice(None) if episodes is None else episodes)
         chunks = plan_chunks(store, before, after, chosen, embedded)
-        record = _record_of(store, after)
+        record = _record_of(store, after, chunks)
         with built_store(target) as hidden:
             job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
             results = _run(job, chunks, num_processes, progress)
@@ -110,11 +111,14 @@ def convert(
     )
 
 
-def _record_of(store: Store, schema: Schema) -> StoreRecord:
-    """Return the target's record: another store, recorded the same way."""
+def _record_of(store: Store, schema: Schema, chunks: Sequence[Chunk]) -> StoreRecord:
+    """Return the target's record: another store, recorded the same way, that knows where its episodes come from."""
     told = store.record
     new = StoreRecord(schema=schema, fps=told.fps, metadata=dict(told.metadata))
-    return replace(new, segment_bytes=told.segment_bytes, sync=told.sync)
+    log = BirthLog(new.uuid)
+    for chunk in chunks:
+        log.add(chunk.ordinal, runs_of([(told, int(name.partition("-")[0]), places) for name, places in chunk.parts]))
+    return replace(new, segment_bytes=told.segment_bytes, sync=told.sync, births=log.end(len(chunks)))
 
 
 def _schema_of(store: Store) -> Schema:

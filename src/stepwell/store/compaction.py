@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +24,22 @@ import numpy.typing as npt
 
 from stepwell.schema import Schema
 from stepwell.store.arrangement import Arrangement, arranged_segments, read_arrangement, replace_arrangement
+from stepwell.store.births import BirthLog, runs_of
 from stepwell.store.deletion import read_deleted, replace_deleted
 from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
-from stepwell.store.layout import SEGMENTS, list_segments, locked_store, new_tag, reserve_ordinals, sync_directory
+from stepwell.store.layout import (
+    SEGMENTS,
+    STORE_JSON,
+    list_segments,
+    locked_store,
+    new_tag,
+    replace_file,
+    reserve_ordinals,
+    sync_directory,
+)
 from stepwell.store.maintenance import maintained_store
+from stepwell.store.manifests import seal_json
 from stepwell.store.merging import Source, merge_segments
 from stepwell.store.records import read_record
 from stepwell.store.recovery import recover_store
@@ -162,6 +173,7 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     positions = dict(read_arrangement(path).positions)
     with locked_store(path):
         replace_arrangement(path, positions, [one.name for one in new])
+        _carry_births(path, new)
     for one in new:
         os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")
     sync_directory(f"{path}/{SEGMENTS}")
@@ -172,6 +184,20 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     with locked_store(path):
         _carry_deletions(path, new)
         replace_arrangement(path, positions, [source.segment.name for one in replaced for source in one.sources])
+
+
+def _carry_births(path: str, new: Sequence[_Replacement]) -> None:
+    """Take note of where the episodes of new segments were first written, if any were in another store."""
+    record = read_record(path)
+    if not record.births or not new:
+        return
+    there = np.array([ordinal for ordinal, _ in list_segments(path).values()], np.int64)
+    log = BirthLog.continued(record, there)
+    for one in new:
+        parts = [(record, source.segment.ordinal, np.flatnonzero(source.kept)) for source in one.sources]
+        log.add(one.ordinal, runs_of(parts))
+    record = replace(record, births=log.end(new[-1].ordinal + 1))
+    replace_file(f"{path}/{STORE_JSON}", seal_json(record.to_json()))
 
 
 def _carry_deletions(path: str, new: Sequence[_Replacement]) -> None:

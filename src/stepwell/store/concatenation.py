@@ -15,6 +15,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.births import BirthLog, births_of
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
 from stepwell.store.eviction import evicted_ids
@@ -75,15 +76,17 @@ def concatenate(
     record = _joined_record([(store.path, read_record(str(store.path))) for store in stores], metadata)
     with built_store(path) as target:
         deleted = [np.empty(0, np.int64)]
-        ordinal = 0
+        ordinal, log = 0, BirthLog(record.uuid)
         for store in stores:
             source = str(store.path)
             mapping = {} if record.schema is None else _take_store(source, target, ordinal, record.schema, link=link)
             gone = [read_deleted(source), evicted_ids(source)]
             deleted.append(_moved_ids(np.concatenate(gone), mapping))
             ordinal += len(mapping)
+            _take_births(log, read_record(source), mapping)
         if any(map(len, deleted)):
             replace_deleted(target, np.concatenate(deleted))
+        record = replace(record, births=log.end(ordinal))
         replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
     return open(path, trust=_joined_trust(stores))
 
@@ -154,6 +157,17 @@ def _take_segment(directory: str, target: str, ordinal: int, tag: str, schema: S
         link_file(f"{directory}/{file}", f"{copy}/{file}", link=link)
     told = manifest | {"name": name, "ordinal": ordinal, "files": files}
     replace_file(f"{copy}/{SEGMENT_JSON}", seal_json(told), sync=False)
+
+
+def _take_births(log: BirthLog, record: StoreRecord, mapping: Mapping[int, int]) -> None:
+    """Take note of where the episodes of a store's segments were first written."""
+    within: dict[int, list[int]] = {}
+    for ordinal, first, _ in record.births:
+        within.setdefault(ordinal, []).append(first)
+    for old, new in mapping.items():
+        firsts = np.array(sorted({0, *within.get(old, [])}), np.int64)
+        uuids, numbers = births_of(record, np.full(len(firsts), old, np.int64), firsts)
+        log.add(new, [(first, uuids[number]) for first, number in zip(firsts.tolist(), numbers.tolist(), strict=True)])
 
 
 def _segment_files(schema: Schema) -> Iterator[str]:

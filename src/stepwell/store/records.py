@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid as uuids
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +15,13 @@ from stepwell.store.capacity import Capacity
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
 from stepwell.store.manifests import open_json
 
-__all__ = ["SEGMENT_BYTES", "StoreRecord", "Sync", "read_record"]
+__all__ = ["SEGMENT_BYTES", "Birth", "StoreRecord", "Sync", "read_record"]
 
 Sync = Literal["none", "episode", "step"]
 
 SEGMENT_BYTES = 256 << 20
+# from a record of the segment with an ordinal on, episodes were first written in the store with a uuid
+Birth = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class StoreRecord:
         sync: when writers wait for the disk, unless told otherwise.
         capacity: of a ring; None keeps everything.
         uuid: its identity.
+        births: where its episodes were first written in other stores, see `stepwell.store.births`.
     """
 
     schema: Schema | None = None
@@ -42,6 +46,7 @@ class StoreRecord:
     sync: Sync = "none"
     capacity: Capacity | None = None
     uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
+    births: tuple[Birth, ...] = ()
 
     def with_schema(self, schema: Schema) -> StoreRecord:
         """Return the record with another schema."""
@@ -59,6 +64,7 @@ class StoreRecord:
             "capacity": None if self.capacity is None else self.capacity.to_json(),
             "metadata": self.metadata,
             "features": None if self.schema is None else self.schema.to_json(),
+            **({"births": [list(birth) for birth in self.births]} if self.births else {}),
         }
 
     @classmethod
@@ -81,7 +87,17 @@ class StoreRecord:
             # stores that are older than rings do not say
             capacity=Capacity.from_json(record.get("capacity")),
             uuid=record["uuid"],
+            births=_births(record.get("births", [])),
         )
+
+
+def _births(entries: list[Any]) -> tuple[Birth, ...]:
+    births = tuple((int(ordinal), int(first), str(uuid)) for ordinal, first, uuid in entries)
+    is_sound = all(0 <= ordinal <= 1 << 31 and 0 <= first < 1 << 32 for ordinal, first, _ in births)
+    places = [birth[:2] for birth in births]
+    if not is_sound or any(second <= first for first, second in pairwise(places)):
+        raise ValueError('"births" are not ordinals, records and uuids in order')
+    return births
 
 
 def read_record(path: str) -> StoreRecord:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,11 @@ import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.store import Store
+from stepwell.store.births import births_of
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
+from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.segment_list import keys_of
 
 if TYPE_CHECKING:
     from stepwell.store.statistics import FeatureStatistics
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Part", "View", "split_position"]
 
 Where = Callable[[dict[str, Any]], bool] | Mapping[str, Any]
+# 1: by seed and origin; 2: by seed, the store that the episode was first written in, and origin
+SPLIT_VERSION = 2
 FACTS = ("length", "terminated", "truncated", "interrupted")
 
 
@@ -149,6 +155,7 @@ class View:
         where: Where | None = None,
         split: tuple[float, float] | None = None,
         seed: int = 0,
+        split_version: int = SPLIT_VERSION,
     ) -> View:
         """Return the view of fewer episodes; several conditions must all hold.
 
@@ -158,17 +165,25 @@ class View:
             where: a predicate of an episode's metadata, to which are added ``episode_index`` (in its store),
                 ``length``, ``terminated``, ``truncated`` and ``interrupted``; or a mapping of names to the values they
                 must have.
-            split: (low, high), fractions in [0, 1]: keeps the episodes whose hash of (seed, origin) lies in [low,
-                high). An episode's side never changes, however the store grows; sizes are only about right. See
-                `split` for exact ones.
+            split: (low, high), fractions in [0, 1]: keeps the episodes whose hash of (seed, store in which it was first
+                written, origin) lies in [low, high). An episode's side never changes, however the store grows; sizes
+                are only about right. See `split` for exact ones.
             seed: of the hash.
+            split_version: of the hash: 2 (default), or 1, which leaves the store out: episodes of several stores that
+                have the same origin are on the same side. For splits that were made before there was a version 2.
 
         Raises:
             EpisodeNotFoundError: a number beyond the episodes there are.
             WindowError: an episode twice, a mask of another length, a split outside [0, 1], or a mapping ``where`` with
                 a name that no episode has.
         """
-        choice = {"episodes": episodes, "where": where, "split": split, "seed": seed}
+        choice = {
+            "episodes": episodes,
+            "where": where,
+            "split": split,
+            "seed": seed,
+            "split_version": split_version,
+        }
         mask = np.ones(self.num_episodes, dtype=np.bool_)
         if episodes is not None:
             mask &= _mask_of(episodes, self.num_episodes)
@@ -176,25 +191,27 @@ class View:
             low, high = split
             if not 0 <= low <= high <= 1:
                 raise WindowError(f"split={split} is not a range within [0, 1].")
-            positions = split_position(self.column("origin"), seed)
+            positions = self._split_positions(seed, split_version)
             mask &= (positions >= low) & (positions < high)
         if where is not None:
             mask &= self._mask_where(where, mask)
         return self._kept(mask, choice)
 
-    def split(self, *fractions: float, seed: int = 0) -> tuple[View, ...]:
+    def split(self, *fractions: float, seed: int = 0, version: int = SPLIT_VERSION) -> tuple[View, ...]:
         """Return one view for each fraction; no episode is in two of them, and their sizes are exact to a rounding.
 
-        Episodes are ranked by a hash of (seed, origin) and the ranks are cut: the same episodes always split the same
-        way, in any order and in any copy of the store. In a store that still grows, episodes near a cut may change
-        sides; where that matters use ``select(split=(0.0, 0.9))``, whose sizes are only about right.
+        Episodes are ranked by a hash of (seed, store in which it was first written, origin) and the ranks are cut: the
+        same episodes always split the same way, in any order and in any copy of the store. In a store that still grows,
+        episodes near a cut may change sides; where that matters use ``select(split=(0.0, 0.9))``, whose sizes are only
+        about right.
 
         Args:
             fractions: of the view's episodes, with a sum of at most 1.
             seed: of the hash.
+            version: of the hash, see ``split_version`` of `select`.
 
         Raises:
-            WindowError: fractions that are negative or sum to more than 1.
+            WindowError: fractions that are negative or sum to more than 1, or a version that is none.
 
         Example:
             ``train, test = view.split(0.9, 0.1)``
@@ -202,12 +219,29 @@ class View:
         if not fractions or not all(fraction >= 0 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
             raise WindowError(f"fractions {fractions} must be 0 or more, and sum to at most 1.")
         ranks = np.empty(self.num_episodes, dtype=np.int64)
-        ranks[np.argsort(split_position(self.column("origin"), seed), kind="stable")] = np.arange(self.num_episodes)
+        ranks[np.argsort(self._split_positions(seed, version), kind="stable")] = np.arange(self.num_episodes)
         cuts = [round(min(edge, 1.0) * self.num_episodes) for edge in np.cumsum((0.0, *fractions)).tolist()]
         return tuple(
-            self._kept((ranks >= cuts[i]) & (ranks < cuts[i + 1]), {"fractions": fractions, "seed": seed, "number": i})
+            self._kept(
+                (ranks >= cuts[i]) & (ranks < cuts[i + 1]),
+                {"fractions": fractions, "seed": seed, "version": version, "number": i},
+            )
             for i in range(len(fractions))
         )
+
+    def _split_positions(self, seed: int, version: int) -> npt.NDArray[np.float64]:
+        """Return a number in [0, 1) for each episode."""
+        if version == 1:
+            return split_position(self.column("origin"), seed)
+        if version != SPLIT_VERSION:
+            raise WindowError(f"no split of version {version!r}. There are 1 and {SPLIT_VERSION}.")
+        found = []
+        for part in self.parts:
+            table, chosen = part.table, part.indices
+            ordinals = ordinals_of_keys(keys_of(part.segments))[table.segment[chosen]]
+            uuids, numbers = births_of(part.store.record, ordinals, table.record[chosen])
+            found.append(split_position(table.origin[chosen], seed, uuids, numbers))
+        return np.concatenate(found)
 
     def refresh(self) -> View:
         """Return the view of the stores as they are now, with the same choices made again; itself if nothing changed.
@@ -225,7 +259,8 @@ class View:
         view = View(self.stores)
         for choice in self._choices:
             if "fractions" in choice:
-                view = view.split(*choice["fractions"], seed=choice["seed"])[choice["number"]]
+                parts = view.split(*choice["fractions"], seed=choice["seed"], version=choice["version"])
+                view = parts[choice["number"]]
             else:
                 view = view.select(**choice)
         return view
@@ -290,17 +325,30 @@ class _Joined(Sequence[Any]):
         return self._parts[number][index - self._ends[number] + len(self._parts[number])]
 
 
-def split_position(origins: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each episode, from its origin and a seed alone.
+def split_position(
+    origins: npt.NDArray[np.int64],
+    seed: int,
+    uuids: Sequence[str] = (),
+    births: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each episode, from its store and origin and a seed alone.
 
     Args:
         origins: int64 [n], ids of the episodes' first steps when they were first written.
         seed: any int.
+        uuids: of stores.
+        births: int64 [n], the store among them that each episode was first written in. None: stores have no say, as in
+            splits of version 1.
 
     Source:
-        The finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed and then over the origin.
+        The finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed, the two words of the store, and then over
+        the origin.
     """
     key = _mixed(np.array([seed & (2**64 - 1)], dtype=np.uint64))
+    if births is not None:
+        words = [hashlib.blake2b(uuid.encode(), digest_size=16).digest() for uuid in uuids]
+        low, high = np.frombuffer(b"".join(words), "<u8").reshape(-1, 2).T
+        key = _mixed(_mixed(key ^ low) ^ high)[births]
     bits = _mixed(np.ascontiguousarray(origins, dtype=np.int64).view(np.uint64) ^ key)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

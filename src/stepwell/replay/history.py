@@ -48,6 +48,7 @@ from stepwell.store import Segment, Store
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.ids import split_id, step_id
+from stepwell.windows.chains import Chains
 
 __all__ = ["Advance", "History"]
 
@@ -109,6 +110,7 @@ class History:
         self.segments: list[Any] = []
         self.revision = 0
         self.is_ring = getattr(self.store, "capacity", None) is not None
+        self.chains: Chains | None = None
         self._table = EpisodeRecords()
         self._followed: dict[str, FollowedSegment] = {}
         self._by_ordinal: dict[int, FollowedSegment] = {}

@@ -38,7 +38,8 @@ def announce_batch(
         LoaderError: encoded rows that lie outside their file.
     """
     for each in fields:
-        places = batch.at(each.field.at)
+        # of windows that leave a piece of an episode, what lies in the anchors' own
+        places = batch.at(each.field.at)[:6]
         for source in each.sources:
             if source.kind == "raw":
                 _announce_raw(each, source, places, batch.table, slots[source.name])
@@ -65,4 +66,4 @@ def _announce_encoded(field: ResolvedField, source: Source, places: Int64s, tabl
     try:
         announce(*filler.decoders[source.name].addresses(table, segments, rows.reshape(-1)))
     except RowError as error:
-        raise filler.error(field, source, places, error, rows) from error.cause
+        raise filler.error(field, source, segments, error, rows) from error.cause

@@ -127,8 +127,13 @@ def piece_bytes(reaches: Sequence[Reach], pieces: Int64s) -> Int64s:
     return total
 
 
-def cut_blocks(
-    anchor_starts: Int64s, records: Int64s, reaches: Sequence[Reach], max_bytes: int, sync_rows: SyncRows | None = None
+def cut_blocks(  # noqa: PLR0917
+    anchor_starts: Int64s,
+    records: Int64s,
+    reaches: Sequence[Reach],
+    max_bytes: int,
+    sync_rows: SyncRows | None = None,
+    outer: Int64s | None = None,
 ) -> Blocks:
     """Return the anchors of an index, cut into blocks.
 
@@ -139,11 +144,13 @@ def cut_blocks(
         max_bytes: the target; a block takes more only where one anchor does, or one run of a sequential column, or
             twice what windows reach beyond their anchors.
         sync_rows: of the sequential column to cut by, or None; named as its reach is.
+        outer: int64 [E, 3], the rows lo, hi_step and hi_final between which windows are taken, in rows of the episode's
+            segment; default: those of the records. Others where a ring has cut an episode: its other pieces count.
 
     Raises:
         LoaderError: a segment is gone or damaged, so that its sync rows cannot be looked for.
     """
-    cutter = _Cutter(anchor_starts, records, tuple(reaches), max_bytes)
+    cutter = _Cutter(anchor_starts, records, tuple(reaches), max_bytes, records[:, 2:] if outer is None else outer)
     cuts = cutter.even_cuts() if sync_rows is None else cutter.sync_cuts(sync_rows)
     return _joined(cutter.pieces(_distinct(np.concatenate((anchor_starts, cuts)))), cutter)
 
@@ -156,6 +163,7 @@ class _Cutter:
     records: Int64s
     reaches: tuple[Reach, ...]
     max_bytes: int
+    outer: Int64s
 
     def pieces(self, starts: Int64s) -> Int64s:
         """Return the pieces between boundaries, int64 [q + 1], none of which is in more than one episode."""
@@ -166,7 +174,7 @@ class _Cutter:
         pieces[:, SEGMENT] = self.records[episodes, 0]
         pieces[:, FIRST_ROW] = self.records[episodes, 1] + firsts - self.anchor_starts[episodes]
         pieces[:, LAST_ROW] = pieces[:, FIRST_ROW] + counts - 1
-        pieces[:, [LO, HI_STEP, HI_FINAL]] = self.records[episodes, 2:]
+        pieces[:, [LO, HI_STEP, HI_FINAL]] = self.outer[episodes]
         return pieces
 
     def even_cuts(self) -> Int64s:
@@ -242,6 +250,10 @@ def _joined(parts: Int64s, cutter: _Cutter) -> Blocks:
     is_first[bounds[:-1]] = True
     is_first[1:] |= parts[1:, SEGMENT] != parts[:-1, SEGMENT]
     is_first[1:] |= parts[1:, FIRST_ROW] != parts[:-1, LAST_ROW] + 1
+    # rows of another piece of an episode stand where those of the next episode would
+    is_first[1:] |= (parts[1:, LO] != parts[:-1, LO]) & (
+        (parts[1:, LO] <= parts[:-1, LAST_ROW]) | (parts[:-1, HI_STEP] > parts[1:, FIRST_ROW])
+    )
     first = np.flatnonzero(is_first)
     last = np.append(first, len(parts))[1:] - 1
     pieces = parts[first]

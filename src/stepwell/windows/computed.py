@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.windows.chains import outer
 from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.rows import window_rows
 from stepwell.windows.sources import JoinedSources
 
 __all__ = ["ComputedWindows"]
@@ -57,12 +59,13 @@ class ComputedWindows:
         Args:
             name: of the column.
             field: whose windows they are.
-            places: int64 [6, n], where they are put.
+            places: int64 [6, n], where they are put, or [9, n] with the bounds of whole episodes.
             parts: the anchors' places of each source, with its own numbers.
             out: [n * K], written.
             mask: bool [n, *window], written; None: nobody asks for it.
             adds: whether marks that are in the mask stay.
         """
+        is_whole, places = len(places) > 6, outer(places)
         shape = (places.shape[1], len(field.offsets))
         marks = np.empty((0, shape[1]), np.bool_) if mask is None else mask.reshape(shape)
         settings = (places, field.offsets, field.pad == "zero")
@@ -75,6 +78,11 @@ class ComputedWindows:
             values = _contiguous(out, shape, np.int64)
             starts = self._at_rows("step_index" if name == "timestamp" else name, parts, places[ROW])
             self._count_along(starts, GROWTH[name], *settings, values, marks, adds)
+            if name == "step_id" and is_whole:
+                # ids do not count on from one piece of an episode to the next
+                rows, is_pad = window_rows(field, False, places)
+                ids = self._sources.compute(name, parts, rows)
+                values[:] = np.where(is_pad, 0, ids) if field.pad == "zero" else ids
             if name == "timestamp":
                 values = values / self._rates(places[SEGMENT])[:, None]
         if values.base is None:

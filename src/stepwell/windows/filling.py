@@ -77,10 +77,11 @@ class Filler:
                 start = stop
         return {key: arrays[key] for each in fields.values() for key in each.keys}
 
-    def error(self, field: ResolvedField, source: Source, places: Int64s, error: RowError, rows: Int64s) -> LoaderError:
+    def error(
+        self, field: ResolvedField, source: Source, segments: Int64s, error: RowError, rows: Int64s
+    ) -> LoaderError:
         """Return the error of a row that could not be decoded: names store, episode, step, field and file."""
-        anchor, row = error.index // rows.shape[1], int(rows.reshape(-1)[error.index])
-        segment = int(places[SEGMENT, anchor])
+        segment, row = int(segments[error.index]), int(rows.reshape(-1)[error.index])
         return LoaderError(
             f"{self._sources.describe(segment, row)}, field {field.key!r} "
             f"({self._maps.file_of(source.name, segment)}): {error.cause}"
@@ -124,16 +125,19 @@ class Filler:
         if mask is not None:
             mask = mask.reshape(is_pad.shape)
             np.logical_or(mask, is_pad, out=mask) if has_marks else np.copyto(mask, is_pad)
-        wanted = (np.where(is_pad, -1, rows) if field.pad == "zero" else rows).reshape(-1)
         if is_held:
-            self._convert_held(field, source, wanted, out, batch)
+            self._convert_held(field, source, rows, is_pad, out, batch)
             return
         segments = places[SEGMENT] if rows.shape[1] == 1 else np.repeat(places[SEGMENT], rows.shape[1])
+        if batch.chained is not None:
+            in_segments, rows = batch.chained.cells(places[SEGMENT], rows)
+            segments = in_segments.reshape(-1)
+        wanted = (np.where(is_pad, -1, rows) if field.pad == "zero" else rows).reshape(-1)
         cells = Cells(batch.table, segments, wanted)
         try:
             self._decode(field, source, cells, out, batch)
         except RowError as error:
-            raise self.error(field, source, places, error, rows) from error.cause
+            raise self.error(field, source, cells.segments, error, rows) from error.cause
 
     def _decode(
         self, field: ResolvedField, source: Source, cells: Cells, out: npt.NDArray[Any], batch: PlaceBatch
@@ -149,19 +153,25 @@ class Filler:
             draws = None if drawn is None else np.repeat(drawn, len(out) // len(drawn), axis=0)
             column.convert_into(cells, out, done, source.decoder, draws)
 
-    def _convert_held(
-        self, field: ResolvedField, source: Source, rows: Int64s, out: npt.NDArray[Any], batch: PlaceBatch
+    def _convert_held(  # noqa: PLR0917
+        self,
+        field: ResolvedField,
+        source: Source,
+        rows: Int64s,
+        is_pad: npt.NDArray[np.bool_],
+        out: npt.NDArray[Any],
+        batch: PlaceBatch,
     ) -> None:
         """Let a decoder that draws make steps of rows that are held whole."""
         number = column_of(self._columns, source)
         if batch.held is None or number is None or source.decoder is None:
             raise WindowError(f"field {field.key!r} is not among the held columns.")
         column, drawn = self._columns[number], _draw(field, source, batch)
-        per_window = len(rows) // max(1, len(batch.held.columns))
-        bases = np.repeat(batch.held.table.addresses[2 * number, batch.held.columns], per_window)
-        addresses = (bases + rows * column.row_bytes).tolist()
-        for i, row in enumerate(rows.tolist()):
-            if row < 0:
+        per_window, is_zero = rows.shape[1], field.pad == "zero"
+        bases = batch.held.table.addresses[2 * number, batch.held.columns]
+        addresses = (bases[:, None] + rows * column.row_bytes).reshape(-1).tolist()
+        for i, is_outside in enumerate(is_pad.reshape(-1).tolist()):
+            if is_zero and is_outside:
                 out[i] = np.zeros((), out.dtype)
             else:
                 draw = None if drawn is None else drawn[i // per_window]

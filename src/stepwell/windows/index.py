@@ -30,6 +30,7 @@ from stepwell.store.ids import split_id, step_id
 from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
+from stepwell.windows.chains import START, pieces_of_view
 from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.sync_rows import sync_rows_of
@@ -58,6 +59,7 @@ class AnchorIndex:
         ordinals: int64 [S], ordinal of each segment in its store.
         segment_keys: int64 [S], see `stepwell.store.segment_keys`.
         episode_index: int64 [E], index of each episode in its store.
+        pieces: the episodes that are pieces of longer ones, or None.
 
     Raises:
         CorruptSegmentError: an episode's rows cannot be.
@@ -76,26 +78,36 @@ class AnchorIndex:
         self.segment_starts = np.cumsum([0] + [len(part.segments) for part in view.parts], dtype=np.int64)
         lengths, rows, is_open = view.column("length"), view.column("rows"), view.column("is_open")
         fields = list(fields)
-        head, tails = _trims(fields, rows > lengths)
+        starts = view.column("start")
+        limits = np.stack([starts, starts + lengths, starts + rows], axis=1, dtype=np.int64, casting="unsafe")
+        self.pieces = pieces_of_view(view, self.segment_starts.tolist())
+        # the rows between which windows are taken, those of other pieces of the same episode among them
+        self._outer = limits
+        if self.pieces is not None:
+            is_open = is_open.copy()
+            self._outer = limits.copy()
+            is_open[self.pieces.episodes], self._outer[self.pieces.episodes] = self.pieces.is_open, self.pieces.outer
+        heads, tails = _trims(fields, self._outer[:, 2] > self._outer[:, 1])
         anchored = [field.max_offset for field in fields if field.field.at == "anchor"]
         tails = np.where(is_open, max(anchored, default=0), tails)
-        counts = np.maximum(lengths - head - np.maximum(tails, 0), 0)
+        if self.pieces is not None:
+            # what other pieces have of a window need not be in this one
+            heads = np.maximum(heads - (limits[:, 0] - self._outer[:, 0]), 0)
+            tails = np.maximum(tails - (self._outer[:, 1] - limits[:, 1]), 0)
+        counts = np.maximum(lengths - heads - np.maximum(tails, 0), 0)
         self.anchor_starts: Int64s = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         self.num_anchors = int(self.anchor_starts[-1])
         if self.num_anchors == 0 and lengths.any() and not is_open.any():
             raise _nothing_fits(view, fields, lengths)
         ends = np.cumsum([0] + [len(part.indices) for part in view.parts])
         self.part_starts: Int64s = self.anchor_starts[ends]
-        starts = view.column("start")
         segments = np.concatenate(
             [
                 part.table.segment[part.indices] + first
                 for part, first in zip(view.parts, self.segment_starts, strict=False)
             ]
         )
-        self.records: Int64s = np.stack(
-            [segments, starts + head, starts, starts + lengths, starts + rows], axis=1, dtype=np.int64, casting="unsafe"
-        )
+        self.records: Int64s = np.column_stack([segments, starts + heads, limits]).astype(np.int64)
         _check_records(self.records, int(self.segment_starts[-1]))
         self.stores: Int64s = np.repeat(np.arange(len(view.parts)), np.diff(self.segment_starts))
         self.episode_index: Int64s = view.episode_index
@@ -191,7 +203,7 @@ class AnchorIndex:
         found = self._blocks.get(max_bytes)
         if found is None:
             sync_rows = sync_rows_of(self._reaches, self.view.parts)
-            cut = cut_blocks(self.anchor_starts, self.records, self._reaches, max_bytes, sync_rows)
+            cut = cut_blocks(self.anchor_starts, self.records, self._reaches, max_bytes, sync_rows, self._outer)
             found = self._blocks.setdefault(max_bytes, cut)
         return found
 
@@ -221,6 +233,30 @@ class AnchorIndex:
             column = column[: len(column) // dtype.itemsize * dtype.itemsize].view(dtype)
             self._copy_steps(column, episodes, values)
         return values
+
+    def stretches(self, segment: int, rows: tuple[int, int], first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return where rows of whole episodes lie that are counted in the rows of one segment.
+
+        Args:
+            segment: numbered over all stores.
+            rows: of the first and of the last anchor whose windows reach them, in that segment.
+            first: row, below the first one of the first anchor's piece where windows reach into the piece before it.
+            stop: row after the last, beyond the last anchor's piece where they reach into the piece after it.
+
+        Returns:
+            (segment, first row, row after the last) of runs of rows that follow each other.
+        """
+        found = [(segment, first, stop)]
+        if self.pieces is None:
+            return found
+        chains, stops = self.pieces.chains, self.pieces.stops
+        begin, end = self.pieces.holding(segment, rows)
+        if begin >= 0 and first < chains.pieces[begin, START]:
+            own = int(chains.pieces[begin, START])
+            found = [*chains.runs(begin, first, own), (segment, own, stop)]
+        if end >= 0 and stop > stops[end] and chains.last[end] != end:
+            found[-1:] = [(segment, found[-1][1], int(stops[end])), *chains.runs(end, int(stops[end]), stop)]
+        return found
 
     def where(self, segment: int, row: int) -> str:
         """Return the store's path, the episode's index in it and the step of a row, for people."""

@@ -28,10 +28,11 @@ from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.schema import Schema
 from stepwell.windows.announcing import announce_batch
+from stepwell.windows.chains import Chained, outer
 from stepwell.windows.decoding import ColumnDecoder
 from stepwell.windows.filling import Filler
 from stepwell.windows.held import HeldRows
-from stepwell.windows.layouts import Layout, aligned_empty, make_layout
+from stepwell.windows.layouts import GatherTables, Layout, aligned_empty, make_layout
 from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps
 from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField, Source, schema_of
@@ -47,6 +48,8 @@ SEGMENT, ROW = 1, 2  # rows of the places, as the kernels have them
 # a training run uses one or two batch sizes; who uses many pays for a new layout now and then
 MAX_LAYOUTS = 64
 UINT8 = np.dtype(np.uint8)
+# more steps than any episode has
+ANYWHERE = 1 << 40
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +59,7 @@ class PlaceBatch:
     Args:
         places: of the anchors.
         parts: the places of each source, with its own numbers.
+        chained: the anchors whose windows leave a piece of their episode, or None.
         held: rows, or None.
         draws: random numbers for a purpose, or None until somebody draws.
         arrays: what is written, by key.
@@ -67,6 +71,7 @@ class PlaceBatch:
 
     places: Int64s
     parts: Sequence[Int64s]
+    chained: Chained | None
     held: HeldRows | None
     draws: Drawing | None
     arrays: dict[str, Any]
@@ -125,14 +130,20 @@ class PlaceReader:
         page_cache: bool = True,
         known: SegmentMaps | None = None,
     ) -> None:
+        from stepwell.kernels.chains import gather_chained
         from stepwell.kernels.gather import gather
         from stepwell.kernels.locate import touch
 
         # bound once: import statements in `read` would cost as much as a kernel's call
-        self._gather, self._touch = gather, touch
+        self._gather, self._gather_chained, self._touch = gather, gather_chained, touch
         self.sources, self.fields = sources, fields
         resolved = list(fields.values())
         self.sample_bytes = sum(each.num_bytes for each in resolved)
+        is_moved = any(each.field.at != "anchor" for each in resolved)
+        self._reach = (
+            min([0, *(each.min_offset for each in resolved), -ANYWHERE * is_moved]),
+            max([0, *(each.max_offset for each in resolved), ANYWHERE * is_moved]),
+        )
         columns = _columns_of(resolved, [schema_of(store) for store in sources.stores])
         self.maps = SegmentMaps(
             sources.segments,
@@ -188,7 +199,8 @@ class PlaceReader:
         """Read a batch.
 
         Args:
-            places: int64 [6, n]: episode, segment, row, lo, hi_step, hi_final, as `AnchorIndex.places`.
+            places: int64 [6, n]: episode, segment, row, lo, hi_step, hi_final, as `AnchorIndex.places`; or [9, n] with
+                lo, hi_step and hi_final of the whole episode, counted in rows of the piece that a ring cut it into.
             memory: uint8 [>= num_bytes(n)], contiguous, best at a multiple of 64 bytes. Default: new.
             parts: the same places of each source, with its own numbers; needed when there are several.
             held: the anchors' rows, loaded before. Default: they are decoded here, each once a batch.
@@ -214,16 +226,26 @@ class PlaceReader:
         routes = self._held_routes if is_held else self._plain_routes
         maps = self.maps
         table = maps.table
-        if routes.needs_maps and self._touch(places, table.num_rows, table.last_used, maps.tick()):
-            table = self._mapped(places)
+        parts, chained = parts or (places,), None
+        if self.sources.has_chains:
+            places, parts, chained = self.sources.chained(places, parts, *self._reach)
+        if routes.needs_maps:
+            if self._touch(places, table.num_rows, table.last_used, maps.tick()):
+                table = self._mapped(places, np.unique(places[SEGMENT]))
+            if chained is not None:
+                segments, need = chained.reached(places, *self._reach)
+                if (table.num_rows[segments] < need).any():
+                    table = self._mapped(places, np.union1d(segments, places[SEGMENT]))
         arrays = {key: np.ndarray(shape, dtype, memory, start) for key, shape, dtype, start in layout.views}
         if routes.is_plain and not maps.is_announcing:
             tables = routes.routes[0].tables
             self._gather(layout.plans[0], tables.runs, tables.offsets, table.addresses, places, memory)
+            if chained is not None:
+                self._copy_chained(layout.plans[0], tables, table, places, chained, memory)
             for each, _ in routes.others:
-                self._filler.compute(each, places, parts or (places,), arrays)
+                self._filler.compute(each, places, parts, arrays)
             return arrays
-        batch = PlaceBatch(places, parts or (places,), held, draws, arrays, table, self._final_at)
+        batch = PlaceBatch(places, parts, chained, held, draws, arrays, table, self._final_at)
         self._run(batch, routes, layout, memory)
         return self._filler.fill(batch, routes, self.fields) if routes.others else arrays
 
@@ -236,18 +258,41 @@ class PlaceReader:
             tables = route.tables
             if route.is_held and batch.held is not None:
                 bases, places = batch.held.table.addresses, _held_places(batch.places, batch.held)
-            else:
-                bases, places = batch.table.addresses, batch.at(route.at)
+                self._gather(plan, tables.runs, tables.offsets, bases, places, memory)
+                continue
+            bases, places = batch.table.addresses, batch.at(route.at)
             self._gather(plan, tables.runs, tables.offsets, bases, places, memory)
+            if batch.chained is not None:
+                self._copy_chained(plan, tables, batch.table, places, batch.chained, memory)
 
-    def _mapped(self, places: Int64s) -> MapTable:
+    def _copy_chained(  # noqa: PLR0917
+        self,
+        plan: Int64s,
+        tables: GatherTables,
+        table: MapTable,
+        places: Int64s,
+        chained: Chained,
+        memory: npt.NDArray[np.uint8],
+    ) -> None:
+        """Copy the windows that leave a piece of their episode once more, from all pieces that they reach."""
+        self._gather_chained(
+            plan, tables.offsets, table.addresses, places, chained.chosen, chained.at, chained.pieces, memory
+        )
+
+    def widened(self, places: Int64s) -> Int64s:
+        """Return places, of a single source, with the bounds of whole episodes where any is in pieces."""
+        if self.sources.has_chains:
+            places, _, _ = self.sources.chained(places, (places,), -ANYWHERE, ANYWHERE)
+        return places
+
+    def _mapped(self, places: Int64s, segments: Int64s) -> MapTable:
         """Return a table in which all segments of a batch are mapped."""
         if self.sources.is_live:
             self.follow()
         try:
-            return self.maps.ensure(np.unique(places[SEGMENT]))
+            return self.maps.ensure(segments)
         except MapError as error:
-            first = int(np.flatnonzero(places[SEGMENT] == error.segment)[0])
+            first = int(np.argmax(places[SEGMENT] == error.segment))
             what: object = error.cause
             if isinstance(what, FileNotFoundError):
                 name = getattr(self.maps.segments[error.segment], "name", "of it")
@@ -285,6 +330,6 @@ def _fresh_draws(count: int) -> Drawing:
 
 def _held_places(places: Int64s, held: HeldRows) -> Int64s:
     """Return the anchors' places with the piece that holds each in the place of its segment."""
-    moved = places.copy()
+    moved = outer(places).copy()
     moved[SEGMENT] = held.columns
     return moved

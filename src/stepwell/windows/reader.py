@@ -107,7 +107,7 @@ class WindowReader:
         if not any(store.capacity is not None for store in self.view.stores):
             return True
         try:
-            self.maps.ensure(np.unique(self.index.records[:, 0]))
+            self.maps.ensure(np.flatnonzero(self._placed.sources.need_rows))
         except MapError as error:
             # what is wrong with a file is said when it is read
             return not isinstance(error.cause, FileNotFoundError)
@@ -164,6 +164,7 @@ class WindowReader:
         """
         places = self.index.places(positions_array(positions))
         if held is None and not self.page_cache:
+            places = self._placed.widened(places)
             held = hold_rows(self.row_loader, places)
         return self._placed.read(places, memory, held=held, draws=draws)
 

@@ -15,7 +15,7 @@ from stepwell.windows.decoding import ColumnDecoder, RowError, Span, decode_runs
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.maps import MapError, MapTable, SegmentMaps
-from stepwell.windows.reach import SEGMENT, Reach
+from stepwell.windows.reach import FIRST_ROW, LAST_ROW, SEGMENT, Reach
 
 __all__ = ["RowLoader"]
 
@@ -89,19 +89,27 @@ class RowLoader:
         addresses = np.zeros(2 * len(self.columns), dtype=np.int64)
         base = int(memory.__array_interface__["data"][0])
         segment, start = int(piece[SEGMENT]), 0
-        try:
-            table = self._maps.ensure(piece[SEGMENT : SEGMENT + 1])
-        except MapError as error:
-            raise LoaderError(f"{self._index.where(segment, int(piece[2]))}: {error.cause}") from error.cause
+        anchors = int(piece[FIRST_ROW]), int(piece[LAST_ROW])
         for number, column in enumerate(self.columns):
             first, stop = (int(row) for row in column.rows(piece))
             num_bytes = (stop - first) * column.row_bytes
             out = memory[start : start + num_bytes].view(column.dtype).reshape(stop - first, *column.shape)
             addresses[2 * number] = base + start - first * column.row_bytes
             if num_bytes:
-                self._load_column(column, table, segment, first, out)
+                stretches = self._index.stretches(segment, anchors, first, stop)
+                table = self._mapped([each for each, _, _ in stretches], anchors[0])
+                done = 0
+                for each, begin, end in stretches:
+                    self._load_column(column, table, each, begin, out[done : done + end - begin])
+                    done += end - begin
             start += int(_aligned(num_bytes))
         return addresses
+
+    def _mapped(self, segments: list[int], row: int) -> MapTable:
+        try:
+            return self._maps.ensure(np.array(segments))
+        except MapError as error:
+            raise LoaderError(f"{self._index.where(error.segment, row)}: {error.cause}") from error.cause
 
     def _load_column(self, column: Reach, table: MapTable, segment: int, first: int, out: npt.NDArray[Any]) -> None:
         decoder = self._decoders.get(column.name)
@@ -266,6 +274,7 @@ def _announce(span: npt.NDArray[np.uint8]) -> None:
 def _final_rows(index: AnchorIndex) -> Int64s:
     """Return the final rows of all episodes as sorted (segment << 32 | row)."""
     segments, _, _, hi_step, hi_final = index.records.T
+    # of other pieces than the view's only steps are read, but for the last one's final row
     has_final = hi_final > hi_step
     return np.sort((segments[has_final] << 32) | hi_step[has_final])
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
+from stepwell.windows.chains import CHAIN, SEGMENT, STEP, Chained, Chains, widened
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.resolved import resolve_fields
 from stepwell.windows.rows import VirtualColumns
@@ -39,6 +40,7 @@ class PlaceSource(Protocol):
         revision: an int that grows whenever a segment comes or goes.
         is_live: whether any of this changes by itself.
         is_ring: whether old segments are removed while they may still be read, so that all are mapped at once.
+        chains: the pieces of episodes that were cut, or None where there are none.
     """
 
     @property
@@ -47,6 +49,8 @@ class PlaceSource(Protocol):
     def segments(self) -> Sequence[Any]: ...  # noqa: D102
     @property
     def segment_stores(self) -> Int64s: ...  # noqa: D102
+    @property
+    def chains(self) -> Chains | None: ...  # noqa: D102
     @property
     def need_rows(self) -> Int64s: ...  # noqa: D102
     @property
@@ -100,7 +104,10 @@ class ViewSource:
         self.revision, self.is_live = 0, False
         self.is_ring = any(getattr(store, "capacity", None) is not None for store in self.stores)
         self.describe = index.where
-        self.compute = VirtualColumns(view, index.ordinals).compute
+        self.chains = None if index.pieces is None else index.pieces.chains
+        if index.pieces is not None:
+            np.maximum.at(self.need_rows, index.pieces.chains.pieces[:, SEGMENT], index.pieces.needs)
+        self.compute = VirtualColumns(view, index.ordinals, index.pieces).compute
         self.places = index.places
 
 
@@ -183,13 +190,15 @@ class JoinedSources:
         """Return the places of all sources, one after the other, with the numbers of segments here.
 
         Args:
-            places: int64 [6, n_i] of each source.
+            places: int64 [6, n_i] of each source; [9, n_i] where they have the bounds of whole episodes.
 
         Returns:
-            int64 [6, n]; the very same array where there is one source.
+            int64 [6, n], or [9, n] where any source's has; the very same array where there is one source.
         """
         if self.is_single:
             return places[0]
+        if max(map(len, places)) > 6:
+            places = [each if len(each) > 6 else each[[*range(6), 3, 4, 5]] for each in places]
         joined = np.concatenate(list(places), axis=1)
         start = 0
         for numbers, part in zip(self._numbers, places, strict=True):
@@ -197,6 +206,60 @@ class JoinedSources:
             joined[1, start:stop] = numbers[part[1]]
             start = stop
         return joined
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether any source has episodes in pieces."""
+        # asked before every batch
+        return any(source.chains is not None for source in self.sources)
+
+    def chained(
+        self, places: Int64s, parts: Sequence[Int64s], min_offset: int, max_offset: int
+    ) -> tuple[Int64s, Sequence[Int64s], Chained | None]:
+        """Return the places of a batch with the bounds of whole episodes, where any window leaves its piece.
+
+        Args:
+            places: int64 [6, n] or, with such bounds already, [9, n].
+            parts: the same of each source, with its own numbers.
+            min_offset: the earliest step that any window reaches, from the anchor.
+            max_offset: the latest.
+
+        Returns:
+            Places and parts, and the anchors whose windows leave their piece; all as they were, and None, where there
+            is no such anchor.
+        """
+        row, lo, hi_step = places[2:5]
+        beyond = np.flatnonzero((row + min_offset < lo) | (row + max_offset >= hi_step))
+        if not len(beyond):
+            return places, parts, None
+        chosen, at, tables = [], [], []
+        start = num_pieces = 0
+        wide: list[Int64s] = []
+        for numbers, source, part in zip(self._numbers, self.sources, parts, strict=True):
+            stop, chains = start + part.shape[1], source.chains
+            wide.append(part)
+            if chains is not None:
+                own = beyond[(beyond >= start) & (beyond < stop)] - start
+                found = chains.find(part[0, own])
+                own, found = own[found >= 0], found[found >= 0]
+                if len(own):
+                    wide[-1] = part if len(part) > 6 else widened(part, own, found, chains)
+                    table = chains.pieces.copy()
+                    table[:, SEGMENT] = numbers[table[:, SEGMENT]]
+                    table[:, CHAIN] += num_pieces
+                    chosen.append(own + start)
+                    at.append(found + num_pieces)
+                    tables.append(table)
+                    num_pieces += len(table)
+            start = stop
+        if not tables:
+            return places, parts, None
+        if len(places) == 6:
+            wide = [each if len(each) > 6 else each[[*range(6), 3, 4, 5]] for each in wide]
+            places = np.concatenate([places, np.concatenate([each[6:] for each in wide], axis=1)])
+        pieces = tables[0] if len(tables) == 1 else np.concatenate(tables)
+        keys = (pieces[:, CHAIN] << 32) | pieces[:, STEP]
+        return places, wide, Chained(np.concatenate(chosen), np.concatenate(at), pieces, keys)
 
     def compute(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
         """Return a computed column at rows of the sources' places, one after the other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.windows.chains import outer
 from stepwell.windows.held import HeldRows
 from stepwell.windows.layouts import aligned_empty
 from stepwell.windows.reach import FIRST_ROW, LAST_ROW, LO, PIECE_COLUMNS
@@ -20,7 +21,7 @@ def hold_rows(loader: RowLoader, places: Int64s) -> HeldRows:
 
     Args:
         loader: of the rows.
-        places: int64 [6, n], of `AnchorIndex.places`.
+        places: int64 [6, n], of `AnchorIndex.places`, or [9, n] with the bounds of whole episodes.
 
     Raises:
         LoaderError: a row could not be read or decoded.
@@ -37,7 +38,7 @@ def hold_rows(loader: RowLoader, places: Int64s) -> HeldRows:
 
 def _pieces_of(loader: RowLoader, places: Int64s) -> tuple[Int64s, Int64s]:
     """Return the pieces, int64 [q, 7], and the piece of each anchor, int64 [n]."""
-    episode, segment, row, lo, hi_step, hi_final = places
+    episode, segment, row, lo, hi_step, hi_final = outer(places)
     order = np.lexsort((row, episode))
     span = max((column.last - column.first for column in loader.columns), default=0)
     is_new = np.ones(len(order), dtype=np.bool_)

@@ -1,0 +1,316 @@
+"""Chains: the pieces of episodes that a ring cut, which windows take for one episode.
+
+::
+
+    store        piece 0 | 0 1 2 3 4 5 |  piece 1 | 6 7 8 9 |  piece 2 | 10 11 12 ...
+    ring                   . . . 3 4 5              6 7 8 9              10 11 12      steps 0 to 2 were evicted
+    anchor 7, offsets -5..1                3 3 4 5 6 7 8                               is_pad: x . . . . . .
+
+An anchor's place says in which piece it lies. `widened` adds the bounds of the whole episode, in rows of that piece, to
+the places of a batch of which any window may leave its piece: rows before the piece's first, or after its last, lie in
+another piece, and `Chained` says where. Batches of other stores, and nearly all of a ring, pay a look at the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from stepwell.windows.views import View
+
+__all__ = ["Chained", "Chains", "ViewPieces", "cells_of", "linked", "outer", "pieces_of_view", "widened"]
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+CHAIN, SEGMENT, START, STEP = range(4)  # columns of a table of pieces, as the kernel has them
+ROW, LO, HI_STEP, HI_FINAL = 2, 3, 4, 5  # rows of the places, as the kernels have them
+PLACE_ROWS, OUTER_ROWS = 6, 9
+
+
+def linked(origins: Iterable[int], firsts: Iterable[int], ends: Iterable[int], may_go_on: Iterable[bool]) -> Int64s:
+    """Return which pieces belong together.
+
+    Args:
+        origins: of pieces in the order of their store.
+        firsts: number of the first step of each within its episode.
+        ends: number of the step after its last.
+        may_go_on: whether another piece may follow: it says so, or has no ending.
+
+    Returns:
+        int64 [n], the number of each one's chain.
+
+    Example:
+        >>> linked([7, 9, 7, 7], [0, 0, 4, 0], [4, 3, 6, 2], [True, False, False, False]).tolist()
+        [0, 1, 0, 2]
+    """
+    known: dict[int, tuple[int, int]] = {}
+    chains: list[int] = []
+    count = 0
+    for origin, first, end, goes_on in zip(origins, firsts, ends, may_go_on, strict=True):
+        before, chain = known.pop(origin, (-1, 0))
+        if first == 0 or before != first:
+            chain, count = count, count + 1
+        chains.append(chain)
+        if goes_on:
+            known[origin] = end, chain
+    return np.array(chains, np.int64)
+
+
+class Chains:
+    """The pieces of cut episodes of one source of places.
+
+    Args:
+        numbers: int64 [P], the episode of each piece as places have it; -1 for one that no place names.
+        pieces: int64 [P, 4]: chain, segment, first row, and the number of that row's step in the episode; by chain and
+            step.
+        bounds: returns int64 [P, 3], of each piece's episode the first step that is shown, the step after the last, and
+            the same with the final row.
+
+    Notes:
+        Immutable, but for what ``bounds`` returns.
+    """
+
+    def __init__(self, numbers: Int64s, pieces: Int64s, bounds: Callable[[], Int64s]) -> None:
+        self.numbers, self.pieces, self.bounds = numbers, pieces, bounds
+        self._at = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[self._at]
+        self.keys: Int64s = (pieces[:, CHAIN] << 32) | pieces[:, STEP]
+        is_last = np.append(np.diff(pieces[:, CHAIN]) != 0, True)
+        # int64 [P], the last piece of each one's chain
+        self.last: Int64s = np.flatnonzero(is_last)[np.cumsum(is_last) - is_last]
+
+    def find(self, episodes: Int64s) -> Int64s:
+        """Return the piece that each episode is (int64 [n]), -1 for one that is no piece."""
+        found = np.minimum(self._sorted.searchsorted(episodes), len(self._sorted) - 1)
+        return np.where(self._sorted[found] == episodes, self._at[found], -1)
+
+    def piece_of(self, at: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the pieces that rows are in, and their rows there.
+
+        Args:
+            at: int64 [n], a piece of each one's chain.
+            rows: int64 [n], or [n, K], counted in rows of that piece, within the episode.
+        """
+        return located(self.pieces, self.keys, at, rows)
+
+    def runs(self, at: int, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return where rows of one piece's episode lie: (segment, first row, row after the last) of each piece.
+
+        Args:
+            at: the piece in whose rows are counted
+            first: the first one, and
+            stop: the row after the last one.
+        """
+        found, rows = self.piece_of(np.array([at, at]), np.array([first, stop - 1]))
+        runs = []
+        for piece in range(int(found[0]), int(found[1]) + 1):
+            _, segment, begin, step = self.pieces[piece].tolist()
+            end = int(rows[1]) + 1 if piece == found[1] else begin + int(self.pieces[piece + 1, STEP]) - step
+            runs.append((segment, int(rows[0]) if piece == found[0] else begin, end))
+        return runs
+
+
+def located(pieces: Int64s, keys: Int64s, at: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+    """Return what `Chains.piece_of` does, of any table of pieces and its keys."""
+    own = pieces[at]
+    shift, chain = own[:, STEP] - own[:, START], own[:, CHAIN] << 32
+    if rows.ndim > 1:
+        shift, chain = shift[:, None], chain[:, None]
+    steps = rows + shift
+    found = np.searchsorted(keys, chain | np.maximum(steps, 0), side="right") - 1
+    return found, steps - pieces[found, STEP] + pieces[found, START]
+
+
+def widened(places: Int64s, chosen: Int64s, at: Int64s, chains: Chains) -> Int64s:
+    """Return places with the bounds of whole episodes.
+
+    Args:
+        places: int64 [6, n].
+        chosen: int64 [m], which of them may reach another piece.
+        at: int64 [m], the pieces of these, of ``chains``.
+        chains: of the source.
+
+    Returns:
+        int64 [9, n]: in addition the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece.
+    """
+    wide = np.empty((OUTER_ROWS, places.shape[1]), np.int64)
+    wide[:PLACE_ROWS], wide[PLACE_ROWS:] = places, places[LO:]
+    first, stop, final = (chains.bounds()[at] + (chains.pieces[at, START] - chains.pieces[at, STEP])[:, None]).T
+    lo, hi_step, hi_final = places[LO:, chosen]
+    is_followed = stop > hi_step
+    # what the place says of its own piece holds: it may be older than the bounds
+    wide[6, chosen] = np.minimum(first, lo)
+    wide[7, chosen] = np.where(is_followed, stop, hi_step)
+    wide[8, chosen] = np.where(is_followed, final, hi_final)
+    return wide
+
+
+def cells_of(chains: Chains, places: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+    """Return where rows of places of one source lie: segments and rows, int64 [n, K] each; see `Chained.cells`."""
+    at = chains.find(places[0])
+    chosen = np.flatnonzero(at >= 0)
+    return Chained(chosen, at[chosen], chains.pieces, chains.keys).cells(places[1], rows)
+
+
+def outer(places: Int64s) -> Int64s:
+    """Return places, int64 [6, n], with the bounds of whole episodes where they are known; the same array else."""
+    return places if len(places) == PLACE_ROWS else places[[0, 1, ROW, -3, -2, -1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chained:
+    """The anchors of a batch whose windows may leave their piece.
+
+    Args:
+        chosen: int64 [m], which of the batch's.
+        at: int64 [m], the piece of each.
+        pieces: int64 [P, 4], as of `Chains`, with the segments' numbers in the batch.
+        keys: int64 [P], chain and step of each.
+    """
+
+    chosen: Int64s
+    at: Int64s
+    pieces: Int64s
+    keys: Int64s
+
+    def cells(self, segments: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """Return where rows of all anchors lie that are counted in rows of their piece.
+
+        Args:
+            segments: int64 [n], of the anchors.
+            rows: int64 [n, K], within the whole episodes.
+
+        Returns:
+            Segments and rows, int64 [n, K] each.
+        """
+        in_segments, in_rows = np.repeat(segments[:, None], rows.shape[1], axis=1), rows.copy()
+        found, in_rows[self.chosen] = located(self.pieces, self.keys, self.at, rows[self.chosen])
+        in_segments[self.chosen] = self.pieces[found, SEGMENT]
+        return in_segments, in_rows
+
+    def reached(self, places: Int64s, min_offset: int, max_offset: int) -> tuple[Int64s, Int64s]:
+        """Return the segments that windows between two offsets reach, each once, and the rows that each must have.
+
+        Args:
+            places: int64 [9, n].
+            min_offset: the earliest step from the anchor.
+            max_offset: the latest.
+        """
+        row, _, _, _, lo, _, hi = places[ROW:, self.chosen]
+        first, _ = located(self.pieces, self.keys, self.at, np.clip(row + min_offset, lo, hi - 1))
+        last, rows = located(self.pieces, self.keys, self.at, np.clip(row + max_offset, lo, hi - 1))
+        need: dict[int, int] = {}
+        for begin, end, stop in set(zip(first.tolist(), last.tolist(), (rows + 1).tolist(), strict=True)):
+            for piece in range(begin, end):
+                # all of it: the next piece begins where it ends
+                steps = self.pieces[piece + 1, STEP] - self.pieces[piece, STEP]
+                need[piece] = int(self.pieces[piece, START] + steps)
+            need[end] = max(need.get(end, 0), stop)
+        return self.pieces[list(need), SEGMENT], np.array(list(need.values()), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewPieces:
+    """The episodes of a view that are pieces of longer ones.
+
+    Args:
+        chains: all pieces of these episodes, those that are not in the view among them.
+        episodes: int64 [q], numbers in the view.
+        at: int64 [q], the piece that each is.
+        stops: int64 [P], the row after the last step of each piece, and
+        needs: after its last row.
+        outer: int64 [q, 3], the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece.
+        is_open: bool [q], whether more of the whole episode may come.
+        endings: ``terminated``, ``truncated`` and ``is_ended`` to bool [q], of the whole episode.
+    """
+
+    chains: Chains
+    episodes: Int64s
+    at: Int64s
+    stops: Int64s
+    needs: Int64s
+    outer: Int64s
+    is_open: Bools
+    endings: dict[str, Bools]
+
+    def holding(self, segment: int, rows: Sequence[int]) -> list[int]:
+        """Return the piece that each of some rows of a segment is in, -1 where it is in none."""
+        table = self.chains.pieces
+        own = np.flatnonzero(table[:, SEGMENT] == segment)
+        found = []
+        for row in rows:
+            holds = own[(table[own, START] <= row) & (row < self.stops[own])]
+            found.append(int(holds[0]) if len(holds) else -1)
+        return found
+
+
+def pieces_of_view(view: View, segment_starts: Sequence[int]) -> ViewPieces | None:
+    """Return the pieces of cut episodes that windows of a view may reach; None where there are none.
+
+    Args:
+        view: the episodes.
+        segment_starts: of each store, the number of its first segment over all stores.
+    """
+    names = ("length", "rows", "skipped", "start", "segment", "is_open", "goes_on", "terminated", "truncated")
+    found: list[Int64s] = []
+    num_chains = num_episodes = 0
+    for part, first_segment in zip(view.parts, segment_starts, strict=False):
+        table = part.table
+        is_piece = table.goes_on | (table.skipped > 0)
+        if is_piece.any():
+            # a piece has no ending while the next one begins, nor where its writer died then
+            may_go_on = table.goes_on | table.is_open | table.interrupted
+            is_piece |= may_go_on & np.isin(table.origin, table.origin[is_piece])
+            members = np.flatnonzero(is_piece)
+            ends = (table.skipped + table.length)[members]
+            columns = table.origin[members], table.skipped[members], ends, may_go_on[members]
+            chains = linked(*(column.tolist() for column in columns)) + num_chains
+            numbers = np.searchsorted(part.indices, members)
+            is_chosen = np.append(part.indices, -1)[numbers] == members
+            numbers = np.where(is_chosen, numbers + num_episodes, -1)
+            own = [getattr(table, name)[members].astype(np.int64) for name in names]
+            own[4] += first_segment
+            found.append(np.stack([chains, numbers, *own]))
+            num_chains = int(chains.max(initial=num_chains - 1)) + 1
+        num_episodes += len(part.indices)
+    if not found:
+        return None
+    each = np.concatenate(found, axis=1)
+    each = each[:, np.lexsort((each[4], each[0]))]
+    # of chains that the view has nothing of nobody asks
+    each = each[:, np.isin(each[0], each[0, each[1] >= 0])]
+    return _view_pieces(*each) if each.shape[1] else None
+
+
+def _view_pieces(  # noqa: PLR0917
+    chain: Int64s,
+    numbers: Int64s,
+    length: Int64s,
+    rows: Int64s,
+    skipped: Int64s,
+    start: Int64s,
+    segment: Int64s,
+    is_open: Int64s,
+    goes_on: Int64s,
+    terminated: Int64s,
+    truncated: Int64s,
+) -> ViewPieces:
+    pieces = np.ascontiguousarray(np.stack([chain, segment, start, skipped], axis=1))
+    is_first = np.append(True, np.diff(chain) != 0)
+    first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+    is_last = np.append(is_first[1:], True)
+    last = np.flatnonzero(is_last)[np.cumsum(is_last) - is_last]
+    ends = skipped + length
+    bounds = np.stack([skipped[first], ends[last], (skipped + rows)[last]], axis=1)
+    at = np.flatnonzero(numbers >= 0)
+    final = last[at]
+    may_come = (is_open | goes_on)[final] != 0
+    endings = {"terminated": terminated[final] != 0, "truncated": truncated[final] != 0, "is_ended": ~may_come}
+    limits = bounds[at] + (start - skipped)[at, None]
+    chains = Chains(numbers, pieces, lambda: bounds)
+    return ViewPieces(chains, numbers[at], at, start + length, start + rows, limits, may_come, endings)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.image_heads import ImageHead, read_image_head
 from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.png import PngCodec
@@ -43,7 +44,7 @@ class ImageFileCodec(Codec):
 
     Notes:
         As for `stepwell.codecs.jpeg.JpegCodec` and `stepwell.codecs.png.PngCodec`. WebP has no checksum, and says
-        nothing by which its sides could be doubted: images of any size take what memory their header tells of.
+        nothing by which its sides could be doubted: of images of any size they are bounded as `decoded_sizes` says.
     """
 
     name: ClassVar[str] = "image-file"
@@ -107,6 +108,8 @@ class ImageFileCodec(Codec):
         if start == PNG_START:
             return self._png.image_size(blob)
         head = _webp_head(blob)
+        told = f"a webp row of {head.height}x{head.width}"
+        check_decoded_bytes(head.height * head.width * self._channels, blob.size, told)
         return head.height, head.width
 
     def _webp(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

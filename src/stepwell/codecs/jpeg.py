@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.jpeg_headers import Header, Part
 from stepwell.codecs.jpeg_tiles import with_tiles
 from stepwell.codecs.options import check_option_names, choice_option, int_option
@@ -215,6 +216,9 @@ class JpegCodec(Codec):
             )
         if self._size is None and not _may_hold(blob, size):
             raise ValueError(f"its header tells of {height}x{width}, which it cannot hold")
+        if self._size is None:
+            num_bytes = height * width * (1 if self._colorspace == "GRAY" else 3)
+            check_decoded_bytes(num_bytes, blob.size, f"{height}x{width} pixels")
         self._known = known = Header.of(blob.tobytes()), size, colorspace in INKS
         return known
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.compression import Lz4Compressor
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.options import check_option_names, int_option
 from stepwell.codecs.payload import Payload, bytes_of
 from stepwell.errors import DecodeError
@@ -67,7 +68,12 @@ class Lz4Codec(Codec):
 
     def decode(self, blob: npt.NDArray[np.uint8]) -> Any:
         """Return the row; see `Codec.decode`."""
-        owned = np.empty(_content_size(blob), np.uint8)
+        num_bytes = _content_size(blob)
+        if self.feature.is_ragged:
+            check_decoded_bytes(num_bytes, blob.size, "an lz4 row")
+        else:
+            self._payload.check_size(num_bytes)
+        owned = np.empty(num_bytes, np.uint8)
         self._compressor.decompress(blob[HEADER.size :], owned)
         return self._payload.unpack(owned)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.options import check_option_names, int_option
 from stepwell.codecs.png_pixels import decode_any_png, lent
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
@@ -119,6 +120,8 @@ class PngCodec(Codec):
             raise DecodeError(
                 f"png row of {blob.size} bytes: its header tells of {height}x{width}, it cannot hold them."
             )
+        if self._size is None:
+            check_decoded_bytes(height * width * self._pixel_bytes, blob.size, f"a png row of {height}x{width}")
         return size, is_own
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:

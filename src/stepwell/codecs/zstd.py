@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.options import check_option_names, int_option
 from stepwell.codecs.payload import Payload, bytes_of
 from stepwell.errors import DecodeError, MissingDependencyError
@@ -101,6 +102,10 @@ class ZstdCodec(Codec):
                 f"zstd row of {blob.size} bytes: its header states {header.content_size} bytes, "
                 f"its blocks hold {capacity} at most."
             )
+        if self.feature.is_ragged:
+            check_decoded_bytes(header.content_size, blob.size, "a zstd row")
+        else:
+            self._payload.check_size(header.content_size)
         return int(header.content_size)
 
     def _decompress(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.store.npy_reading import read_again
 
 __all__ = ["npy_array", "npy_head", "npz_arrays"]
@@ -101,4 +102,8 @@ def npz_arrays(file: BinaryIO) -> dict[str, npt.NDArray[Any]]:
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_bytes: int) -> bytes:
     if member.compress_size > num_bytes or member.file_size > MAX_RATIO * max(member.compress_size, 1):
         raise ValueError(f"{member.filename} claims {member.file_size} bytes in {member.compress_size} of {num_bytes}")
+    if is_too_large(member.file_size, member.compress_size):
+        raise ValueError(
+            f"{member.filename} of {member.compress_size:,} bytes would take {member.file_size:,}. {WHAT_TO_SET}"
+        )
     return archive.read(member)

@@ -1,0 +1,62 @@
+"""How much memory a row may ask for, where its own bytes say how large it is: a stated limit, and not what they claim.
+
+::
+
+    a feature of fixed shape     what its shape has, whatever the row claims
+    any other                    1 GiB, or 64 times the row's own bytes where that is more; STEPWELL_MAX_ROW_BYTES
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from stepwell.errors import DecodeError, StepwellError
+from stepwell.sizes import parse_bytes
+
+__all__ = ["WHAT_TO_SET", "check_decoded_bytes", "is_too_large", "max_row_bytes"]
+
+VARIABLE = "STEPWELL_MAX_ROW_BYTES"
+DEFAULT = "1 GiB"
+# images and zeros are compressed more than that, but of so much of them nobody has a single row
+USUAL_RATIO = 64
+WHAT_TO_SET = (
+    f"Allowed: {DEFAULT}, or {USUAL_RATIO} times what is stored. If it is right, set {VARIABLE}, e.g. to '8 GiB'."
+)
+
+
+def max_row_bytes() -> int:
+    """Return how many bytes a row may become that says itself how large it is.
+
+    Raises:
+        StepwellError: ``STEPWELL_MAX_ROW_BYTES`` is no size.
+    """
+    return _parsed(os.environ.get(VARIABLE) or DEFAULT)
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: str) -> int:
+    return parse_bytes(VARIABLE, int(text) if text.isdecimal() else text, error=StepwellError)
+
+
+def is_too_large(num_bytes: int, stored: int) -> bool:
+    """Return whether bytes of memory are more than so many stored bytes may ask for."""
+    return num_bytes > USUAL_RATIO * stored and num_bytes > max_row_bytes()
+
+
+def check_decoded_bytes(num_bytes: int, stored: int, told: str) -> None:
+    """Refuse a row that would become too large, before memory is asked for.
+
+    Args:
+        num_bytes: that it would take.
+        stored: bytes that it has.
+        told: what it is, for the message.
+
+    Raises:
+        DecodeError: it is.
+
+    Example:
+        >>> check_decoded_bytes(3 << 20, 100, "a png row")
+    """
+    if is_too_large(num_bytes, stored):
+        raise DecodeError(f"{told}, stored in {stored:,} bytes, would take {num_bytes:,} of memory. {WHAT_TO_SET}")

@@ -21,9 +21,10 @@ from stepwell.codecs.parquet_row_groups import RowGroups, Stamp, stamp_of
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Feature
 
-__all__ = ["ParquetImageCodec", "picture_format"]
+__all__ = ["PILLOW_FORMATS", "ParquetImageCodec", "picture_format"]
 
 REFERENCE = struct.Struct("<iid")
+PILLOW_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff"}
 # shared by all codecs of a process, since each reader of a store makes its own
 _ROW_GROUPS = RowGroups()
@@ -220,7 +221,13 @@ def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[
             f"the picture begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
         ) from error
     try:
-        with Image.open(io.BytesIO(file.tobytes())) as picture:
+        # others are read by programs, or are lists of files
+        with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as picture:
+            if (picture.height, picture.width) != feature.fixed_shape[:2]:
+                # before memory is taken for it
+                raise DecodeError(
+                    f"a picture of {picture.height}x{picture.width}, where the feature has {feature.fixed_shape}."
+                )
             pixels = np.asarray(picture)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise DecodeError(f"a picture of {file.size} bytes: {error}.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.regular_files import check_status
 from stepwell.codecs.video_decoding import PictureDecoder
 from stepwell.codecs.video_rows import STREAM_KINDS
 from stepwell.codecs.video_samples import AV1_CONFIGURATION_BYTES, with_sequence_header
@@ -22,6 +24,9 @@ from stepwell.errors import DecodeError, MissingDependencyError
 __all__ = ["PacketReader", "PacketTable", "key_places", "kind_of", "opened_video", "packet_table", "packets_of"]
 
 MAX_KEPT_TABLES = 8
+# no protocol but that of files, and no demuxer that opens others: playlists, lists of pictures, devices
+FORMATS = "mov,matroska,avi,asf,mpegts,mpeg,mpegvideo,flv,ogg,ivf,obu,h264,hevc,m4v,nut,mxf,gxf,rm,wtv,dv"
+FILE_ALONE = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
 # frames among which a stream that has B-frames shows some
 LOOK_FRAMES = 100
 NO_TIME = int(np.iinfo(np.int64).min)
@@ -245,14 +250,18 @@ def packets_of(container: Any, video: Any) -> Iterator[Any]:
 
 @contextmanager
 def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
-    """Open a file; yields the container and its n-th video stream."""
+    """Open a file; yields the container and its n-th video stream.
+
+    A text that names other files, a playlist for instance, is no video here, whatever the file is called.
+    """
     try:
         import av
     except ImportError as error:
         raise MissingDependencyError.of("av", "video") from error
+    check_status(os.stat(path), path)  # noqa: PTH116  a FIFO would be waited for
     try:
         # names and comments in the file may be of any encoding
-        container = av.open(path, metadata_errors="ignore")
+        container = av.open(f"file:{path}", metadata_errors="ignore", options=dict(FILE_ALONE))
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except av.error.FFmpegError as error:

@@ -31,6 +31,7 @@ from stepwell.errors import (
     ReadOnlyError,
     SegmentGoneError,
     StoreNotFoundError,
+    UntrustedFileError,
 )
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import new_tag
@@ -103,6 +104,9 @@ class CachedStore:
                     shutil.rmtree(self.path, ignore_errors=True)
                     build(self.path)
                 self._remove_stale()
+        except UntrustedFileError:
+            # an error of permissions, and not the cache's
+            raise
         except OSError as error:
             told = _cache_error(error, self._folder)
             if told is None:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.reach import Trust
 from stepwell.codecs.remote_files import is_remote
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, UntrustedFileError
 from stepwell.formats.addresses import Address, SourceLike, parse_address, told_source
 from stepwell.formats.boundaries import check_boundaries, check_regular
 from stepwell.formats.reader import Reader
@@ -137,6 +137,9 @@ def _is_accepted(reader: type[Reader], source: str) -> bool:
     """Return whether a reader accepts a source; what nobody can look at is of none that looks."""
     try:
         return reader.accepts(source)
+    except UntrustedFileError:
+        # what leads out of a data set is told, and not passed over
+        raise
     except (OSError, ValueError):
         # of a text that is too long for a path, such as many paths, or of a folder of others'
         return False

@@ -7,7 +7,7 @@ in the same process can stop it. See `stepwell.readers.hdf5_varying`, which asks
 
     stdin   {"path": ..., "name": ..., "start": 0, "stop": 5}        a line of JSON a request
     stdout  {"sizes": [3, 0, 7, ...]}  and the bytes, back to back
-            or {"attributes": {...}}, {"names": [...]}, {"error": ...}; empty lines while it goes on
+            or {"attributes": {...}}, {"names": [...]}, {"outside": ...}, {"error": ...}; empty lines while it goes on
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ def main() -> None:
         answer(json.loads(line), held, target)
 
 
+class OutsideError(Exception):
+    """A part of a file lies in another one."""
+
+
 def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> None:
     """Write the answer to a request.
 
@@ -55,6 +59,8 @@ def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> N
         else:
             _survey(file, target)
             told = {"names": list(file)}
+    except OutsideError as error:
+        told, values = {"outside": str(error)}, []
     except Exception as error:
         told, values = {"error": f"{type(error).__name__}: {error}"}, []
     target.write(json.dumps(told).encode() + b"\n")
@@ -74,7 +80,11 @@ def _opened(path: str, held: dict[str, Any]) -> Any:
 
 
 def _survey(file: Any, target: BinaryIO) -> None:
-    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here."""
+    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here.
+
+    Raises:
+        OutsideError: a link to another file, or rows that lie in one: libhdf5 would open whatever it names.
+    """
     import h5py
 
     pending = [(file, 0)]
@@ -82,8 +92,14 @@ def _survey(file: Any, target: BinaryIO) -> None:
     while pending:
         group, depth = pending.pop()
         for name in group:
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                raise OutsideError(f"{group.name.rstrip('/')}/{name} is a link to {link.filename!r}")
+            if not isinstance(link, h5py.HardLink | h5py.SoftLink):
+                raise OutsideError(f"{group.name.rstrip('/')}/{name} is a link of a kind of its own")
             node = group[name]
             if isinstance(node, h5py.Dataset):
+                _check_is_inside(node)
                 node.id.get_storage_size()
             elif depth < MAX_DEPTH:
                 pending.append((node, depth + 1))
@@ -91,6 +107,16 @@ def _survey(file: Any, target: BinaryIO) -> None:
             if count % HEARTBEAT == 0:
                 target.write(b"\n")
                 target.flush()
+
+
+def _check_is_inside(dataset: Any) -> None:
+    if dataset.external:
+        raise OutsideError(f"{dataset.name} has its rows in {dataset.external[0][0]!r}")
+    if dataset.is_virtual:
+        # "." is the file itself
+        files = [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+        if files:
+            raise OutsideError(f"{dataset.name} has its rows in {files[0]!r}")
 
 
 def _values(dataset: Any, start: int | None, stop: int | None) -> Iterator[bytes]:

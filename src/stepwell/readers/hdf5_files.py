@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.codecs.file_spans import FileSpans
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.formats.chosen_features import check_told_apart
@@ -204,7 +206,7 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
         raise FormatError(
             f"{_where(dataset)} has rows of {dataset.dtype} {dataset.shape[1:]}, the first episode {feature}."
         )
-    _check_stored(dataset)
+    _check_stored(dataset, (stop - start) * feature.row_bytes)
     rows: npt.NDArray[Any] = np.asarray(dataset[start:stop], feature.np_dtype)
     return rows
 
@@ -254,9 +256,21 @@ def rows_in_file(
     return FileSpans(feature, paths, number, joined, np.full(len(joined), feature.row_bytes, np.int64))
 
 
-def _check_stored(dataset: Any) -> None:
-    """Refuse a dataset whose shape claims more than its stored bytes can be: memory follows the claim."""
+def _check_stored(dataset: Any, num_bytes: int) -> None:
+    """Refuse a dataset whose shape claims more than its stored bytes can be: memory follows the claim.
+
+    Args:
+        dataset: `h5py.Dataset`.
+        num_bytes: that are read of it at once.
+    """
     stored = int(dataset.id.get_storage_size())
+    chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+    # a chunk is unpacked whole
+    if is_too_large(max(num_bytes, chunk), stored):
+        raise FormatError(
+            f"{_where(dataset)}: to read rows of it takes {max(num_bytes, chunk):,} bytes, of which {stored:,} are "
+            f"stored. {WHAT_TO_SET}"
+        )
     if dataset.nbytes > MAX_RATIO * max(stored, MIN_STORED):
         raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")
 

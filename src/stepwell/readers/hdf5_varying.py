@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from stepwell.errors import FormatError, MissingDependencyError
+from stepwell.errors import FormatError, MissingDependencyError, UntrustedFileError
 
 __all__ = ["SILENT_SECONDS", "read_attributes", "read_varying", "survey"]
 
@@ -34,6 +34,7 @@ def survey(path: str) -> list[str]:
 
     Raises:
         FormatError: it is no HDF5 file, or libhdf5 does not come back from a part of it.
+        UntrustedFileError: a part of it lies in another file.
         MissingDependencyError: h5py is not installed.
     """
     told, _ = _ask(path, "the file", {"ask": "survey"})
@@ -102,6 +103,11 @@ def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any],
         # of one that was interrupted, what still comes would be taken for the next answer
         end_child()
         raise
+    if "outside" in told:
+        raise UntrustedFileError(
+            f"{path}: {told['outside']}, another file, which was not read. If you know where it comes from, copy what "
+            "it leads to into one file, with h5copy or h5repack."
+        )
     if "error" in told:
         raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
     return told, bytes(rest)

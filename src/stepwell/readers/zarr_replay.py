@@ -11,6 +11,8 @@ Source: the code release of Chi et al., "Diffusion Policy", 2023, whose files ar
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large, max_row_bytes
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema
 from stepwell.formats.reader import Reader
@@ -35,6 +38,9 @@ __all__ = ["ZarrReader"]
 ENDS = "meta/episode_ends"
 SIGNS = (".zarray", "zarr.json")
 IMAGES = ("keep", "uint8")
+# of zarr 2 and 3, where an array tells of its codecs; one of numcodecs would run what it reads
+CODECS = ("compressor", "filters", "codecs")
+PICKLE = "pickle"
 # rows that compress better than that are claimed by a damaged header, not stored
 MAX_RATIO = 4096
 MIN_STORED = 1 << 16
@@ -146,7 +152,11 @@ class ZarrReader(Reader):
 
     def _check_stored(self, name: str, array: Any, rows: int) -> None:
         """Refuse to read what is not stored: memory follows the shape that a header claims."""
-        claimed = rows * int(np.prod(array.shape[1:], dtype=np.float64)) * array.dtype.itemsize
+        claimed = rows * math.prod(array.shape[1:]) * array.dtype.itemsize
+        # a chunk is unpacked whole
+        most = max(claimed, math.prod(array.chunks) * array.dtype.itemsize)
+        if most > max_row_bytes() and is_too_large(most, int(array.nbytes_stored())):
+            raise FormatError(f"{self.source}, data/{name}: {rows} rows would take {most:,} bytes. {WHAT_TO_SET}")
         # what is stored is found by listing all chunks, which takes too long to be done for each of them
         if claimed > MAX_RATIO * MIN_STORED and claimed > MAX_RATIO * (stored := int(array.nbytes_stored())):
             raise FormatError(
@@ -159,9 +169,11 @@ class ZarrReader(Reader):
             with self._naming("data"):
                 group = self._group()["data"]
                 members = dict(group.members(max_depth=None))
-                arrays = [(path.replace("/", "."), each) for path, each in members.items() if hasattr(each, "chunks")]
-                for _, array in arrays:
-                    watch_array(array)
+                found = {path: each for path, each in members.items() if hasattr(each, "chunks")}
+                for path, each in found.items():
+                    _check_is_plain(f"data/{path}", each)
+                    watch_array(each)
+                arrays = [(path.replace("/", "."), each) for path, each in found.items()]
                 check_told_apart([name for name, _ in arrays], self.source)
                 self._opened = os.getpid(), dict(sorted(arrays, key=itemgetter(0)))
                 self._held = {}
@@ -171,6 +183,7 @@ class ZarrReader(Reader):
 
     def _array(self, name: str) -> Any:
         array = self._group()[name]
+        _check_is_plain(name, array)
         if (
             array.ndim != 1
             or array.dtype.kind not in "iu"
@@ -200,6 +213,15 @@ class ZarrReader(Reader):
             raise
         except Exception as error:
             raise FormatError(f"{self.source}, {where}: {type(error).__name__}: {error}") from error
+
+
+def _check_is_plain(path: str, array: Any) -> None:
+    """Refuse a name that leads elsewhere, and the one codec that would run what it reads."""
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise FormatError(f"{path!r} is no name of an array.")
+    told = array.metadata.to_dict()
+    if PICKLE in json.dumps([told.get(part) for part in CODECS], default=str):
+        raise FormatError(f"{path} is stored by {PICKLE}, which is code: it is not read. Write it by another codec.")
 
 
 def _check_archive(source: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.parquet_images import PILLOW_FORMATS
 from stepwell.lerobot.audits.cameras import CameraWatch
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.rows import DataFile
@@ -81,7 +82,7 @@ def _opened(subject: Subject, camera: str, blob: bytes | None, episodes: list[in
         subject.tally.add(MISSING, camera, f"{where}: no bytes", episodes)
         return None
     try:
-        image = Image.open(io.BytesIO(blob))
+        image = Image.open(io.BytesIO(blob), formats=PILLOW_FORMATS)
     except Exception as error:  # a decoder may raise anything
         subject.tally.add(UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
         return None

@@ -31,7 +31,7 @@ def dataset(tmp_path: Path, **options: Any) -> Metadata:
 
 def mapped(metadata: Metadata, path: Path) -> stepwell.Store:
     write_mapped_store(path, metadata, tolerance=1e-4)
-    return stepwell.open(path, mode="r")
+    return stepwell.open(path, mode="r", trust=True)
 
 
 def rewrite(metadata: Metadata, change: Callable[[bytes], Any], kind: Any = None, file: int = 0) -> None:
@@ -122,7 +122,7 @@ def test_a_converted_store_has_the_pictures_files_as_they_are(tmp_path: Path) ->
     metadata = dataset(tmp_path)
     store = mapped(metadata, tmp_path / "a.well")
     stepwell.convert(store, tmp_path / "b.well", workers=1)
-    copy = stepwell.open(tmp_path / "b.well", mode="r")
+    copy = stepwell.open(tmp_path / "b.well", mode="r", trust=tmp_path)
     assert copy.schema is not None
     assert copy.schema[TOP] == stepwell.Image((*SIZE, 3), codec="png")
     files = [entry["bytes"] for entry in pq.read_table(metadata.data_path(0, 0)).column(TOP).to_pylist()]

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
     from stepwell.testing.conformance import CodecConformance
     from stepwell.testing.damage import DamageReport, check_damage, damaged_copies
+    from stepwell.testing.evil import EvilCopy, evil_copies
     from stepwell.testing.hub import HubServer
     from stepwell.testing.kinds_of_images import KindOfImage, image_files, png_file
     from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
     from stepwell.testing.run_conformance import SequentialCodecConformance
     from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
+    from stepwell.testing.strangers import StrangersReport, check_strangers
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
     from stepwell.testing.web import WebServer
 
@@ -29,17 +31,21 @@ __all__ = [
     "DamageReport",
     "DelayedCodec",
     "EpisodeData",
+    "EvilCopy",
     "FailingCodec",
     "HubServer",
     "KindOfImage",
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
+    "StrangersReport",
     "WebServer",
     "check_damage",
+    "check_strangers",
     "counted_value",
     "damaged_copies",
     "episodes",
+    "evil_copies",
     "features",
     "image_files",
     "png_file",
@@ -62,17 +68,21 @@ _HOMES: dict[str, str] = {
     "DamageReport": "stepwell.testing.damage",
     "DelayedCodec": "stepwell.testing.codecs",
     "EpisodeData": "stepwell.testing.strategies",
+    "EvilCopy": "stepwell.testing.evil",
     "FailingCodec": "stepwell.testing.codecs",
     "HubServer": "stepwell.testing.hub",
     "KindOfImage": "stepwell.testing.kinds_of_images",
     "RunningCodec": "stepwell.testing.codecs",
     "SequentialCodecConformance": "stepwell.testing.run_conformance",
     "SlowRunningCodec": "stepwell.testing.codecs",
+    "StrangersReport": "stepwell.testing.strangers",
     "WebServer": "stepwell.testing.web",
     "check_damage": "stepwell.testing.damage",
+    "check_strangers": "stepwell.testing.strangers",
     "counted_value": "stepwell.testing.stores",
     "damaged_copies": "stepwell.testing.damage",
     "episodes": "stepwell.testing.strategies",
+    "evil_copies": "stepwell.testing.evil",
     "features": "stepwell.testing.strategies",
     "image_files": "stepwell.testing.kinds_of_images",
     "png_file": "stepwell.testing.kinds_of_images",

@@ -15,7 +15,7 @@ from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segments import Segment
 
-__all__ = ["MetadataLines", "Snapshot"]
+__all__ = ["MetadataLines", "Snapshot", "columns_of"]
 
 Records = npt.NDArray[Any]
 MAX_SEGMENTS = 64
@@ -78,18 +78,9 @@ class Snapshot:
         is_open[opened] = True
         table = EpisodeTable(
             segment=segment_of,
-            start=records["start"].copy(),
-            length=records["length"].copy(),
-            rows=records["rows"].copy(),
-            origin=records["origin"].copy(),
-            time_ns=records["time_ns"].copy(),
-            terminated=records["terminated"].copy(),
-            truncated=records["truncated"].copy(),
-            interrupted=records["interrupted"].copy(),
+            **columns_of(records),
             is_open=is_open,
             record=np.arange(len(records)) - (np.cumsum(counts) - counts)[segment_of],
-            skipped=(records["cut"] & MAX_SKIPPED).astype(np.int64),
-            goes_on=(records["cut"] & GOES_ON) != 0,
             read_metadata=lambda segment, record: metadata.read(segments[segment], record),
         )
         hidden = records["discarded"].copy()
@@ -113,6 +104,16 @@ class Snapshot:
                 is_opened[number] = True
         records, counts = self.segments.records(own)
         return records, counts, (np.cumsum(counts)[is_opened] - 1).tolist()
+
+
+def columns_of(records: Records) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of an `EpisodeTable` that follow from episodes' records, as arrays of their own."""
+    names = ("start", "length", "rows", "origin", "time_ns", "terminated", "truncated", "interrupted")
+    return {
+        **{name: records[name].copy() for name in names},
+        "skipped": (records["cut"] & MAX_SKIPPED).astype(np.int64),
+        "goes_on": (records["cut"] & GOES_ON) != 0,
+    }
 
 
 def _open_record(segment: Segment, start: int, length: int) -> bytes:

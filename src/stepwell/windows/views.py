@@ -13,7 +13,7 @@ import hashlib
 import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from stepwell.store.births import births_of
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.segment_keys import ordinals_of_keys
-from stepwell.store.segment_list import keys_of
+from stepwell.store.segment_list import SegmentList
+from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_episodes, unpack_numbers
 
 if TYPE_CHECKING:
     from stepwell.store.statistics import FeatureStatistics
@@ -50,7 +51,7 @@ class Part:
     """
 
     store: Store
-    segments: Sequence[Any]
+    segments: SegmentList
     table: EpisodeTable
     indices: npt.NDArray[np.int64]
 
@@ -67,8 +68,10 @@ class View:
         WindowError: no store, or an episode twice.
 
     Notes:
-        Safe to share between threads. Pickles with its snapshot; a predicate that cannot be pickled is left behind,
-        and only `refresh` of the copy misses it.
+        Safe to share between threads. Pickles as its stores' paths and a bit an episode: the copy has the same episodes
+        though stores grew meanwhile, or episodes were deleted; where a ring evicted some, or they were compacted away,
+        it is a `WindowError`. A predicate that cannot be pickled is left behind, and only `refresh` of the copy misses
+        it.
     """
 
     def __init__(self, stores: Store | Sequence[Store], indices: Iterable[int] | None = None) -> None:
@@ -238,7 +241,7 @@ class View:
         found = []
         for part in self.parts:
             table, chosen = part.table, part.indices
-            ordinals = ordinals_of_keys(keys_of(part.segments))[table.segment[chosen]]
+            ordinals = ordinals_of_keys(part.segments.keys)[table.segment[chosen]]
             uuids, numbers = births_of(part.store.record, ordinals, table.record[chosen])
             found.append(split_position(table.origin[chosen], seed, uuids, numbers))
         return np.concatenate(found)
@@ -294,13 +297,16 @@ class View:
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            "parts": tuple(_packed(part) for part in self.parts),
+            "parts": tuple((part.store, pack_episodes(part.segments, part.table, part.indices)) for part in self.parts),
             "choices": tuple(_picklable(choice) for choice in self._choices),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.parts = tuple(_unpacked(part) for part in state["parts"])
-        self._choices = state["choices"]
+        self.parts = tuple(Part(store, *unpack_episodes(store, packed)) for store, packed in state["parts"])
+        self._choices = tuple(
+            {**choice, "episodes": unpack_numbers(choice["episodes"])} if "episodes" in choice else choice
+            for choice in state["choices"]
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(store.name for store in self.stores)
@@ -400,32 +406,6 @@ def _holds(where: Where, facts: dict[str, Any]) -> bool:
     return all(name in facts and facts[name] == value for name, value in where.items())
 
 
-def _packed(part: Part) -> dict[str, Any]:
-    """Return a part as plain values: segments by name, since another process opens them anew."""
-    columns = {field.name: getattr(part.table, field.name) for field in fields(part.table)}
-    del columns["read_metadata"]
-    return {
-        "store": part.store,
-        "segments": tuple(segment.name for segment in part.segments),
-        "columns": columns,
-        "indices": part.indices,
-    }
-
-
-def _unpacked(packed: dict[str, Any]) -> Part:
-    """Return a part over the segments that the opened store has now; those that came later are not in its table."""
-    store, columns = packed["store"], packed["columns"]
-    numbers = {segment.name: number for number, segment in enumerate(store.segments)}
-    moved = np.array([numbers.get(name, -1) for name in packed["segments"]] or [-1], dtype=np.int32)
-    columns = {**columns, "segment": moved[columns["segment"]]}
-    if (columns["segment"][packed["indices"]] < 0).any():
-        raise WindowError(
-            f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew."
-        )
-    table = EpisodeTable(**columns, read_metadata=store.episodes.read_metadata)
-    return Part(store, store.segments, table, packed["indices"])
-
-
 def _left_behind(facts: dict[str, Any]) -> bool:
     raise WindowError(
         "this view was chosen by a predicate that could not be pickled. Use a named function of a module."
@@ -433,6 +413,8 @@ def _left_behind(facts: dict[str, Any]) -> bool:
 
 
 def _picklable(choice: dict[str, Any]) -> dict[str, Any]:
+    if "episodes" in choice:
+        choice = {**choice, "episodes": pack_numbers(choice["episodes"])}
     where = choice.get("where")
     if where is None:
         return choice

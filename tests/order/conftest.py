@@ -28,6 +28,10 @@ class FakeIndex:
         return np.concatenate([[0], np.cumsum([sum(part) for part in self.parts])]).astype(np.int64)
 
     @property
+    def episode_starts(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *map(len, self.parts)]).astype(np.int64)
+
+    @property
     def num_anchors(self) -> int:
         return sum(map(sum, self.parts))
 

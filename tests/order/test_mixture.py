@@ -82,6 +82,22 @@ def test_the_order_of_a_part_sees_its_episodes_and_steps_only(make_index: Any) -
     assert set(by_episode.tolist()) == {0, 1, 5}
 
 
+@given(st.data())
+def test_weights_of_episodes_are_those_of_the_part_where_some_have_no_anchors(make_index: Any, data: Any) -> None:
+    counts = st.lists(st.sampled_from([0, 0, 1, 3]), min_size=1, max_size=5).filter(any)
+    parts = data.draw(st.lists(counts, min_size=1, max_size=3))
+    weights = [[1.0 + number for number in range(len(part))] for part in parts]
+    orders = [weighted(episodes=each, per="episode", seed=3) for each in weights]
+    index = make_index(parts)
+    walked = mixed([1.0] * len(parts), order=orders, num_samples=200).bind(index).positions(0, 0, 200)
+    for number, (part, order) in enumerate(zip(parts, orders, strict=True)):
+        first, last = index.part_starts[number : number + 2]
+        own = walked[(walked >= first) & (walked < last)] - first
+        alone = order.bind(make_index([part]))
+        passes = [alone.positions(epoch, 0, alone.num_positions) for epoch in range(200 // alone.num_positions + 1)]
+        assert own.tolist() == np.concatenate(passes)[: len(own)].tolist()
+
+
 @pytest.mark.parametrize("weights", [[0.7, 0.2, 0.1], [1, 1, 1], [0.999, 0.001, 0], [1e6, 1, 1], [1, 0, 0]])
 def test_batches_are_close_to_the_shares(make_index: Any, weights: list[float]) -> None:
     batch = 256

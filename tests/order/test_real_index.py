@@ -23,6 +23,7 @@ def test_the_real_index_is_what_orders_ask_for(reader: WindowReader) -> None:
     assert index.num_anchors == 29
     assert index.anchor_starts.tolist() == [0, 5, 8, 16, 20, 29]
     assert index.part_starts.tolist() == [0, 16, 29]
+    assert index.episode_starts.tolist() == [0, 3, 5]
     assert len(index.read_steps("reward")) == 29
 
 

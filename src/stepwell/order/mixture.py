@@ -127,9 +127,6 @@ def mixed(
 @dataclass(frozen=True, eq=False)
 class PartIndex:
     """The anchors of one store of a view, numbered from 0: an `AnchorIndex` for the order that walks it.
-
-    Notes:
-        Episodes without anchors at the border of two stores count as the later one's.
     """
 
     whole: AnchorIndex
@@ -148,14 +145,18 @@ class PartIndex:
     @property
     def anchor_starts(self) -> npt.NDArray[np.int64]:
         """int64 [E + 1], the number of anchors before each episode of the store, and in all."""
-        begin, end = self._range
-        first, last = np.searchsorted(self.whole.anchor_starts, [begin, end])
-        return self.whole.anchor_starts[first : last + 1] - begin
+        first, last = self.whole.episode_starts[self.part : self.part + 2]
+        return self.whole.anchor_starts[first : last + 1] - self._range[0]
 
     @property
     def part_starts(self) -> npt.NDArray[np.int64]:
         """int64 [2]: 0, and the number of anchors."""
         return np.array([0, self.num_anchors], np.int64)
+
+    @property
+    def episode_starts(self) -> npt.NDArray[np.int64]:
+        """int64 [2]: 0, and the number of episodes, those without anchors too."""
+        return np.array([0, len(self.anchor_starts) - 1], np.int64)
 
     def read_steps(self, feature: str) -> npt.NDArray[np.float64]:
         """Return float64 [num_anchors], the value of a scalar feature at every anchor of the store."""

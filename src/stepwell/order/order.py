@@ -52,6 +52,10 @@ class AnchorIndex(Protocol):
     def part_starts(self) -> npt.NDArray[np.int64]:
         """int64 [P + 1], the number of anchors before each store of the view, and in all."""
 
+    @property
+    def episode_starts(self) -> npt.NDArray[np.int64]:
+        """int64 [P + 1], the number of episodes before each store of the view, and in all."""
+
     def read_steps(self, feature: str) -> npt.NDArray[np.float64]:
         """Return float64 [num_anchors], the value of a scalar feature at every anchor.
 

@@ -52,6 +52,7 @@ class AnchorIndex:
         num_anchors: how many there are.
         anchor_starts: int64 [E + 1], anchors before each episode of the view.
         part_starts: int64 [P + 1], anchors before each store of the view.
+        episode_starts: int64 [P + 1], episodes before each store of the view.
         records: int64 [E, 5], an episode's global segment, row of its first anchor, and the rows lo, hi_step, hi_final
             between which windows are taken: lo <= row < hi_step, or hi_final where a feature has a final row.
         segment_starts: int64 [P + 1], segments before each store: segments are numbered over all stores.
@@ -99,8 +100,8 @@ class AnchorIndex:
         self.num_anchors = int(self.anchor_starts[-1])
         if self.num_anchors == 0 and lengths.any() and not is_open.any():
             raise _nothing_fits(view, fields, lengths)
-        ends = np.cumsum([0] + [len(part.indices) for part in view.parts])
-        self.part_starts: Int64s = self.anchor_starts[ends]
+        self.episode_starts: Int64s = np.cumsum([0] + [len(part.indices) for part in view.parts], dtype=np.int64)
+        self.part_starts: Int64s = self.anchor_starts[self.episode_starts]
         segments = np.concatenate(
             [
                 part.table.segment[part.indices] + first

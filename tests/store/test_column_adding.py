@@ -87,6 +87,26 @@ def test_a_final_feature_takes_a_value_of_the_final_row(wells):
     assert np.concatenate([episode["other"] for episode in store]).tolist() == list(range(rows))
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd", "lz4", "png", "delta"])
+def test_a_final_feature_may_be_added_where_episodes_are_hidden(tmp_path, codec):
+    shape, dtype = ((4, 4), "uint8") if codec in ("png", "delta") else ((2,), "int32")
+    make = stepwell.Image if dtype == "uint8" else stepwell.Array
+    store = stepwell.create(tmp_path / "a.well", {"t": stepwell.Array((), "int64", final=True)})
+    with store.writer() as writer:
+        for length in (2, 3, 4):
+            writer.add_episode({"t": np.arange(length)}, final={"t": length})
+        writer.append(t=0)
+        writer.discard_episode()
+    store.delete_episodes([1])
+    store.add_column(
+        "x", make(shape, dtype, codec=codec, final=True), lambda e: np.full((len(e["t"]), *shape), 7, dtype)
+    )
+    assert [len(episode["x"]) for episode in store] == [3, 5]
+    assert all((episode["x"] == 7).all() for episode in store)
+    assert float(np.min(store.statistics()["x"].min)) == 7
+    assert not store.verify(deep=True).findings
+
+
 def test_statistics_are_those_of_a_recorded_column(wells):
     store = wells.make(discard=True)
     recorded = {name: found.to_json() for name, found in store.statistics().items()}

@@ -214,7 +214,8 @@ def _fill(
             # rows that are not written are zeros already
             continue
         else:
-            values = [_blank(addition.feature)] * int(record["length"])
+            # statistics count the final row of what is hidden, too
+            values = [_blank(addition.feature)] * (rows if addition.feature.final else int(record["length"]))
         write(start, rows, values)
         if index is not None and addition.progress is not None:
             addition.progress(index + 1, len(table))

@@ -45,8 +45,8 @@ FEATURES: dict[str, tuple[Callable[..., Feature], Callable[[int], Any], int]] = 
         lambda key: np.full((3 + key % 3, 4 + key % 2, 3), key % 256, np.uint8),
         0,
     ),
-    "text": (lambda **o: Text(**o), lambda key: f"step {key} " * (key % 3), 0),
-    "bytes": (lambda **o: Bytes(**o), lambda key: b"%d" % key * (key % 2), 0),
+    "text": (Text, lambda key: f"step {key} " * (key % 3), 0),
+    "bytes": (Bytes, lambda key: b"%d" % key * (key % 2), 0),
     "ztext": (lambda **o: Text(codec="zstd", **o), lambda key: f"z{key}" * (key % 5), 0),
 }
 # that one field may combine: of one dtype, the first two of one shape

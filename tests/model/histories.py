@@ -70,7 +70,13 @@ def operations(seed: int, count: int) -> list[Operation]:
     """Return the operations of a history."""
     rng = Random(seed)
     kinds = rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
-    return [("make", seed), ("start", rng.getrandbits(30)), *((kind, rng.getrandbits(30)) for kind in kinds), ("read", 1), ("verify", 1)]
+    return [
+        ("make", seed),
+        ("start", rng.getrandbits(30)),
+        *((kind, rng.getrandbits(30)) for kind in kinds),
+        ("read", 1),
+        ("verify", 1),
+    ]
 
 
 @dataclass

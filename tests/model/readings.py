@@ -74,17 +74,25 @@ class Expected:
         """Compare a batch; returns the anchors that are valid."""
         anchors = batch.anchors.tolist()
         for key, field in self.fields.items():
-            windows = [window_of(self.episodes[self.anchors[a][0]], self.anchors[a][1], field, self.finals) for a in anchors]
+            windows = [
+                window_of(self.episodes[self.anchors[a][0]], self.anchors[a][1], field, self.finals) for a in anchors
+            ]
             shape = (len(anchors), *field.window_shape)
-            has_mask = field.pad != "drop" and not (field.offsets in (None, 0))
+            has_mask = field.pad != "drop" and field.offsets not in (None, 0)
             assert (f"{key}_is_pad" in batch) == has_mask, key
             if has_mask:
                 mask = np.array([is_pad for _, is_pad in windows]).reshape(shape)
-                assert np.array_equal(batch[f"{key}_is_pad"], mask), f"mask of {field}: {batch[f'{key}_is_pad']}, {mask}"
+                assert np.array_equal(batch[f"{key}_is_pad"], mask), (
+                    f"mask of {field}: {batch[f'{key}_is_pad']}, {mask}"
+                )
             found = batch[key]
             assert found.shape[: len(shape)] == shape
             flat = found.reshape(-1, *found.shape[len(shape) :])
-            cells = [(a, row, is_pad) for a, window in zip(anchors, windows, strict=True) for row, is_pad in zip(*window)]
+            cells = [
+                (a, row, is_pad)
+                for a, window in zip(anchors, windows, strict=True)
+                for row, is_pad in zip(*window, strict=True)
+            ]
             for value, (a, row, is_pad) in zip(flat, cells, strict=True):
                 number, step = self.anchors[a]
                 what = f"{field}, row {row} of episode {number} at its step {step}"
@@ -146,7 +154,9 @@ def read(rng: Random, views: Sequence[tuple[Any, list[PlainEpisode]]], names: Se
         read_once(rng, view, expected, how, settings, notes)
 
 
-def read_once(rng: Random, view: View, expected: Expected, how: str, settings: dict[str, Any], notes: list[str]) -> None:
+def read_once(
+    rng: Random, view: View, expected: Expected, how: str, settings: dict[str, Any], notes: list[str]
+) -> None:
     """Read in an order that visits each anchor once an epoch, by one rank or several, and resume one of them."""
     order: Any = {"sequential": sequential(), "random": random(rng.randint(0, 99))}.get(how)
     if how == "pooled":
@@ -196,7 +206,9 @@ def resumed(rng: Random, view: View, expected: Expected, settings: dict[str, Any
         next(batches)
     state = json.loads(json.dumps(loader.state_dict()))
     batches.close()
-    other = Loader(view, expected.fields, **{**settings, "threads": rng.choice([0, 1, 2]), "page_cache": rng.random() < 0.5})
+    other = Loader(
+        view, expected.fields, **{**settings, "threads": rng.choice([0, 1, 2]), "page_cache": rng.random() < 0.5}
+    )
     other.load_state_dict(state)
     return list(other)
 

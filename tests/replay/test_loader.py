@@ -564,3 +564,41 @@ def test_a_batch_of_images_is_decoded_by_threads_into_the_same_batches(tmp_path:
             for row, step in enumerate(batch["action"].astype(int)):
                 assert np.array_equal(batch["image"][row], images[[max(step - 1, 0), step]])
                 assert np.array_equal(batch["next_image"][row], images[[step, step + 1]])
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_several_threads_may_take_from_one_loader(store: stepwell.Store, close: Any, threads: int) -> None:
+    loader = close(ReplayLoader(Table(store), {"reward": "reward"}, batch_size=4, threads=threads))
+    numbers: list[list[int]] = [[] for _ in range(6)]
+
+    def take(mine: list[int]) -> None:
+        mine += [next(loader).index for _ in range(20)]
+
+    consumers = [threading.Thread(target=take, args=(mine,), daemon=True) for mine in numbers]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(60)
+    assert sorted(number for mine in numbers for number in mine) == list(range(120))
+    assert loader.num_batches == 120
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_closing_ends_threads_that_wait_for_a_limiter(store: stepwell.Store, threads: int) -> None:
+    loader = ReplayLoader(Table(store, limiter=MinSize(1000)), {"reward": "reward"}, batch_size=4, threads=threads)
+    errors: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            next(loader)
+        except (LoaderError, RateLimitError) as error:
+            errors.append(error)
+
+    consumers = [threading.Thread(target=take, daemon=True) for _ in range(3)]
+    for consumer in consumers:
+        consumer.start()
+    time.sleep(0.05)
+    loader.close()
+    for consumer in consumers:
+        consumer.join(60)
+    assert len(errors) == 3

@@ -104,6 +104,10 @@ class DeviceSource:
         self._record(batch, current)
         return ticket, batch
 
+    def interrupt(self) -> None:
+        """Let a consumer that waits in another thread stop waiting."""
+        self._source.interrupt()
+
     def close(self) -> None:
         """Build and copy no more."""
         self._ahead = None

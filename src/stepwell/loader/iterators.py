@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -19,20 +21,25 @@ class BatchIterator(Iterator[Batch]):
 
     Args:
         source: gives tickets with their batches, in order.
-        cursor: moved with every batch that the consumer gets.
+        cursor: moved with every batch that a consumer gets.
 
     Notes:
-        For one consumer in the process that made it. Its threads end at the last batch, at an exception, with `close`,
-        when the iterator is dropped, and when the interpreter exits. Works as a context manager that closes.
+        For the process that made it. Several threads may take from it: each batch goes to one of them, and all of them
+        end. Its own threads end at the last batch, at an exception, with `close`, when the iterator is dropped, and
+        when the interpreter exits. Works as a context manager that closes.
     """
 
-    __slots__ = ("__weakref__", "_cursor", "_is_closed", "_pid", "_source")
+    __slots__ = ("__weakref__", "_cursor", "_failure", "_is_closed", "_pid", "_source", "_turn")
 
     def __init__(self, source: Source, cursor: Cursor) -> None:
         self._source = source
         self._cursor = cursor
         self._is_closed = False
         self._pid = os.getpid()
+        # of the thread that takes; one that closes in the midst of it, in a signal handler, is the same
+        self._turn = threading.RLock()
+        # the thread that got the error which ended the iteration, and the error's text
+        self._failure: tuple[weakref.ref[threading.Thread], str] | None = None
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -41,7 +48,8 @@ class BatchIterator(Iterator[Batch]):
         """Return the next batch.
 
         Raises:
-            LoaderError: the batch could not be built; or this is a forked child of the process that made the iterator.
+            LoaderError: the batch could not be built, or one that another thread asked for; or this is a forked child
+                of the process that made the iterator.
         """
         if os.getpid() != self._pid:
             raise LoaderError(
@@ -49,23 +57,38 @@ class BatchIterator(Iterator[Batch]):
                 "Call iter(loader) in the process that takes the batches."
             )
         cursor = self._cursor
-        try:
-            ticket, batch = self._source.take()
-        except StopIteration:
-            cursor.is_done = not self._is_closed
-            raise
-        except BaseException:
-            # a batch that failed, or was interrupted by Ctrl-C, is not skipped: the iteration is over
-            self.close()
-            raise
-        cursor.taken = ticket
-        return batch
+        with self._turn:
+            try:
+                ticket, batch = self._source.take()
+            except StopIteration:
+                if self._failure is not None:
+                    self._tell_others(*self._failure)
+                cursor.is_done = not self._is_closed
+                raise
+            except BaseException as error:
+                # a batch that failed, or was interrupted by Ctrl-C, is not skipped: the iteration is over
+                self._failure = weakref.ref(threading.current_thread()), f"{type(error).__name__}: {error}"
+                self.close()
+                raise
+            cursor.taken = ticket
+            return batch
 
     def close(self) -> None:
-        """End the iteration early: threads end, later `next` calls stop."""
+        """End the iteration early: threads end, later `next` calls stop, as do those that wait in other threads."""
+        if os.getpid() != self._pid:
+            # nothing of it runs in a fork, and its lock may have been held
+            return
         if not self._cursor.is_done:
             self._is_closed = True
-        self._source.close()
+        self._source.interrupt()
+        with self._turn:
+            self._source.close()
+
+    @staticmethod
+    def _tell_others(thread: weakref.ref[threading.Thread], text: str) -> None:
+        """Raise in the threads that did not get the error: for them the batches are not at their end, either."""
+        if thread() is not threading.current_thread():
+            raise LoaderError(f"the iteration ended in another thread that takes from it: {text}")
 
     def __enter__(self) -> BatchIterator:
         return self

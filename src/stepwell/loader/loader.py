@@ -102,9 +102,11 @@ class Loader:
         from one ``for`` to the next, so that what fits is decoded once for all epochs. A second ``for`` while one is
         under way has a pool of its own.
 
-        One consumer thread. No worker processes. May be pickled (spawn) when its transforms may: the copy is where this
-        one is. After a fork, parent and child each iterate their own; an iterator made before the fork works in the
-        parent only.
+        Several threads may take from one iterator (``batches = iter(loader)``, a ``for`` over it in each): each batch
+        goes to one of them, and all of them end; where one gets an error, the others get a LoaderError that says which.
+        The loader itself is for one thread. No worker processes. May be pickled (spawn) when its transforms may: the
+        copy is where this one is. After a fork, parent and child each iterate their own; an iterator made before the
+        fork works in the parent only.
     """
 
     def __init__(

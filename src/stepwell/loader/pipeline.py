@@ -24,6 +24,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -94,8 +95,9 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         supply: what tickets need of each other, or None.
 
     Notes:
-        One consumer. Ends its threads when the tickets are used up, at `close`, when it is garbage collected and when
-        the interpreter exits; it waits for the batch that a thread is just building. Of no use in a forked child.
+        One consumer at a time; `interrupt` alone may be called beside it. Ends its threads when the tickets are used
+        up, at `close`, when it is garbage collected and when the interpreter exits; it waits for the batch that a
+        thread is just building. Of no use in a forked child.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Pipeline(Generic[Ticket, Draft, Product]):
         self._under_way: deque[_Job[Ticket, Product]] = deque()
         self._ready: deque[Product] = deque()
         self._error: BaseException | None = None
+        self._is_interrupted = False
         self._tasks = _Tasks()
         threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _stop, self._tasks, threads, os.getpid(), supply)
@@ -145,6 +148,12 @@ class Pipeline(Generic[Ticket, Draft, Product]):
             self._collect()
         return self._ready.popleft()
 
+    def interrupt(self) -> None:
+        """Let a consumer that waits in another thread stop waiting, as if there were no more; to be closed then."""
+        self._is_interrupted = True
+        for job in list(self._under_way):
+            job.finish()
+
     def close(self) -> None:
         """End the threads; what they built and nobody took is dropped. May be called twice."""
         self._finalizer()
@@ -168,8 +177,17 @@ class Pipeline(Generic[Ticket, Draft, Product]):
             self.close()
             raise StopIteration
         try:
-            self._under_way[0].done.acquire()
-            job = self._under_way.popleft()
+            job = self._under_way[0]
+            # asked after the job was found: `interrupt` finishes each that it finds
+            if not self._is_interrupted:
+                job.done.acquire()
+        except BaseException:
+            self.close()
+            raise
+        if self._is_interrupted:
+            raise StopIteration
+        try:
+            self._under_way.popleft()
             self._ready.extend(job.products)
             if self._supply is not None:
                 self._supply.release(job.tickets)
@@ -251,6 +269,9 @@ class Inline(Generic[Ticket, Draft, Product]):
             draft = next(self._drafts, None)
         return self._build(draft)
 
+    def interrupt(self) -> None:
+        """Nothing: who builds waits for nobody."""
+
     def close(self) -> None:
         """Build no more."""
         self._tickets = iter(())
@@ -298,6 +319,11 @@ class _Job(Generic[Ticket, Product]):
         except BaseException as error:
             self.error = error
         finally:
+            self.finish()
+
+    def finish(self) -> None:
+        """Let the consumer go on; done a second time where it was interrupted."""
+        with suppress(RuntimeError):
             self.done.release()
 
 

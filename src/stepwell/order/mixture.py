@@ -126,8 +126,7 @@ def mixed(
 
 @dataclass(frozen=True, eq=False)
 class PartIndex:
-    """The anchors of one store of a view, numbered from 0: an `AnchorIndex` for the order that walks it.
-    """
+    """The anchors of one store of a view, numbered from 0: an `AnchorIndex` for the order that walks it."""
 
     whole: AnchorIndex
     part: int

@@ -80,7 +80,6 @@ class Drawer:
         beta: exponent of the importance weights.
         normalize: whether a batch's largest weight is 1.
         timeout: seconds to wait for a rate limiter; None: without end.
-        is_polling: whether `stop` must end a wait: it is then one of many short ones.
 
     Attributes:
         progress: before the next batch.
@@ -97,8 +96,6 @@ class Drawer:
         beta: BetaSchedule,
         normalize: bool,
         timeout: float | None,
-        *,
-        is_polling: bool,
     ) -> None:
         from stepwell.kernels.importance import importance_weights
 
@@ -110,7 +107,6 @@ class Drawer:
         self._beta = beta
         self._normalize = normalize
         self._timeout = timeout
-        self._is_polling = is_polling
         self._is_stopped = threading.Event()
         self.progress = Progress(0, (0.0,) * len(self._sources), (0,) * len(self._sources))
         self._one_beta = np.empty(1)
@@ -207,11 +203,9 @@ class Drawer:
         return all(source.can_draw(sum(counts[s] for counts, _ in plans)) for s, source in enumerate(self._sources))
 
     def _wait_for(self, source: RowSource, start: int, count: int) -> Rows:
-        """Draw from a source; in threads a short wait at a time: who closes the loader does not wait for writers."""
-        if not self._is_polling:
-            return source.draw(start, count, self._timeout)
+        """Draw from a source; a short wait at a time: closing the loader does not wait for writers."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        waiting = LongWait()
+        waiting: LongWait | None = None
         while True:
             left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             try:
@@ -223,6 +217,7 @@ class Drawer:
                     error.add_note(f"That was the last of several waits: {self._timeout:g} s in all.")
                     raise
                 if deadline is None:
+                    waiting = waiting or LongWait()
                     waiting.look(error.__str__)
 
     def _weights_of(self, parts: list[Rows], betas: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,7 @@ WHAT_TO_DO = {
 # the consumer still holds one batch while it asks for the next
 HELD_BATCHES = 2
 MAX_REDRAWS = 8
+CLOSED = "this loader was closed. Make a new one."
 # batches that are drawn and read together by default, of at most so many bytes: of larger ones a call costs little
 TOGETHER = 8
 SMALL_BYTES = 1 << 18
@@ -110,11 +112,11 @@ class ReplayLoader:
         MissingDependencyError: ``to="torch"`` without torch.
 
     Notes:
-        An iterator that never ends: ``for`` may be left and entered again, and goes on. One consumer thread, of the
-        process that made it. With a table's seed, the same steps and the same updates between the same batches give the
-        same batches, if ``threads=0``. A batch that could not be drawn in time raises RateLimitError, and the next call
-        tries again. Memory of batches is recycled once nobody holds an array of it;
-        up to 16 small ones may share it.
+        An iterator that never ends: ``for`` may be left and entered again, and goes on. For the process that made it,
+        where several threads may take from it: each batch goes to one of them. With a table's seed, the same steps and
+        the same updates between the same batches give the same batches, if ``threads=0``. A batch that could not be
+        drawn in time raises RateLimitError, and the next call tries again. Memory of batches is recycled once nobody
+        holds an array of it; up to 16 small ones may share it.
     """
 
     def __init__(
@@ -166,7 +168,6 @@ class ReplayLoader:
             BetaSchedule(beta),
             bool(normalize),
             timeout,
-            is_polling=self._num_threads > 0,
         )
         # rows of several sources come source by source, and those of several batches would be mixed
         group = 1 if self._num_threads or len(self._rows) > 1 else self.settings.prefetch
@@ -187,6 +188,8 @@ class ReplayLoader:
         self._source: Source | None = None
         self._is_closed = False
         self._pid = os.getpid()
+        # of the thread that takes; one that closes in the midst of it, in a signal handler, is the same
+        self._turn = threading.RLock()
 
     def _foreseeable(self, reader: LiveReader) -> TableRows | None:
         """Return the only source where batches may be read before they are drawn, and a call costs as much as one."""
@@ -225,17 +228,24 @@ class ReplayLoader:
             RateLimitError: a table's limiter let nothing through in time; the next call tries again.
             LoaderError: the batch could not be built; the loader was closed; or this is a forked child.
         """
-        source = self._source
-        if source is None or self._pid != os.getpid():
-            source = self._start()
-        try:
-            taken: tuple[Any, Batch] = source.take()
-        except BaseException:
-            # also Ctrl-C: what was drawn ahead is gone, and the next call begins anew behind the last batch
-            self._end()
-            raise
-        self._progress, batch = taken
-        return batch
+        if self._pid != os.getpid():
+            raise LoaderError(
+                f"this loader is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
+                "Make the loader in the process that takes the batches."
+            )
+        with self._turn:
+            source = self._source or self._start()
+            try:
+                taken: tuple[Any, Batch] = source.take()
+            except StopIteration:
+                # by another thread, that closed it meanwhile
+                raise LoaderError(CLOSED) from None
+            except BaseException:
+                # also Ctrl-C: what was drawn ahead is gone, and the next call begins anew behind the last batch
+                self._end()
+                raise
+            self._progress, batch = taken
+            return batch
 
     def update_priorities(self, batch: Mapping[str, Any], priorities: Any) -> int:
         """Give the items of a batch new priorities.
@@ -299,15 +309,21 @@ class ReplayLoader:
                 raise StateError(
                     f"the state has {name} {state_dict.get(name)!r}, this loader {value!r}. {WHAT_TO_DO[name]}"
                 )
-        self._end()
         owed, taken = tuple(map(float, state_dict["owed"])), tuple(map(int, state_dict["taken"]))
-        self._progress = Progress(int(state_dict["number"]), owed, taken)
+        with self._turn:
+            self._end()
+            self._progress = Progress(int(state_dict["number"]), owed, taken)
 
     def close(self) -> None:
-        """End the threads; batches that were built ahead are dropped. May be called twice."""
+        """End the threads, and what waits in others; batches that were built ahead are dropped. May be called twice."""
         self._is_closed = True
+        if self._pid != os.getpid():
+            return
         self._drawer.stop()
-        self._end()
+        if self._source is not None:
+            self._source.interrupt()
+        with self._turn:
+            self._end()
 
     def __enter__(self) -> ReplayLoader:
         return self
@@ -331,13 +347,8 @@ class ReplayLoader:
 
     def _start(self) -> Source:
         """Begin to draw behind the last batch that the consumer got."""
-        if self._pid != os.getpid():
-            raise LoaderError(
-                f"this loader is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
-                "Make the loader in the process that takes the batches."
-            )
         if self._is_closed:
-            raise LoaderError("this loader was closed. Make a new one.")
+            raise LoaderError(CLOSED)
         self._drawer.move_to(self._progress)
         prefetch, threads = self.settings.prefetch, self._num_threads
         source: Any
@@ -356,10 +367,11 @@ class ReplayLoader:
 
     def _end(self) -> None:
         source, self._source = self._source, None
-        if source is not None and self._pid == os.getpid():
+        if source is not None:
             self._drawer.stop()
             source.close()
-            self._drawer.resume()
+            if not self._is_closed:
+                self._drawer.resume()
 
 
 class _DrawAndBuild:

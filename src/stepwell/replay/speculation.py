@@ -76,6 +76,9 @@ class Speculation:
         self._reader.add_columns(drawn, values)
         return drawn.afters[0], Batch(self._builder.finish(values, key, pinned, is_done), 0, drawn.number)
 
+    def interrupt(self) -> None:
+        """Nothing: what waits is the drawer, which is stopped by itself."""
+
     def close(self) -> None:
         """Drop what was read ahead."""
         self._fetched.clear()

@@ -14,7 +14,9 @@
     ├── StoreExistsError         (FileExistsError)    a store is there already
     ├── StoreVersionError        (ValueError)         written by a newer stepwell
     ├── StoreBusyError           (RuntimeError)       another process is writing what must stand still
-    ├── ReadOnlyError            (PermissionError)    a store that was opened for reading only
+    ├── ReadOnlyError            (PermissionError)    a store that was opened for reading only, or may not be changed
+    ├── StoreAccessError         (PermissionError)    a file of a store that may not be read
+    ├── StoreFileError           (OSError)            a file of a store that the system refuses: too many are open
     ├── DiskFullError            (OSError)            no space; what was committed stays readable
     ├── WriterClosedError        (ValueError)         the writer was closed
     ├── CorruptSegmentError      (ValueError)         bytes on disk that are not what was written
@@ -53,8 +55,10 @@ __all__ = [
     "StateError",
     "StepError",
     "StepwellError",
+    "StoreAccessError",
     "StoreBusyError",
     "StoreExistsError",
+    "StoreFileError",
     "StoreNotFoundError",
     "StoreVersionError",
     "TableError",
@@ -118,7 +122,15 @@ class StoreBusyError(StepwellError, RuntimeError):
 
 
 class ReadOnlyError(StepwellError, PermissionError):
-    """A change was asked of a store that was opened for reading only."""
+    """A change was asked of a store that was opened for reading only, or that this user may not change."""
+
+
+class StoreAccessError(StepwellError, PermissionError):
+    """A file of a store that this user may not read."""
+
+
+class StoreFileError(StepwellError, OSError):
+    """The system does not open, read or write a file of a store: too many open files, or an error of the disk."""
 
 
 class DiskFullError(StepwellError, OSError):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
 from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
-from stepwell.store.columns import FULL
+from stepwell.store.beneath import FULL
 from stepwell.store.layout import new_tag, sync_directory
 
 __all__ = ["FilePart", "UnfinishedFile", "unfinished_file", "write_error"]

@@ -8,7 +8,6 @@ from stepwell.codecs.codec import (
     codec_names,
     make_codec,
     register_codec,
-    same_rows,
 )
 from stepwell.codecs.decoders import Decoder
 
@@ -21,5 +20,4 @@ __all__ = [
     "codec_names",
     "make_codec",
     "register_codec",
-    "same_rows",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ VIDEO_DEFAULTS = (("encoder", "h264"), ("gop", 2))
 VIDEO_OPTIONS = ("encoder", "gop", "crf", "preset", "pixel_format", "names", "final")
 # a list of files would fill the screen
 MAX_QUOTED = 200
+# more than any machine has memory for; sizes below it are exact in every count of bytes
+MAX_STEP_BYTES = 1 << 40
 # modules that codecs of users were registered in, by the codec's name: who opens a store elsewhere is told
 _CODEC_MODULES: dict[str, str] = {}
 
@@ -77,6 +80,7 @@ class Feature:
             raise SchemaError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}.")
         _check_dtype(self.dtype)
         _check_shape(self.kind, self.shape)
+        _check_size(self.shape, self.np_dtype.itemsize)
         if self.kind in ("text", "bytes") and (self.dtype, self.shape) != ("|u1", (None,)):
             raise SchemaError(f"{self.kind} of dtype {self.dtype} and shape {self.shape}. Allowed: '|u1' and (None,).")
         if self.names is not None and (not self.shape or len(self.names) != self.shape[-1]):
@@ -379,6 +383,12 @@ def _check_dtype(descr: str) -> None:
         raise SchemaError(f"dtype {descr!r} is not a numpy dtype.") from error
     if found.hasobject or found.itemsize == 0:
         raise SchemaError(f"dtype {found} has no fixed size. Use a fixed-size dtype, Text() or Bytes().")
+
+
+def _check_size(shape: tuple[int | None, ...], item_bytes: int) -> None:
+    num_bytes = math.prod(max(size, 1) for size in shape if size is not None) * item_bytes
+    if num_bytes > MAX_STEP_BYTES:
+        raise SchemaError(f"shape {shape}: a step of {num_bytes} bytes. Allowed: at most {MAX_STEP_BYTES}.")
 
 
 def _check_shape(kind: Kind, shape: tuple[int | None, ...]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.schema.features import Array, Bytes, Feature, Image, Text
 
-__all__ = ["Schema", "infer_columns", "infer_feature", "infer_schema"]
+__all__ = ["Schema", "infer_columns", "infer_feature", "infer_schema", "is_feature_name"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 MAX_NAME_BYTES = 200
@@ -219,7 +219,16 @@ def flatten(step: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _check_name(name: str) -> None:
+def is_feature_name(name: object) -> bool:
+    """Whether a feature may be called so: what is no name may be a path that leads out of a store."""
+    try:
+        _check_name(name)
+    except SchemaError:
+        return False
+    return True
+
+
+def _check_name(name: object) -> None:
     if (
         not isinstance(name, str)
         or not NAME.fullmatch(name)

@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StoreBusyError
-from stepwell.store.layout import list_segments, replace_file
+from stepwell.store.beneath import read_file
+from stepwell.store.layout import is_sealed_name, list_segments, replace_file
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.segment_keys import key_of_name, list_keys, ordinals_of_keys
 
@@ -39,6 +39,8 @@ Int64s = npt.NDArray[np.int64]
 Listing = TypeVar("Listing")
 ARRANGEMENT = "arrangement.json"
 MAX_TRIES = 1000
+# of ten digits
+MAX_ORDINAL = 10**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _listed(store: str, look: Callable[[str], Listing]) -> tuple[Listing, Arrang
 
 def _read(store: str) -> bytes | None:
     try:
-        return Path(store, ARRANGEMENT).read_bytes()
+        return read_file(f"{store}/{ARRANGEMENT}")
     except FileNotFoundError:
         return None
 
@@ -135,7 +137,20 @@ def _parse(data: bytes | None, store: str) -> Arrangement:
     path = os.path.join(store, ARRANGEMENT)
     record = open_json(data, name=path)
     try:
-        positions = {str(name): int(position) for name, position in record["positions"].items()}
-        return Arrangement(positions, frozenset(map(str, record["hidden"])), int(record["sequence"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        positions = {_checked(name): _ordinal(position) for name, position in record["positions"].items()}
+        return Arrangement(positions, frozenset(map(_checked, record["hidden"])), int(record["sequence"]))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptSegmentError(f"{path} is not an arrangement: {error!r}.") from error
+
+
+def _checked(name: Any) -> str:
+    """Return the name of a segment: what is hidden is removed, so that it may be nothing else."""
+    if not is_sealed_name(name):
+        raise ValueError(f"{name!r:.100} is no name of a segment")
+    return str(name)
+
+
+def _ordinal(position: Any) -> int:
+    if not isinstance(position, int) or not 0 <= position < MAX_ORDINAL:
+        raise ValueError(f"{position!r:.100} is no ordinal")
+    return position

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import ARRANGEMENT, arranged_segments, replace_arrangement
+from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
@@ -64,7 +65,7 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callabl
         # under the lock no column is added, no segment begun and none compacted away
         with locked_store(source):
             for file in (STORE_JSON, DELETED):
-                if os.path.exists(f"{source}/{file}"):
+                if os.path.lexists(f"{source}/{file}"):
                     link_file(f"{source}/{file}", f"{target}/{file}")
             copy_file(f"{source}/{LOCK}", f"{target}/{LOCK}")
             schema = read_record(source).schema
@@ -80,7 +81,7 @@ def _take_segments(source: str, target: str, schema: Schema) -> None:
     shown, arrangement = arranged_segments(source)
     for name in shown:
         _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
-    if os.path.exists(f"{source}/{ARRANGEMENT}"):
+    if os.path.lexists(f"{source}/{ARRANGEMENT}"):
         replace_arrangement(target, arrangement.positions, ())
 
 
@@ -102,9 +103,9 @@ def _take_segment(base: str, target: str, schema: Schema) -> None:
 
 def _link_sealed(directory: str, target: str) -> None:
     os.mkdir(target)
-    for entry in sorted(Path(directory).iterdir()):
-        if entry.name != PROGRESS and entry.suffix != ".tmp":
-            link_file(str(entry), f"{target}/{entry.name}")
+    for name in sorted(list_directory(directory)):
+        if name != PROGRESS and not name.endswith(".tmp"):
+            link_file(f"{directory}/{name}", f"{target}/{name}")
 
 
 def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
@@ -137,12 +138,12 @@ def _copy_episodes(segment: Segment, target: str) -> None:
         header_bytes(EPISODE_DTYPE, (), len(records)),
         np.frombuffer(records.tobytes(), np.uint8),
     )
-    lines = Path(segment.path, METADATA).read_bytes().splitlines(keepends=True)[: len(records)]
+    lines = segment.metadata_bytes().splitlines(keepends=True)[: len(records)]
     _write(f"{target}/{METADATA}", b"".join(lines), np.empty(0, np.uint8))
 
 
 def _write(path: str, head: bytes, data: npt.NDArray[np.uint8]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         write_all(descriptor, head, 0, path)
         write_all(descriptor, data.data, len(head), path)

@@ -23,13 +23,14 @@ from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.beneath import check_directory
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory
 from stepwell.store.linking import link_file
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
-from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.manifests import read_manifest, seal_json
 from stepwell.store.recovery import recover_store
 from stepwell.store.run_writing import RunWriter
 from stepwell.store.sealing import file_checksum
@@ -260,7 +261,7 @@ def _blank(feature: Feature) -> Any:
 def _describe(staged: str, segment: Segment, added: Schema) -> None:
     """Write the segment's manifest, and the statistics if it has any, as they are with the added column."""
     directory = str(segment.path)
-    manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
+    manifest = read_manifest(f"{directory}/{SEGMENT_JSON}")
     files, statistics = dict(manifest["files"]), {}
     if STATISTICS in files:
         link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
@@ -277,6 +278,7 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
 
 def _install(staged: str, directory: str) -> None:
     """Rename the staged files into their segment, the manifest last."""
+    check_directory(directory)
     for entry in sorted(Path(staged).iterdir(), key=lambda entry: entry.name == SEGMENT_JSON):
         entry.replace(f"{directory}/{entry.name}")
     sync_directory(directory)

@@ -6,7 +6,6 @@ bus error of a store into the map, and never half a step.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import zlib
@@ -18,17 +17,14 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.mapping import map_descriptor
-from stepwell.errors import DiskFullError
 from stepwell.schema import Feature
+from stepwell.store.beneath import open_file, system_error
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.first_rows import check_first_row
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.writeback import begin_writeback
 
-__all__ = ["FULL", "Column", "EncodedColumn", "RawColumn", "make_column"]
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Numbers of errors that a full disk, or a full quota, ends in."""
+__all__ = ["Column", "EncodedColumn", "RawColumn", "make_column"]
 
 WRITE_BYTES = 2 << 10
 # encoded rows that are joined to be written by one call
@@ -56,7 +52,7 @@ class RawColumn:
         self.row_bytes = math.prod(shape) * dtype.itemsize
         self.header = header_size(dtype, shape)
         self.rows: npt.NDArray[Any] = np.empty((0, *shape), dtype)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self.grow(capacity)
         except BaseException:
@@ -117,7 +113,11 @@ class EncodedColumn:
         self._checksum: tuple[int, int] | None = (0, 0)
         self.offsets = RawColumn(f"{stem}.npy", np.dtype("<u8"), (), capacity + 1)
         self.path = f"{stem}.bin"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            self._descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except BaseException:
+            self.offsets.close()
+            raise
         self.row_bytes = self.offsets.row_bytes
 
     @property
@@ -264,12 +264,5 @@ def write_gathered(descriptor: int, buffers: Sequence[bytes | memoryview], start
 
 
 def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
-    """Return DiskFullError for an error of a full disk or quota, any other as it is."""
-    if error.errno not in FULL or isinstance(error, DiskFullError):
-        return error
-    full = DiskFullError(
-        f"no space left for {num_bytes} bytes of {path}. What was committed is safe; "
-        "make room and go on, or close the writer."
-    )
-    full.errno = error.errno
-    return full
+    """Return DiskFullError for an error of a full disk or quota; for others see `system_error`."""
+    return system_error(error, path, is_writing=True, num_bytes=num_bytes)

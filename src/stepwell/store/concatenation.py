@@ -15,6 +15,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.beneath import check_directory
 from stepwell.store.births import BirthLog, births_of
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
@@ -22,7 +23,7 @@ from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
 from stepwell.store.linking import link_file
-from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.manifests import read_manifest, seal_json
 from stepwell.store.records import StoreRecord, read_record
 from stepwell.store.statistics import STATISTICS
 
@@ -150,7 +151,8 @@ def _take_segment(directory: str, target: str, ordinal: int, tag: str, schema: S
     name = f"{ordinal:08d}-{tag}"
     copy = f"{target}/{SEGMENTS}/{name}"
     os.mkdir(copy)
-    manifest = open_json(Path(directory, SEGMENT_JSON).read_bytes(), name=f"{directory}/{SEGMENT_JSON}")
+    check_directory(directory)
+    manifest = read_manifest(f"{directory}/{SEGMENT_JSON}")
     wanted = set(_segment_files(schema))
     files = {file: entry for file, entry in manifest["files"].items() if file in wanted}
     for file in files:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,11 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.beneath import read_file
 from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
 from stepwell.store.layout import DELETED, locked_store, replace_file
+from stepwell.store.npy_reading import read_again
 from stepwell.store.segment_keys import name_of_key
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ def read_deleted(store: str) -> Ids:
     Raises:
         CorruptSegmentError: the list is damaged.
     """
-    path = Path(store, DELETED)
+    path = f"{store}/{DELETED}"
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         return np.empty(0, np.int64)
     tail = TAIL.fullmatch(data[-TAIL_BYTES:])
@@ -117,16 +118,24 @@ def read_deleted(store: str) -> Ids:
                 f'{path} is damaged: crc32 {stored} stored, {computed} computed. Run "stepwell verify PATH".'
             )
     buffer = io.BytesIO(data)
+
+    def read_header() -> tuple[tuple[int, int], tuple[int, ...], np.dtype[Any]]:
+        buffer.seek(0)
+        version = np.lib.format.read_magic(buffer)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
+        return version, shape, dtype
+
     try:
-        found: Ids = np.lib.format.read_array(buffer, allow_pickle=False)
+        version, shape, dtype = read_again(read_header)
     except Exception as error:  # numpy's parser of headers raises errors of many kinds
         raise CorruptSegmentError(f'{path} is damaged: {error}. Run "stepwell verify PATH".') from error
-    if found.dtype != np.int64 or found.ndim != 1 or buffer.tell() != len(data):
+    num_bytes = len(data) - buffer.tell()
+    if version != (1, 0) or dtype != np.int64 or len(shape) != 1 or shape[0] * dtype.itemsize != num_bytes:
         raise CorruptSegmentError(
-            f"{path} is damaged: {len(data)} bytes are not one array of step ids ({found.dtype} {found.shape}). "
+            f"{path} is damaged: {len(data)} bytes are not one array of step ids ({dtype} {shape}). "
             'Run "stepwell verify PATH".'
         )
-    return found
+    return np.frombuffer(data, np.int64, offset=buffer.tell()).copy()
 
 
 def replace_deleted(store: str, ids: Ids) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
+from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.ids import step_id
@@ -60,9 +61,10 @@ class Evictor:
                 return []
             names = self._wholly_gone(record.schema, record.capacity)
             for name in names:
+                check_directory(self._path(name))
                 os.rename(self._path(name), self._path(NEW_PREFIX + name))
             # under the lock nobody makes a segment, so all there are were left by others
-            left = [entry for entry in os.listdir(self._path("")) if entry.startswith(NEW_PREFIX)]
+            left = [entry for entry in list_directory(self._path("").rstrip("/")) if entry.startswith(NEW_PREFIX)]
         for entry in left:
             shutil.rmtree(self._path(entry), ignore_errors=True)
         return names

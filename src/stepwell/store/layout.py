@@ -20,15 +20,16 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from stepwell.codecs.file_locks import lock_file
-from stepwell.store.columns import disk_error
+from stepwell.codecs.file_locks import FileLock
+from stepwell.store.beneath import check_directory, list_directory, open_file, system_error
 
 __all__ = [
     "DELETED",
     "OPEN_SUFFIX",
     "STORE_JSON",
+    "is_sealed_name",
     "list_segments",
     "locked_store",
     "mend_ordinals",
@@ -52,7 +53,7 @@ METADATA = "episodes.jsonl"
 OPEN_SUFFIX = ".open"
 NEW_PREFIX = ".new-"
 NEXT_ORDINAL = re.compile(rb"\d{1,10}")
-SEGMENT_NAME = re.compile(r"^(\d{8,10})-([0-9a-f]{4})(\.open)?$")
+SEGMENT_NAME = re.compile(r"([0-9]{8,10})-([0-9a-f]{4})(\.open)?")
 
 
 def new_tag() -> str:
@@ -62,14 +63,20 @@ def new_tag() -> str:
 
 def parse_segment_name(name: str) -> tuple[int, str, bool] | None:
     """Return (ordinal, name without suffix, sealed?) of a segment's directory; None for anything else."""
-    match = SEGMENT_NAME.match(name)
+    match = SEGMENT_NAME.fullmatch(name)
     return None if match is None else (int(match[1]), f"{match[1]}-{match[2]}", match[3] is None)
+
+
+def is_sealed_name(name: object) -> bool:
+    """Whether this is the name of a sealed segment's directory."""
+    parsed = parse_segment_name(name) if isinstance(name, str) else None
+    return parsed is not None and parsed[2]
 
 
 def list_segments(store: str) -> dict[str, tuple[int, bool]]:
     """Return name without suffix to (ordinal, sealed?), by ordinal. Where both states are seen, sealed wins."""
     found: dict[str, tuple[int, bool]] = {}
-    for entry in os.listdir(f"{store}/{SEGMENTS}"):
+    for entry in list_directory(f"{store}/{SEGMENTS}"):
         parsed = parse_segment_name(entry)
         if parsed is not None:
             ordinal, name, sealed = parsed
@@ -80,8 +87,15 @@ def list_segments(store: str) -> dict[str, tuple[int, bool]]:
 @contextmanager
 def locked_store(store: str) -> Iterator[int]:
     """Hold the store's lock; yields the descriptor of the lock file."""
-    with lock_file(f"{store}/{LOCK}") as lock:
+    with _lock(f"{store}/{LOCK}") as lock:
         yield lock.descriptor
+
+
+def _lock(path: str) -> FileLock:
+    try:
+        return FileLock(open_file(path, os.O_RDWR | os.O_CREAT))
+    except OSError as error:
+        raise system_error(error, path, is_writing=True) from error
 
 
 def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:
@@ -121,7 +135,7 @@ def _by_length(name: str) -> tuple[int, str]:
 def _is_behind(store: str, ordinal: int) -> bool:
     """Return whether the lock's file names an ordinal that is there already; one that names none is found later."""
     try:
-        descriptor = os.open(f"{store}/{LOCK}", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(f"{store}/{LOCK}")
     except FileNotFoundError:
         return False
     try:
@@ -145,20 +159,29 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
     """Write a file whole: readers see the old bytes or the new ones, whatever happens in between."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        # a new file, never one that is there: a killed process may have had this number, or somebody may know it
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(data)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if os.path.exists(temporary):
+        with suppress(OSError):
             os.unlink(temporary)
-        raise disk_error(error, len(data), path) from error
+        raise system_error(error, path, is_writing=True, num_bytes=len(data)) from error
 
 
 def sync_directory(path: str) -> None:
     """Wait until a directory's entries are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    check_directory(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise system_error(error, path, is_writing=True) from error

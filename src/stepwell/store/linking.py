@@ -6,10 +6,13 @@ import errno
 import os
 import shutil
 
+from stepwell.store.beneath import open_file
 from stepwell.store.columns import disk_error
 
 __all__ = ["copy_file", "link_file"]
 
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+COPY_BYTES = 1 << 20
 # another file system, one without links, a file of somebody else, or too many links already
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
@@ -21,8 +24,10 @@ def link_file(source: str, target: str, *, link: bool = True) -> None:
         DiskFullError: no space for it.
     """
     if link:
+        # a link of a link would be one in the copy as well
+        os.close(open_file(source))
         try:
-            os.link(source, target)
+            os.link(source, target, follow_symlinks=False)
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise disk_error(error, 0, target) from error
@@ -33,7 +38,8 @@ def link_file(source: str, target: str, *, link: bool = True) -> None:
 
 def copy_file(source: str, target: str) -> None:
     """Copy a file's bytes; DiskFullError when there is no space for them."""
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise disk_error(error, os.path.getsize(source), target) from error
+    with open(open_file(source), "rb") as read, open(open_file(target, NEW), "wb") as written:
+        try:
+            shutil.copyfileobj(read, written, COPY_BYTES)
+        except OSError as error:
+            raise disk_error(error, os.fstat(read.fileno()).st_size, target) from error

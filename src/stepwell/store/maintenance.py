@@ -12,19 +12,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepwell.codecs.file_locks import FileLock, lock_file
-from stepwell.errors import StepwellError, StoreBusyError
+from stepwell.codecs.file_locks import FileLock
+from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
+from stepwell.schema.schemas import is_feature_name
 from stepwell.store.arrangement import read_arrangement, replace_arrangement
+from stepwell.store.beneath import check_directory, list_directory, open_file, read_file, remove_directory
 from stepwell.store.columns import disk_error
-from stepwell.store.layout import SEGMENTS, locked_store, replace_file
+from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, is_sealed_name, locked_store, replace_file
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.records import read_record
+from stepwell.store.statistics import STATISTICS
 
 __all__ = ["is_maintained", "keep_for_undo", "maintained_store", "plan_undo", "recover_maintenance"]
 
@@ -32,6 +34,8 @@ MAINTENANCE = "maintenance"
 STAGING = "staging"
 UNDO_JSON = "undo.json"
 UNDO = "undo"
+# files of a segment that a new column replaces
+KEPT = (STATISTICS, SEGMENT_JSON)
 
 
 @contextmanager
@@ -60,7 +64,7 @@ def maintained_store(store: str) -> Iterator[str]:
 
 def is_maintained(store: str) -> bool:
     """Whether somebody is adding a column or compacting; ask under the store's lock."""
-    if not os.path.isdir(f"{store}/{STAGING}"):
+    if not _is_staged(store):
         return False
     try:
         with _held(store):
@@ -71,16 +75,25 @@ def is_maintained(store: str) -> bool:
 
 def _held(store: str) -> FileLock:
     try:
-        return lock_file(f"{store}/{MAINTENANCE}", is_waiting=False)
+        return FileLock(open_file(f"{store}/{MAINTENANCE}", os.O_RDWR | os.O_CREAT), is_waiting=False)
     except BlockingIOError:
         raise StoreBusyError(
             f"a column is being added to {store}, or it is being compacted. Wait until that is done."
         ) from None
 
 
+def _is_staged(store: str) -> bool:
+    """Whether there is a staging directory; CorruptSegmentError when something else is in its place."""
+    try:
+        check_directory(f"{store}/{STAGING}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def recover_maintenance(store: str) -> None:
     """Undo or finish what a killed process had begun; nothing when there is nothing, or its owner lives."""
-    if not os.path.isdir(f"{store}/{STAGING}"):
+    if not _is_staged(store):
         return
     try:
         with maintained_store(store):
@@ -100,18 +113,19 @@ def keep_for_undo(staging: str, segment: str, files: tuple[str, ...]) -> None:
     kept = f"{staging}/{UNDO}/{Path(segment).name}"
     os.mkdir(kept)
     for file in files:
-        if os.path.exists(f"{segment}/{file}"):
+        if os.path.lexists(f"{segment}/{file}"):
             link_file(f"{segment}/{file}", f"{kept}/{file}")
 
 
 def _clean_up(store: str) -> None:
     staging = f"{store}/{STAGING}"
-    if not os.path.isdir(staging):
+    if not _is_staged(store):
         return
     with locked_store(store):
         # whoever replaces one of the store's own files holds the lock: these are of a killed one
-        for left in Path(store).glob("*.tmp"):
-            left.unlink()
+        for left in os.listdir(store):
+            if left.endswith(".tmp"):
+                os.unlink(f"{store}/{left}")
         _undo_column(store, staging)
     hidden = read_arrangement(store).hidden
     for name in hidden:
@@ -120,30 +134,41 @@ def _clean_up(store: str) -> None:
         with locked_store(store):
             replace_arrangement(store, read_arrangement(store).positions, ())
     # last, since its being there is what calls for cleaning up
-    shutil.rmtree(staging)
+    remove_directory(staging)
 
 
 def _undo_column(store: str, staging: str) -> None:
     """Put back the segments' files of a column that did not get into the schema; may be done again."""
+    path = f"{staging}/{UNDO_JSON}"
     try:
-        feature = open_json(Path(staging, UNDO_JSON).read_bytes())["feature"]
+        feature = open_json(read_file(path), name=path).get("feature")
     except FileNotFoundError:
         return
+    if not is_feature_name(feature):
+        raise CorruptSegmentError(f"{path}: {feature!r:.100} is no name of a feature, so nothing was undone.")
     if feature in (read_record(store).schema or ()):
         return
-    for kept in sorted(Path(staging, UNDO).iterdir()):
-        segment = Path(store, SEGMENTS, kept.name)
-        for file in kept.iterdir():
-            file.replace(segment / file.name)
-        for suffix in (".npy", ".bin"):
-            (segment / f"{feature}{suffix}").unlink(missing_ok=True)
+    for name in sorted(list_directory(f"{staging}/{UNDO}")):
+        if not is_sealed_name(name):
+            raise CorruptSegmentError(f"{staging}/{UNDO}/{name} is not named as a segment is, so it was not put back.")
+        segment, kept = f"{store}/{SEGMENTS}/{name}", f"{staging}/{UNDO}/{name}"
+        check_directory(segment)
+        for file in list_directory(kept):
+            if file not in KEPT:
+                raise CorruptSegmentError(f"{kept}/{file} is none of {', '.join(KEPT)}, so it was not put back.")
+            os.close(open_file(f"{kept}/{file}"))
+            os.replace(f"{kept}/{file}", f"{segment}/{file}")
+        for ending in (".npy", ".bin"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{segment}/{feature}{ending}")
 
 
 def _remove_segment(store: str, staging: str, name: str) -> None:
     """Remove a segment's directory, first from where it is seen, then its files."""
     gone = f"{staging}/{name}.gone"
     try:
+        check_directory(f"{store}/{SEGMENTS}/{name}")
         os.rename(f"{store}/{SEGMENTS}/{name}", gone)
     except FileNotFoundError:
         return
-    shutil.rmtree(gone)
+    remove_directory(gone)

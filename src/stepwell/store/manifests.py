@@ -1,4 +1,4 @@
-"""JSON files that notice when one of their bytes changes: ``store.json`` and ``segment.json``.
+"""JSON files that notice when one of their bytes changes: ``store.json``, ``segment.json`` and others.
 
 ::
 
@@ -21,10 +21,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepwell.errors import CorruptSegmentError
+from stepwell.store.beneath import read_file
 
-__all__ = ["open_json", "seal_json"]
+__all__ = ["RESTORE", "open_json", "read_manifest", "seal_json"]
 
 TAIL = re.compile(rb'  "crc32": "([0-9a-f]{8})"\n\}\n')
+RESTORE = "Restore it from a copy, or remove the segment."
+CRC = re.compile(r"[0-9a-f]{8}")
+# of a file in a segment: no path, and nothing that is hidden
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 TAIL_BYTES = len(b'  "crc32": "00000000"\n}\n')
 
 
@@ -72,9 +77,37 @@ def open_json(data: bytes, *, name: str = "the file") -> dict[str, Any]:
         raise CorruptSegmentError(f'{name}: crc32 {stored} stored, {computed} computed. Run "stepwell verify PATH".')
     try:
         record = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptSegmentError(f"{name}: the checksum is right, but it is not JSON ({error}).") from error
     if not isinstance(record, dict):
         raise CorruptSegmentError(f"{name}: the checksum is right, but it is not a JSON object.")
     record.pop("crc32", None)
     return record
+
+
+def read_manifest(path: str) -> dict[str, Any]:
+    """Return what a ``segment.json`` says.
+
+    Returns:
+        "rows" and "episodes", ints; "files", name to "bytes" and "crc32", each of a file in the segment's directory;
+        and whatever else there is.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptSegmentError: it is damaged, or names files that are none of a segment's.
+    """
+    manifest = open_json(read_file(path), name=path)
+    files = manifest.get("files")
+    entries = files.values() if isinstance(files, dict) else [None]
+    is_whole = all(isinstance(manifest.get(key), int) for key in ("rows", "episodes")) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("bytes"), int)
+        and CRC.fullmatch(str(entry.get("crc32"))) is not None
+        for entry in entries
+    )
+    if not is_whole:
+        raise CorruptSegmentError(f'{path} lacks "rows", "episodes", or "files" with "bytes" and "crc32". {RESTORE}')
+    for name in files or ():
+        if not FILE_NAME.fullmatch(name):
+            raise CorruptSegmentError(f"{path} lists {name!r:.200}, which is no file of a segment. {RESTORE}")
+    return manifest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
+from stepwell.store.beneath import open_file
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import EPISODES, METADATA
@@ -143,7 +143,7 @@ def _merge_records(path: str, sources: Sequence[Source]) -> npt.NDArray[Any]:
 def _merge_metadata(path: str, sources: Sequence[Source]) -> None:
     with _Output(path) as output:
         for source in sources:
-            lines = Path(source.segment.path, METADATA).read_bytes().splitlines(keepends=True)
+            lines = source.segment.metadata_bytes().splitlines(keepends=True)
             if len(lines) != len(source.kept):
                 raise CorruptSegmentError(
                     f"{METADATA} of segment {source.segment.name}: {len(lines)} lines for {len(source.kept)} episodes. "
@@ -157,7 +157,7 @@ class _Output:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._end = 0
 
     def write(self, data: bytes | memoryview) -> None:

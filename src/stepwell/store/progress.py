@@ -27,6 +27,8 @@ import time
 
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.store.beneath import open_file
+from stepwell.store.ids import MAX_ROWS
 
 __all__ = ["Progress"]
 
@@ -61,7 +63,7 @@ class Progress:
     @classmethod
     def create(cls, path: str) -> Progress:
         """Make the file, locked by this process."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
@@ -79,7 +81,7 @@ class Progress:
             FileNotFoundError: the segment was sealed meanwhile.
             CorruptSegmentError: not a commit record.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(path)
         try:
             _check(descriptor, path)
             return cls(descriptor, writable=False)
@@ -94,7 +96,7 @@ class Progress:
             FileNotFoundError: the segment was sealed meanwhile.
             CorruptSegmentError: not a commit record.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_file(path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -174,5 +176,5 @@ def _check(descriptor: int, path: str) -> None:
     if len(head) != NUM_BYTES or head[:8] != MAGIC:
         raise CorruptSegmentError(f'{path} is not the commit record of a segment. Run "stepwell verify PATH".')
     rows, episodes = struct.unpack_from("<qq", head, 16)
-    if rows < 0 or episodes < 0:
+    if not 0 <= rows < MAX_ROWS or not 0 <= episodes < MAX_ROWS:
         raise CorruptSegmentError(f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".')

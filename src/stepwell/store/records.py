@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import uuid as uuids
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from stepwell.errors import CorruptSegmentError, SchemaError, StoreNotFoundError, StoreVersionError
+from stepwell.errors import CorruptSegmentError, SchemaError, StepwellError, StoreNotFoundError, StoreVersionError
 from stepwell.schema import Schema
+from stepwell.store.beneath import read_file
 from stepwell.store.capacity import Capacity
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
 from stepwell.store.manifests import open_json
@@ -22,6 +23,14 @@ Sync = Literal["none", "episode", "step"]
 SEGMENT_BYTES = 256 << 20
 # from a record of the segment with an ordinal on, episodes were first written in the store with a uuid
 Birth = tuple[int, int, str]
+# what fields of store.json hold
+FIELDS: dict[str, tuple[type, ...]] = {
+    "fps": (int, float, type(None)),
+    "metadata": (dict,),
+    "segment_bytes": (int,),
+    "sync": (str,),
+    "uuid": (str,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,11 @@ class StoreRecord:
                 "Upgrade stepwell."
             )
         features = record["features"]
+        for name, kinds in FIELDS.items():
+            if not isinstance(record[name], kinds) or isinstance(record[name], bool):
+                raise TypeError(f"{name} is {record[name]!r:.100}")
+        if record["sync"] not in get_args(Sync) or record["segment_bytes"] < 1:
+            raise ValueError(f"sync is {record['sync']!r:.100}, segment_bytes {record['segment_bytes']}")
         return cls(
             schema=None if features is None else Schema.from_json(features),
             fps=record["fps"],
@@ -108,14 +122,20 @@ def read_record(path: str) -> StoreRecord:
         StoreVersionError: of a newer format.
         CorruptSegmentError: damaged.
     """
-    file = Path(path, STORE_JSON)
+    file = f"{path}/{STORE_JSON}"
     try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = read_file(file)
+    except (FileNotFoundError, CorruptSegmentError) as error:
+        if isinstance(error, CorruptSegmentError) and os.path.isdir(path):
+            raise
         raise StoreNotFoundError(
             f"no store at {path}: there is no {STORE_JSON}. Make one with stepwell.create()."
         ) from None
     try:
-        return StoreRecord.from_json(open_json(data, name=str(file)), str(file))
-    except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as error:
+        return StoreRecord.from_json(open_json(data, name=file), file)
+    except StepwellError as error:
+        if not isinstance(error, SchemaError):
+            raise
+        raise CorruptSegmentError(f"{file} is not the record of a store: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptSegmentError(f"{file} is not the record of a store: {error!r}.") from error

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
+from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
 from stepwell.store.ids import step_id
@@ -53,12 +54,12 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
     """
     recovered = []
     recover_maintenance(store)
-    entries = os.listdir(f"{store}/{SEGMENTS}")
+    entries = list_directory(f"{store}/{SEGMENTS}")
     mend_ordinals(store, entries)
     if any(entry.startswith(NEW_PREFIX) for entry in entries):
         with locked_store(store):
             # under the lock nobody is making a segment, so whoever began this one is dead
-            for entry in os.listdir(f"{store}/{SEGMENTS}"):
+            for entry in list_directory(f"{store}/{SEGMENTS}"):
                 if entry.startswith(NEW_PREFIX):
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
     for path in _open_segments(store, entries):
@@ -77,6 +78,7 @@ def _open_segments(store: str, entries: list[str]) -> Iterator[str]:
 def _recover(path: str, schema: Schema, *, has_statistics: bool) -> bool:
     """Recover one open segment; False when its writer lives or somebody else has done it."""
     try:
+        check_directory(path)
         progress = Progress.take_over(f"{path}/{PROGRESS}")
     except FileNotFoundError:
         return _finish_rename(path)
@@ -109,7 +111,7 @@ def _finish_rename(path: str) -> bool:
 def _close_open_episode(path: str, rows: int, episodes: int, progress: Progress) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
-    descriptor = os.open(f"{path}/{EPISODES}", os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)
     try:
         last = os.pread(descriptor, size, header + (episodes - 1) * size) if episodes else b""
         if len(last) != (size if episodes else 0):
@@ -130,7 +132,7 @@ def _close_open_episode(path: str, rows: int, episodes: int, progress: Progress)
         before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=progress.opened_ns))
         record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
         trim_lines(f"{path}/{METADATA}", episodes)
-        with open(f"{path}/{METADATA}", "ab") as file:
+        with open(open_file(f"{path}/{METADATA}", os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(encode_metadata({}))
         write_all(descriptor, record.tobytes(), header + episodes * size, path)
     finally:

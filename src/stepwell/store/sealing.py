@@ -20,6 +20,7 @@ from stepwell.codecs import codec_class
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Schema
+from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.columns import disk_error
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import (
@@ -103,7 +104,7 @@ def _remove(path: str) -> None:
 
 def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
     """Cut every file to what is committed, give ``.npy`` files their true headers, remove what a killed seal left."""
-    for entry in os.listdir(path):
+    for entry in list_directory(path):
         if entry.endswith(".tmp"):
             os.unlink(f"{path}/{entry}")
     _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
@@ -114,7 +115,7 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
             _trim_npy(f"{stem}.npy", feature.np_dtype, feature.fixed_shape, rows)
             continue
         _trim_npy(f"{stem}.npy", np.dtype("<u8"), (), rows + 1)
-        with open(f"{stem}.npy", "rb") as file:
+        with open(open_file(f"{stem}.npy"), "rb") as file:
             file.seek(-8, os.SEEK_END)
             end = int.from_bytes(file.read(8), "little")
         _cut(f"{stem}.bin", end)
@@ -134,7 +135,7 @@ def write_manifest(
     if has_statistics:
         write_statistics(path, statistics)
     files: dict[str, Any] = {}
-    for name in sorted(os.listdir(path)):
+    for name in sorted(list_directory(path)):
         if name in (SEGMENT_JSON, PROGRESS):
             continue
         num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=(checksums or {}).get(name))
@@ -174,7 +175,7 @@ def file_checksum(path: str, *, sync: bool = False, known: tuple[int, int] | Non
         known: what it has if it is as long as that; it is not read then.
     """
     num_bytes = checksum = 0
-    with open(path, "rb", buffering=0) as file:
+    with open(open_file(path), "rb", buffering=0) as file:
         if sync:
             os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
@@ -191,23 +192,26 @@ def file_checksum(path: str, *, sync: bool = False, known: tuple[int, int] | Non
 def _trim_npy(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> None:
     row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     _cut(path, header_size(dtype, shape) + rows * row_bytes)
-    with open(path, "r+b") as file:
+    with open(open_file(path, os.O_RDWR), "r+b") as file:
         file.write(header_bytes(dtype, shape, rows))
 
 
 def trim_lines(path: str, lines: int) -> None:
     """Cut a file after its first ``lines`` lines."""
-    with open(path, "rb") as file:
+    with open(open_file(path), "rb") as file:
         end = sum(len(file.readline()) for _ in range(lines))
     _cut(path, end)
 
 
 def _cut(path: str, num_bytes: int) -> None:
-    size = os.path.getsize(path)
-    if size == num_bytes:
-        return
-    if size < num_bytes:
-        raise CorruptSegmentError(
-            f'{path}: {num_bytes} bytes were committed, the file has {size}. Run "stepwell verify PATH".'
-        )
-    os.truncate(path, num_bytes)
+    descriptor = open_file(path, os.O_RDWR)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < num_bytes:
+            raise CorruptSegmentError(
+                f'{path}: {num_bytes} bytes were committed, the file has {size}. Run "stepwell verify PATH".'
+            )
+        if size > num_bytes:
+            os.ftruncate(descriptor, num_bytes)
+    finally:
+        os.close(descriptor)

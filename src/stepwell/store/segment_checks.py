@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, SequentialCodec, make_codec
-from stepwell.codecs.mapping import map_file
+from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
+from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
-from stepwell.store.manifests import open_json
+from stepwell.store.manifests import RESTORE, read_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.progress import Progress
 from stepwell.store.runs import RunReader
@@ -38,8 +39,6 @@ __all__ = ["Check", "open_checks", "sealed_checks"]
 OFFSET = np.dtype("<u8")
 CHUNK_ROWS = 1 << 19
 MAX_LINE_BYTES = 1 << 26
-CRC = re.compile(r"[0-9a-f]{8}")
-RESTORE = "Restore it from a copy, or remove the segment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
         deep: whether to decode every encoded row, too.
     """
     try:
-        manifest = open_json((path / SEGMENT_JSON).read_bytes(), name=SEGMENT_JSON)
-        _check_manifest(manifest)
+        manifest = read_manifest(str(path / SEGMENT_JSON))
     except (CorruptSegmentError, OSError) as error:
         yield _failed(path / SEGMENT_JSON, error)
         manifest = {"files": {}}
@@ -113,19 +111,6 @@ def _failed(file: Path, error: Exception) -> Check:
     return Check(file, fail)
 
 
-def _check_manifest(manifest: dict[str, Any]) -> None:
-    files = manifest.get("files")
-    entries = files.values() if isinstance(files, dict) else [None]
-    is_whole = all(isinstance(manifest.get(key), int) for key in ("rows", "episodes")) and all(
-        isinstance(entry, dict)
-        and isinstance(entry.get("bytes"), int)
-        and CRC.fullmatch(str(entry.get("crc32"))) is not None
-        for entry in entries
-    )
-    if not is_whole:
-        raise CorruptSegmentError(f'it lacks "rows", "episodes", or "files" with "bytes" and "crc32". {RESTORE}')
-
-
 def _checksum_checks(path: Path, files: dict[str, Any]) -> Iterator[Check]:
     for name, entry in files.items():
         file = path / name
@@ -133,9 +118,9 @@ def _checksum_checks(path: Path, files: dict[str, Any]) -> Iterator[Check]:
 
 
 def _check_bytes(file: Path, num_bytes: int, crc32: str) -> None:
-    if not file.exists():
+    if not os.path.lexists(file):
         raise CorruptSegmentError(f"missing; it had {num_bytes} bytes. {RESTORE}")
-    size = file.stat().st_size
+    size = _size(file)
     if size != num_bytes:
         raise CorruptSegmentError(f"{num_bytes} bytes were stored, it has {size}. {RESTORE}")
     computed = f"{file_checksum(str(file))[1]:08x}"
@@ -145,7 +130,7 @@ def _check_bytes(file: Path, num_bytes: int, crc32: str) -> None:
 
 def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Iterator[Check]:
     """Yield a failed check for every file that is there and should not be, or is not listed and should be."""
-    for name in sorted({entry.name for entry in path.iterdir()} - set(files) - {SEGMENT_JSON}):
+    for name in sorted(set(list_directory(path)) - set(files) - {SEGMENT_JSON}):
         problem = f"not listed in {SEGMENT_JSON}. Remove it, if nobody needs it."
         yield _failed(path / name, CorruptSegmentError(problem))
     needed = {EPISODES, METADATA}
@@ -156,7 +141,7 @@ def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Itera
 
 
 def _read_records(path: Path, num_records: int) -> npt.NDArray[Any]:
-    with (path / EPISODES).open("rb") as file:
+    with open(open_file(path / EPISODES), "rb") as file:
         file.seek(header_size(EPISODE_DTYPE, ()))
         data = file.read(num_records * EPISODE_DTYPE.itemsize)
     if len(data) < num_records * EPISODE_DTYPE.itemsize:
@@ -173,7 +158,7 @@ def _read_sealed_records(path: Path) -> npt.NDArray[Any]:
 
 def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
     records = _read_sealed_records(path)
-    with (path / EPISODES).open("rb") as file:
+    with open(open_file(path / EPISODES), "rb") as file:
         if not is_episodes_header(file.read(header_size(EPISODE_DTYPE, ())), len(records)):
             raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
     check_records(records, path.name)
@@ -187,7 +172,7 @@ def _check_metadata(path: Path, num_episodes: int | None) -> None:
     if num_episodes is None:
         num_episodes = len(_read_sealed_records(path))
     lines = 0
-    with (path / METADATA).open("rb") as file:
+    with open(open_file(path / METADATA), "rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             if not isinstance(json.loads(line), dict):
                 raise CorruptSegmentError(f"line {lines + 1} is not a JSON object. {RESTORE}")
@@ -212,17 +197,17 @@ def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int 
 
 
 def _check_blobs(path: Path, name: str) -> None:
-    with (path / f"{name}.npy").open("rb") as file:
+    with open(open_file(path / f"{name}.npy"), "rb") as file:
         file.seek(-OFFSET.itemsize, os.SEEK_END)
         end = int.from_bytes(file.read(), "little")
-    size = (path / f"{name}.bin").stat().st_size
+    size = _file_size(path / f"{name}.bin")
     if size != end:
         raise CorruptSegmentError(f"its rows end at byte {end}, it has {size}. {RESTORE}")
 
 
 def _check_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> None:
     expected = header_bytes(dtype, shape, count)
-    with file.open("rb") as opened:
+    with open(open_file(file), "rb") as opened:
         if opened.read(len(expected)) != expected:
             raise CorruptSegmentError(f"its .npy header is not that of {dtype} {(count, *shape)}. {RESTORE}")
 
@@ -230,7 +215,7 @@ def _check_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], coun
 def _check_offsets(file: Path, start: int, count: int) -> int:
     """Return the last of ``count`` offsets; they must begin at 0 and never fall."""
     last = 0
-    with file.open("rb") as opened:
+    with open(open_file(file), "rb") as opened:
         opened.seek(start)
         for first in range(0, count, CHUNK_ROWS):
             wanted = min(CHUNK_ROWS, count - first)
@@ -252,8 +237,8 @@ def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     except (CorruptSegmentError, OSError):
         return  # rows that cannot be found; other checks say why
     codec = make_codec(feature)
-    offsets = map_file(str(path / f"{name}.npy"))[header_size(OFFSET, ()) :].view(OFFSET)
-    blobs = map_file(str(path / f"{name}.bin"))
+    offsets = _map(path / f"{name}.npy")[header_size(OFFSET, ()) :].view(OFFSET)
+    blobs = _map(path / f"{name}.bin")
     if isinstance(codec, SequentialCodec):
         problems = list(_run_problems(RunReader(codec, offsets, blobs, len(offsets) - 1), feature, records))
     else:
@@ -297,7 +282,7 @@ def _check_open_episodes(path: Path, num_episodes: int, num_rows: int) -> None:
     records = _read_records(path, num_episodes)
     check_records(records, path.name)
     lines = 0
-    with (path / METADATA).open("rb") as file:
+    with open(open_file(path / METADATA), "rb") as file:
         while lines < num_episodes and file.readline(MAX_LINE_BYTES).endswith(b"\n"):
             lines += 1
     if lines < num_episodes:
@@ -306,7 +291,7 @@ def _check_open_episodes(path: Path, num_episodes: int, num_rows: int) -> None:
 
 def _check_open_column(path: Path, name: str, feature: Feature, num_rows: int) -> None:
     file = path / f"{name}.npy"
-    with file.open("rb") as opened:
+    with open(open_file(file), "rb") as opened:
         start = parse_header_size(opened.read(10), file.name)
     need = num_rows * feature.row_bytes if feature.is_raw else (num_rows + 1) * OFFSET.itemsize
     if _size(file) - start < need:
@@ -318,4 +303,23 @@ def _check_open_column(path: Path, name: str, feature: Feature, num_rows: int) -
 
 
 def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+    """Return about how long a file is; 0 when there is none."""
+    with suppress(OSError):
+        return os.lstat(file).st_size
+    return 0
+
+
+def _file_size(file: Path) -> int:
+    descriptor = open_file(file)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _map(file: Path) -> npt.NDArray[np.uint8]:
+    descriptor = open_file(file)
+    try:
+        return map_descriptor(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.store.beneath import check_directory, system_error
 from stepwell.store.layout import SEGMENTS, parse_segment_name
 
 __all__ = ["TAG_BITS", "key_of_name", "list_keys", "name_of_key", "ordinals_of_keys"]
@@ -52,7 +53,12 @@ def list_keys(store: str) -> tuple[Int64s, Int64s]:
         The keys of all segments, ascending, int64 [n], and those of segments that are seen under their open name only,
         int64 [m]. Where both names are seen, the sealed one counts.
     """
-    entries = os.listdir(os.fsencode(f"{store}/{SEGMENTS}"))
+    directory = f"{store}/{SEGMENTS}"
+    check_directory(directory)
+    try:
+        entries = os.listdir(os.fsencode(directory))
+    except OSError as error:
+        raise system_error(error, directory) from error
     if not entries:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     chars = np.array(entries, "S").view(np.uint8).reshape(len(entries), -1)

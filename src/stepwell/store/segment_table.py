@@ -16,7 +16,6 @@ import os
 import threading
 import zlib
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.store.beneath import open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import EPISODES, SEGMENTS, replace_file
 from stepwell.store.npy import header_size
@@ -97,7 +97,7 @@ def load_table(store: str) -> SegmentTable:
         OSError: it cannot be read.
         ValueError: it is damaged; says how.
     """
-    descriptor = os.open(f"{store}/{TABLE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = open_file(f"{store}/{TABLE}")
     try:
         data = map_descriptor(descriptor, os.fstat(descriptor).st_size)
     finally:
@@ -138,7 +138,7 @@ def check_table(store: str) -> None:
     for place, key in enumerate(table.keys.tolist()):
         name = name_of_key(key)
         with suppress(OSError):
-            found = Path(store, SEGMENTS, name, EPISODES).read_bytes()[header:]
+            found = read_file(f"{store}/{SEGMENTS}/{name}/{EPISODES}")[header:]
             if found != table.records_at(place).tobytes():
                 raise CorruptSegmentError(f"its records of segment {name} are not those that the segment has. {REMOVE}")
 

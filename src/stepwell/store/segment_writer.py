@@ -16,7 +16,8 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.columns import Column, EncodedColumn, RawColumn, disk_error, make_column, write_all
+from stepwell.store.beneath import open_file, system_error
+from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.ids import MAX_ROWS, step_id
@@ -40,6 +41,8 @@ __all__ = ["SegmentWriter", "encode_metadata"]
 FIRST_BYTES = 1 << 20
 STEP_BYTES = 64 << 20
 FIRST_EPISODES = 64
+# the lock, the commit record, the episodes and their metadata
+OWN_FILES = 4
 
 _LIVE: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
 _LEFT: list[SequentialColumns] = []
@@ -98,7 +101,9 @@ class SegmentWriter:
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
                 self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
         except OSError as error:
-            raise disk_error(error, FIRST_BYTES, store) from error
+            raise system_error(
+                error, store, is_writing=True, num_bytes=FIRST_BYTES, advice=_files_needed(schema)
+            ) from error
         _LIVE.add(self)
 
     def _create(self, directory: str) -> None:
@@ -114,7 +119,7 @@ class SegmentWriter:
                 undo.callback(self.columns[name].close)
             self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
             undo.callback(self._episodes.close)
-            self._metadata = os.open(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._metadata = open_file(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT)
             undo.callback(os.close, self._metadata)
             os.rename(directory, self.path)
             undo.pop_all()
@@ -349,9 +354,11 @@ class SegmentWriter:
         """Wait until all steps that were appended are committed and on the disk, whatever ``sync`` says."""
         self.settle()
         self._sync_columns()
-        descriptor = os.open(f"{self.path}/{PROGRESS}", os.O_RDWR | os.O_CLOEXEC)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        descriptor = open_file(f"{self.path}/{PROGRESS}", os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _sync_columns(self) -> None:
         for column in self.columns.values():
@@ -411,6 +418,11 @@ def _write_raw(column: RawColumn, row: int, values: Any) -> None:
 
 def _encoded_final(column: EncodedColumn, value: Any) -> bytes:
     return value[0] if isinstance(value, EncodedRows) else column.encode(value)
+
+
+def _files_needed(schema: Schema) -> str:
+    num_files = OWN_FILES + sum(1 if feature.is_raw else 2 for feature in schema.values())
+    return f"A writer of {len(schema)} features has {num_files} files open. "
 
 
 def _first_capacity(row_bytes: int) -> int:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
+from stepwell.store.beneath import check_directory, open_file, system_error
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from stepwell.codecs import SequentialCodec
     from stepwell.store.runs import NameRows
 
-__all__ = ["Segment"]
+__all__ = ["Segment", "check_row_bytes"]
 
 FIRST_RECORDS = 64
 
@@ -52,6 +54,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_checked",
         "_directory",
         "_progress",
         "_records",
@@ -82,6 +85,8 @@ class Segment:
         self.key = self.ordinal << TAG_BITS | int(self.name[-4:], 16)
         self.is_sealed = has_sealed_name or is_trimmed
         self._directory = directory
+        # the directory that was found to be none of somebody else's
+        self._checked = ""
         self._schema = schema
         self._progress: Progress | None = None
         self.num_rows = 0
@@ -112,7 +117,8 @@ class Segment:
     @property
     def commit_words(self) -> memoryview[int] | None:
         """The words of its commit record, see `stepwell.store.progress`; None when nothing more comes."""
-        return None if self._progress is None else self._progress.words
+        progress = self._progress
+        return None if progress is None else progress.words
 
     def refresh(self) -> bool:
         """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""
@@ -140,6 +146,8 @@ class Segment:
         descriptor = self._open(f"{name}.bin")
         try:
             return map_descriptor(descriptor, os.fstat(descriptor).st_size)
+        except OSError as error:
+            raise self._refused(f"{name}.bin", error) from error
         finally:
             os.close(descriptor)
 
@@ -159,6 +167,8 @@ class Segment:
             avoid_read_ahead(descriptor)
             header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
             self._read_past_cache(descriptor, f"{name}.npy", header + start, out)
+        except OSError as error:
+            raise self._refused(f"{name}.npy", error) from error
         finally:
             os.close(descriptor)
 
@@ -167,6 +177,8 @@ class Segment:
         descriptor = self._open(f"{name}.bin")
         try:
             self._read_past_cache(descriptor, f"{name}.bin", start, out)
+        except OSError as error:
+            raise self._refused(f"{name}.bin", error) from error
         finally:
             os.close(descriptor)
 
@@ -193,14 +205,20 @@ class Segment:
             return np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
         return rows.view(feature.np_dtype).reshape(stop - start, *feature.fixed_shape)
 
+    def metadata_bytes(self) -> bytes:
+        """Return the file of its episodes' metadata, as it is."""
+        with os.fdopen(self._open(METADATA), "rb") as file:
+            try:
+                return file.read()
+            except OSError as error:
+                raise self._refused(METADATA, error) from error
+
     def metadata_lines(self) -> list[dict[str, Any]]:
         """Return the metadata of all its ended episodes."""
-        descriptor = self._open(METADATA)
-        with os.fdopen(descriptor, "rb") as file:
-            lines = file.read().split(b"\n")[: len(self.records)]
+        lines = self.metadata_bytes().split(b"\n")[: len(self.records)]
         try:
             found = [json.loads(line) for line in lines]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._damaged(METADATA, f"a line that is not JSON: {error}") from error
         if len(found) < len(self.records) or not all(isinstance(entry, dict) for entry in found):
             raise self._damaged(
@@ -227,6 +245,7 @@ class Segment:
             bool(np.any(np.diff(offsets) < 0)) or int(offsets[-1]) > len(blobs) or int(offsets[0]) < 0
         ):
             raise self._damaged(f"{name}.npy", f"the offsets of rows {start} to {stop} do not fit {name}.bin")
+        check_row_bytes(name, feature, offsets)
         out: Any = (
             [None] * (stop - start)
             if feature.is_ragged
@@ -256,27 +275,44 @@ class Segment:
 
     def _follow(self) -> None:
         """Read the commit record of an open segment; finds out when it was sealed meanwhile."""
+        # once: another thread that refreshes lets go of it when the segment is sealed
+        progress = self._progress
         try:
-            if self._progress is None:
-                self._progress = Progress.open(f"{self._directory}/{PROGRESS}")
-                self.carried = self._progress.carried
+            if progress is None:
+                directory = self._directory
+                check_directory(directory)
+                progress = self._progress = Progress.open(f"{directory}/{PROGRESS}")
+                self.carried = progress.carried
+                self._check_size(progress.rows)
         except FileNotFoundError:
             self._become_sealed()
             return
-        if self._progress.is_sealed:
+        if progress.is_sealed:
             self._become_sealed()
             return
         # rows before episodes: see progress.py
-        self.is_full = self._progress.is_full
-        rows, episodes = self._progress.rows, self._progress.episodes
+        self.is_full = progress.is_full
+        rows, episodes = progress.rows, progress.episodes
         if episodes != len(self.records):
             self._add_records(episodes)
         self.num_rows = max(rows, num_ended_rows(self.records))
 
+    def _check_size(self, rows: int) -> None:
+        """Refuse more committed rows than the first column has room for: who counts them takes memory for each."""
+        name, feature = next(iter(self._schema.items()))
+        need = rows * feature.row_bytes if feature.is_raw else (rows + 1) * 8
+        descriptor = self._open(f"{name}.npy")
+        try:
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        if size < need:
+            raise self._damaged(f"{name}.npy", f"{rows} rows were committed, its {size} bytes are not so many")
+
     def _become_sealed(self) -> None:
         """Go on under the sealed name; for a moment, or after a kill in it, the directory keeps its old one."""
         sealed = self._directory.removesuffix(OPEN_SUFFIX)
-        if os.path.isdir(sealed):
+        if os.path.lexists(sealed):
             self._directory = sealed
         self._progress = None
         self.is_sealed = self.is_full = True
@@ -300,6 +336,10 @@ class Segment:
     def _add_records(self, count: int | None) -> None:
         """Take in the records that came since; ``count`` is how many there are now, None: all of a sealed segment."""
         size, known = EPISODE_DTYPE.itemsize, len(self.records)
+        progress = self._progress
+        if count is not None and count < known and progress is not None:
+            # another thread took in more of them meanwhile
+            count = progress.episodes
         data, num = self._read_records(known, count)
         fresh = np.frombuffer(data, EPISODE_DTYPE)
         check_records(fresh, self.name, first_row=num_ended_rows(self.records))
@@ -325,6 +365,8 @@ class Segment:
             if count is None and not is_episodes_header(os.pread(descriptor, header, 0), num):
                 raise self._damaged(EPISODES, f"its header is not that of {num} records")
             data = os.pread(descriptor, (num - known) * size, header + known * size)
+        except OSError as error:
+            raise self._refused(EPISODES, error) from error
         finally:
             os.close(descriptor)
         if len(data) != (num - known) * size:
@@ -339,21 +381,33 @@ class Segment:
             if size - start < need:
                 raise self._damaged(file, f"{need} bytes of {self.num_rows} rows are not there, {size - start} are")
             return map_descriptor(descriptor, size)[start:]
+        except OSError as error:
+            raise self._refused(file, error) from error
         finally:
             os.close(descriptor)
 
     def _open(self, file: str) -> int:
-        path = f"{self._directory}/{file}"
+        # once: another thread's refresh may replace it at any moment
+        directory = self._directory
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._open_in(directory, file)
         except FileNotFoundError:
-            sealed = self._directory.removesuffix(OPEN_SUFFIX)
-            if sealed != self._directory and os.path.isdir(sealed):
+            sealed = directory.removesuffix(OPEN_SUFFIX)
+            if sealed != directory:
                 with suppress(FileNotFoundError):
-                    return os.open(f"{sealed}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-            if not os.path.isdir(self._directory) and not os.path.isdir(sealed):
+                    return self._open_in(sealed, file)
+            if not os.path.lexists(directory) and not os.path.lexists(sealed):
                 raise self._gone() from None
             raise self._damaged(file, "the file is missing") from None
+
+    def _open_in(self, directory: str, file: str) -> int:
+        if self._checked != directory:
+            check_directory(directory)
+            self._checked = directory
+        return open_file(f"{directory}/{file}")
+
+    def _refused(self, file: str, error: OSError) -> OSError:
+        return system_error(error, f"{self._directory}/{file}")
 
     def _gone(self) -> SegmentGoneError:
         store = os.path.dirname(os.path.dirname(self._directory))
@@ -364,3 +418,9 @@ class Segment:
 
     def _damaged(self, file: str, what: str) -> CorruptSegmentError:
         return CorruptSegmentError(f'{file} of segment {self.name}: {what}. Run "stepwell verify PATH".')
+
+
+def check_row_bytes(name: str, feature: Feature, offsets: npt.NDArray[Any]) -> None:
+    """Refuse a shape of which no row with these offsets can be, before memory is taken for it; DecodeError says why."""
+    if len(offsets) > 1 and not feature.is_ragged:
+        check_decoded_bytes(feature.row_bytes, int(np.diff(offsets).max()), f"a row of {name!r}, {feature.shape}")

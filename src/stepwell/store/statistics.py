@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import CorruptSegmentError, FeatureNotFoundError
+from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, StoreAccessError, StoreFileError
 from stepwell.schema import Feature, Schema
+from stepwell.store.beneath import open_file
 from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
 from stepwell.store.npy_reading import read_again
 from stepwell.store.runs import RunReader
-from stepwell.store.segments import Segment
+from stepwell.store.segments import Segment, check_row_bytes
 
 __all__ = [
     "STATISTICS",
@@ -155,7 +156,7 @@ def load_statistics(directory: str | Path, names: Iterable[str] | None = None) -
     path = Path(directory) / STATISTICS
 
     def read() -> dict[str, FeatureStatistics]:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open(open_file(path), "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _read_archive(arrays, names)
 
     try:
@@ -164,6 +165,8 @@ def load_statistics(directory: str | Path, names: Iterable[str] | None = None) -
         return read_again(read)
     except FileNotFoundError:
         return {}
+    except (StoreFileError, StoreAccessError):
+        raise
     except Exception as error:  # zipfile raises errors of seven kinds, depending on the bit
         raise CorruptSegmentError(f'{path}: damaged ({error}). Run "stepwell verify PATH".') from error
 
@@ -236,6 +239,7 @@ def _decode(segment: Segment, name: str, feature: Feature, rows: npt.NDArray[np.
     if isinstance(codec, SequentialCodec):
         yield from RunReader(codec, offsets, blobs, segment.num_rows).values(rows)
         return
+    check_row_bytes(name, feature, offsets[: segment.num_rows + 1])
     out = None if feature.is_ragged else np.empty(feature.fixed_shape, feature.np_dtype)
     for row in rows:
         blob = blobs[int(offsets[row]) : int(offsets[row + 1])]

@@ -17,6 +17,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
+from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.counting import counted
 from stepwell.store.deletion import read_deleted
 from stepwell.store.file_checks import file_checks
@@ -147,19 +148,22 @@ def _listed_checks(path: Path, schema: Schema | None, deep: bool) -> list[Check]
         return list(_segment_checks(path, schema, deep))
     except OSError as error:
         # gone since it was listed: evicted or compacted
-        return [] if not path.exists() else [_failing(path, str(error))]
+        return [] if not os.path.lexists(path) else [_failing(path, str(error))]
+    except CorruptSegmentError as error:
+        return [_failing(path, str(error))]
 
 
 def _segment_checks(path: Path, schema: Schema | None, deep: bool) -> Iterator[Check]:
     is_open = path.name.endswith(OPEN_SUFFIX)
-    if is_open and not path.exists():
+    if is_open and not os.path.lexists(path):
         # sealed since it was listed
         path = path.with_name(path.name.removesuffix(OPEN_SUFFIX))
         is_open = False
-    if not path.exists():
+    if not os.path.lexists(path):
         return
+    check_directory(path)
     # one that was killed between the removal of its commit record and its renaming is sealed but for its name
-    if is_open and (path / PROGRESS).exists():
+    if is_open and os.path.lexists(path / PROGRESS):
         yield from open_checks(path, schema)
     else:
         yield from sealed_checks(path, schema, deep=deep)
@@ -186,8 +190,8 @@ def _read_json(path: Path) -> Schema | None:
 def _segment_paths(path: Path, checks: list[Check]) -> Iterator[Path]:
     """Yield the segments' directories by name; adds a check that fails for what is none."""
     try:
-        entries = sorted(entry.name for entry in (path / SEGMENTS).iterdir())
-    except OSError as error:
+        entries = sorted(list_directory(path / SEGMENTS))
+    except (CorruptSegmentError, OSError) as error:
         checks.append(_failing(path / SEGMENTS, str(error)))
         return
     for entry in entries:

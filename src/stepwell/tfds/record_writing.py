@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from stepwell.store.columns import FULL
+from stepwell.store.beneath import FULL
 from stepwell.tfds.array_records import import_array_record
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import FOOTER, HEADER

@@ -22,7 +22,7 @@ from stepwell.formats.source_episodes import SourceEpisode, episodes_of
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS
 from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar
-from stepwell.store.columns import FULL
+from stepwell.store.beneath import FULL
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, runs_of
 from stepwell.tfds.record_writing import FileFormat, write_records
 from stepwell.windows import View

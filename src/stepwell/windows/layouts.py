@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.errors import LoaderError
 from stepwell.windows.resolved import ResolvedField, Source
 
 __all__ = ["ALIGNMENT", "GatherTables", "Layout", "Output", "aligned_empty", "gather_tables", "make_layout"]
@@ -127,8 +128,18 @@ def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables],
 
 
 def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return new memory that begins at a multiple of 64 bytes, uint8 [num_bytes], not initialised."""
-    memory = np.empty(num_bytes + ALIGNMENT - 1, dtype=np.uint8)
+    """Return new memory that begins at a multiple of 64 bytes, uint8 [num_bytes], not initialised.
+
+    Raises:
+        LoaderError: there is not so much.
+    """
+    try:
+        memory = np.empty(num_bytes + ALIGNMENT - 1, dtype=np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise LoaderError(
+            f"a batch takes {num_bytes:,} bytes, and there is not so much memory. Make batches or windows smaller, or "
+            "leave out a field; if that is more than it can be, the store's shapes are wrong."
+        ) from error
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + num_bytes]
 

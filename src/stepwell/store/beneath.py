@@ -1,0 +1,201 @@
+"""Files of a store, opened beneath its directory: regular files only, never by a link, and never waiting for a writer.
+
+The path of a store may lead through links. What lies in the store has none: `open_file` refuses one in a file's place,
+`check_directory` one in a directory's. So a store from somebody else reads and changes nothing outside of itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import stat
+
+from stepwell.codecs.regular_files import KINDS
+from stepwell.errors import (
+    CorruptSegmentError,
+    DiskFullError,
+    ReadOnlyError,
+    SegmentGoneError,
+    StepwellError,
+    StoreAccessError,
+    StoreFileError,
+)
+
+__all__ = [
+    "FULL",
+    "GO_ON",
+    "check_directory",
+    "list_directory",
+    "open_file",
+    "read_file",
+    "remove_directory",
+    "system_error",
+]
+
+SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+WRITING = os.O_WRONLY | os.O_RDWR
+MAX_TABLE_BYTES = 1 << 30
+"""Of a file that is read whole: no store that stepwell writes has one a tenth as large."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of errors that a full disk, or a full quota, ends in."""
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+LINKED = (errno.ELOOP, errno.EMLINK)
+GO_ON = "make room and go on, or close the writer."
+"""What an error of a full disk says to a writer that may go on."""
+# what callers tell from each other, and of which they know more
+PASSED_ON = (FileNotFoundError, FileExistsError, BlockingIOError, InterruptedError)
+
+
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a regular file of a store.
+
+    Args:
+        path: of the file; whoever calls has checked its directory.
+        flags: of ``os.open``. A file that is made is readable by all.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FileExistsError: there is one, and ``os.O_EXCL`` is set.
+        CorruptSegmentError: it is a link, or no regular file.
+        StoreAccessError: it may not be read.
+        ReadOnlyError: it may not be written.
+        StoreFileError: it cannot be opened, such as for too many open files.
+    """
+    try:
+        descriptor = os.open(path, flags | SAFE, 0o644)
+    except OSError as error:
+        raise _refusal(error, path, is_writing=bool(flags & WRITING)) from error
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise _wrong_kind(path, mode, "a file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file that is small enough to be read whole; errors are those of `open_file`.
+
+    Raises:
+        CorruptSegmentError: it is larger than what stepwell writes.
+    """
+    with open(open_file(path), "rb", buffering=0) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_TABLE_BYTES:
+                raise CorruptSegmentError(
+                    f"{path} has {size} bytes; a file of this name has at most {MAX_TABLE_BYTES}. It was not read."
+                )
+            return file.read()
+        except OSError as error:
+            raise system_error(error, path) from error
+
+
+def check_directory(path: str | os.PathLike[str]) -> None:
+    """Refuse what is in a directory's place in a store.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        CorruptSegmentError: it is a link, or no directory.
+        StoreAccessError: one may not look at it.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError as error:
+        raise _refusal(error, path) from error
+    if not stat.S_ISDIR(mode):
+        raise _wrong_kind(path, mode, "a directory")
+
+
+def list_directory(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names in a directory of a store; errors are those of `check_directory`."""
+    check_directory(path)
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise _refusal(error, path) from error
+
+
+def remove_directory(path: str | os.PathLike[str]) -> None:
+    """Remove a directory of a store with all that is in it; links in it go, what they lead to stays.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptSegmentError: it is a link, or no directory.
+        ReadOnlyError: it may not be removed.
+    """
+    check_directory(path)
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise system_error(error, path, is_writing=True) from error
+
+
+def system_error(
+    error: OSError, path: str | os.PathLike[str], *, is_writing: bool = False, num_bytes: int = 0, advice: str = ""
+) -> OSError:
+    """Return the error of stepwell that an error of the system is; its own, and what callers tell apart, as they are.
+
+    Args:
+        error: what the system said.
+        path: of the file or the store that it is about.
+        is_writing: whether it was to be changed.
+        num_bytes: that were to be written.
+        advice: what else there is to say of too many open files.
+    """
+    is_vague = bool(advice) and isinstance(error, StoreFileError) and error.errno in TOO_MANY
+    if isinstance(error, (StepwellError, *PASSED_ON)) and not is_vague:
+        return error
+    found: OSError
+    if error.errno in FULL:
+        found = DiskFullError(f"no space left for {num_bytes} bytes of {path}. What was committed is safe; {GO_ON}")
+    elif error.errno in TOO_MANY:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        found = StoreFileError(
+            f"{path}: too many open files; this process may have {limit}. {advice}"
+            'Raise the limit ("ulimit -n 65536" in the shell, or resource.setrlimit), or close what is not needed.'
+        )
+    elif error.errno in DENIED and is_writing:
+        found = ReadOnlyError(
+            f"{path} cannot be changed: {_reason(error)}. Get the right to write there; a store that is only read "
+            'is opened with mode="r".'
+        )
+    elif error.errno in DENIED:
+        found = StoreAccessError(f"{path} cannot be read: {_reason(error)}. Get the right to read it.")
+    else:
+        verb = "written" if is_writing else "read"
+        found = StoreFileError(f"{path} cannot be {verb}: {_reason(error)}.")
+    found.errno = error.errno
+    return found
+
+
+def _refusal(error: OSError, path: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:
+    if isinstance(error, SegmentGoneError):
+        return error
+    if error.errno in LINKED:
+        return _wrong_kind(path, stat.S_IFLNK, "a file")
+    if error.errno == errno.ENOTDIR:
+        return CorruptSegmentError(f"{os.path.dirname(path)} is no directory, and a store must have one there.")
+    # a FIFO, a socket or a device that nobody serves; a directory
+    if error.errno in (errno.ENXIO, errno.ENODEV, errno.EISDIR):
+        return _wrong_kind(path, os.lstat(path).st_mode, "a file")
+    return system_error(error, path, is_writing=is_writing)
+
+
+def _wrong_kind(path: str | os.PathLike[str], mode: int, wanted: str) -> CorruptSegmentError:
+    if stat.S_ISLNK(mode):
+        return CorruptSegmentError(
+            f"{path} is a symbolic link, and a store has none: it is not followed. Put what it leads to in its place, "
+            "if you know that it is right."
+        )
+    kind = "a file" if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "something else")
+    return CorruptSegmentError(f"{path} is {kind}, where {wanted} must be. Restore it from a copy.")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,9 +1,18 @@
-# Verbs: demo test check bench docs clean. Each sets up what it needs; only Python 3.11+ and make must be there.
+# Verbs: demo test test-lowest check bench docs clean. Each sets up what it needs; only Python 3.11+ and make must be there.
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 # lerobot wants versions of other packages that ours do not go with: each of its formats has an environment of its own
 INTEROP ?= .venv-interop
+# the oldest release of each package that pyproject.toml admits; the environment of make test has the newest
+LOWEST ?= .venv-lowest
+# what a package of an extra does for stepwell is asked here; torch is left out: its older builds bring gigabytes of CUDA
+SMOKE = tests/codecs tests/schema tests/readers tests/recorders/test_gymnasium.py tests/recorders/test_vector.py \
+	tests/store/test_writer.py tests/windows/test_frame_stacks.py tests/loader/test_loader.py \
+	tests/webdataset/test_reader.py tests/webdataset/test_writing.py \
+	tests/tfds/test_reader.py tests/tfds/test_record_writing.py tests/tfds/test_images.py \
+	tests/beton/test_pictures.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_showing.py \
+	tests/lerobot/test_tables.py tests/lerobot/test_video_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py
 PY = $(VENV)/bin/python
 PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
@@ -11,7 +20,7 @@ TORCH = torch==2.13.0+cpu
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
-	test-interop-ffcv test-interop-ffcv-ready check bench docs clean
+	test-interop-ffcv test-interop-ffcv-ready test-lowest check bench docs clean
 
 help:
 	@echo "make demo    record 30 episodes of PushT, stream windows of them, draw a contact sheet (demo-output/)"
@@ -19,6 +28,7 @@ help:
 	@echo "make test-interop   open what stepwell wrote in the real lerobot, and the other way round"
 	@echo "make test-interop-formats   the same with the real TensorFlow Datasets, Minari and datasets"
 	@echo "make test-interop-ffcv      the same with the real FFCV, where it can be built"
+	@echo "make test-lowest   the same in short, with the oldest release of each package that is allowed"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make bench   run the benchmarks beside their rivals (benchmarks/results/)"
 	@echo "make docs    run the examples of README.md and docs/"
@@ -29,6 +39,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(PY) -m pytest -n $(WORKERS)
+
+test-lowest: $(LOWEST)/.ready
+	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -n $(WORKERS) $(SMOKE)
 
 test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop -m "not lerobot21"
@@ -61,7 +74,7 @@ docs: $(VENV)/.test
 	$(PY) -m pytest tests/test_readme.py
 
 clean:
-	rm -rf $(VENV) $(INTEROP) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(LOWEST) build dist demo-output benchmarks/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.pip:
@@ -87,6 +100,15 @@ $(VENV)/.torch: | $(VENV)/.pip
 $(VENV)/.test: pyproject.toml $(VENV)/.torch $(VENV)/.demo
 	@echo "Installing what the tests need ..."
 	@$(PIP) --group test
+	@touch $@
+
+# uv can resolve to the lowest versions, pip cannot
+$(LOWEST)/.ready: pyproject.toml
+	@echo "Making an environment of the lowest versions in $(LOWEST) ..."
+	@$(PYTHON) -m venv --clear $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check "uv>=0.7"
+	@$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct \
+		-e ".[image,zstd,lz4,video,gymnasium,cli,lerobot,formats]" --group test
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.demo

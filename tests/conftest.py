@@ -1,7 +1,9 @@
 """What every test runs under: one hypothesis profile, no window on a screen, and a cache that is no user's."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -13,8 +15,10 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 # the time of one example says nothing on a shared machine, and compiling a kernel takes longer than any deadline;
 # explaining a failure took hypothesis more minutes than a test has
 PHASES = [phase for phase in Phase if phase is not Phase.explain]
-settings.register_profile("stepwell", deadline=None, print_blob=True, phases=PHASES)
-settings.load_profile("stepwell")
+# the same examples in every run, so that no run fails by chance; STEPWELL_HYPOTHESIS=random looks for new ones by hand
+settings.register_profile("stepwell", deadline=None, print_blob=True, phases=PHASES, derandomize=True)
+settings.register_profile("random", deadline=None, print_blob=True, phases=PHASES, max_examples=1000)
+settings.load_profile(os.environ.get("STEPWELL_HYPOTHESIS", "stepwell"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,6 +27,20 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPWELL_CACHE", str(tmp_path_factory.getbasetemp() / "stepwell-cache"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt: a suite that a script starts with ``&`` begins with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line how many tests need the sample files beside the checkout."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    count = sum("shared" in str(reason) for reason in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} tests need the sample files in ../shared/data, which are not there.")
 
 
 @pytest.fixture(autouse=True)

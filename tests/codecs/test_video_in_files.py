@@ -18,7 +18,7 @@ from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.schema import Array, Feature, Image, Video
 
 av = pytest.importorskip("av")
-from written_videos import CASES, HEIGHT, NUM_FRAMES, OPEN_GOP, WIDTH, plain_frames, write_video  # noqa: E402  needs av
+from written_videos import CASES, HEIGHT, NUM_FRAMES, OPEN_GOP, WIDTH, needs_heads, plain_frames, write_video  # noqa: E402  needs av
 
 from stepwell.codecs import known_videos, video_decoding  # noqa: E402  needs av
 
@@ -186,6 +186,7 @@ def test_file_that_is_missing_is_named(videos: Path) -> None:
         codec_of(videos).embed(blobs_of([0.0], 7))
 
 
+@needs_heads
 def test_file_that_is_cut_off_shows_what_it_has_and_names_the_frame_that_it_has_not(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", params="bframes=0", container_options={"movflags": "faststart"})
     times, frames = plain_frames(path)

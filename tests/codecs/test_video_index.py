@@ -12,7 +12,9 @@ from stepwell.codecs.video_packets import key_places, packet_table
 from stepwell.errors import DecodeError
 
 av = pytest.importorskip("av")
-from written_videos import CASES, OPEN_GOP, write_video  # noqa: E402  needs av
+from written_videos import CASES, OPEN_GOP, needs_heads, write_video  # noqa: E402  needs av
+
+pytestmark = needs_heads
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 SHARED_FILES = sorted(SHARED.glob("video/*.mp4")) + sorted(SHARED.glob("lerobot/*/videos/**/*.mp4"))

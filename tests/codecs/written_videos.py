@@ -6,6 +6,7 @@ from typing import Any
 
 import av
 import numpy as np
+import pytest
 from av.video.reformatter import VideoReformatter
 
 from stepwell.codecs.video_encoding import ordinary_threads
@@ -60,6 +61,12 @@ def mux(container: Any, packets: list[Any], shift: int) -> None:
         container.mux(packet)
 
 
+def colours(frame: Any) -> dict[str, int]:
+    """Return arguments by which PyAV before 17 uses a frame's own range and matrix: it does where two ranges differ."""
+    is_full = frame.color_range == 2 or frame.format.name.startswith("yuvj")
+    return {"src_color_range": 2 if is_full else 1, "dst_color_range": 1 if is_full else 2}
+
+
 def plain_frames(path: Path, stream: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return times and pixels of all frames, as a plain decoder gives them one after the other."""
     reformatter, times, frames = VideoReformatter(), [], []
@@ -68,9 +75,12 @@ def plain_frames(path: Path, stream: int = 0) -> tuple[np.ndarray, np.ndarray]:
         video.thread_count = 1
         for frame in container.decode(video):
             times.append(float(frame.pts * video.time_base))
-            frames.append(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray())
+            frames.append(reformatter.reformat(frame, format="rgb24", **colours(frame)).to_ndarray())
     return np.array(times), np.stack(frames)
 
+
+READS_HEADS = hasattr(av.VideoStream, "index_entries")
+needs_heads = pytest.mark.skipif(not READS_HEADS, reason="PyAV before 17 does not show what the head of a file says")
 
 OPEN_GOP = "open-gop=1:keyint=10:b-adapt=0:bframes=3:b-pyramid="
 CASES: dict[str, dict[str, Any]] = {

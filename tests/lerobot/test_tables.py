@@ -170,7 +170,7 @@ def chunked(values: Any, kind: Any, cut: int = 2) -> Any:
         (chunked([[[1, 2]], [[3, 4]]], pa.list_(pa.list_(pa.int64()))), I64, (1, 2), [[[1, 2]], [[3, 4]]]),
         (pa.chunked_array([pa.array([[0], [1], [2]], pa.list_(pa.int64())).slice(1)]), I64, (1,), [[1], [2]]),
         (pa.chunked_array([], pa.list_(pa.int64(), 2)), I64, (2,), []),
-        (pa.chunked_array([pa.array([1.0], pa.float16())]), np.dtype(np.float16), (), [1.0]),
+        (pa.chunked_array([pa.array(np.array([1.0], np.float16))]), np.dtype(np.float16), (), [1.0]),
     ],
 )  # fmt: skip
 def test_arrow_columns_become_arrays(column: Any, dtype: Any, shape: tuple[int, ...], expected: list[Any]) -> None:

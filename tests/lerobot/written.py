@@ -72,7 +72,11 @@ def read_video(path):
     import av
 
     with av.open(str(path)) as container:
-        frames = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+        # the ranges are named since PyAV before 17 takes every frame for BT.601 where both are left out
+        ranges = {"src_color_range": 1, "dst_color_range": 2}
+        frames = [
+            (frame.time, frame.reformat(format="rgb24", **ranges).to_ndarray()) for frame in container.decode(video=0)
+        ]
     return np.array([time for time, _ in frames]), np.stack([pixels for _, pixels in frames])
 
 

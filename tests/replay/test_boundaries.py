@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
@@ -220,15 +219,13 @@ def test_rows_that_two_processes_write_are_never_torn_and_never_empty(tmp_path: 
     loader = ReplayLoader(table, {"values": "values"}, batch_size=256, timeout=60)
     actors = [subprocess.Popen(command) for command in commands]
     try:
-        num_rows, seen, until = 0, set(), time.monotonic() + 1.0
-        values = next(loader)["values"]
-        while time.monotonic() < until or len(seen) < 2:
+        num_rows, seen = 0, set()
+        while num_rows < 50 * 256 or len(seen) < 2:
             values = next(loader)["values"]
             assert (values == values[:, :1]).all(), "a torn row"
             assert (values[:, 0] >= 1).all(), "a row that was never written"
             seen.update((values[:, 0] > 50 * 10_000_000).tolist())
             num_rows += len(values)
-        assert num_rows > 2560
     finally:
         for actor in actors:
             actor.kill()

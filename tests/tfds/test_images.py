@@ -1,10 +1,12 @@
 """What images are is told by their files: the format, and sizes that features.json leaves open."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pytest
 from made_sets import FLOATS, simple_tree, write_set
+from made_sets import episode as lists_of_episode
 
 import stepwell
 from stepwell import Loader
@@ -233,3 +235,38 @@ def test_images_of_steps_are_looked_at_too(tmp_path):
     assert schema_of(str(path)).shape == (None, None, 3)
     (episode,) = stepwell.open(f"tfds://{path}")
     assert [image.shape for image in episode["image"]] == [(8, 9, 3), (9, 9, 3)]
+
+
+def test_images_of_another_size_than_told_are_an_error(tmp_path):
+    path = written(tmp_path, leaf((8, 9, 3)), [[file_of(pixels(8, 10))]])
+    with pytest.raises(FormatError, match=r"an image of 8x10, by features\.json it is 8x9"):
+        schema_of(path)
+
+
+def left(found):
+    """Leave out the last step, and every second one of the rest."""
+    mask = np.arange(len(found.columns["image"]) - 1) % 2 == 0
+    return replace(found, columns={name: values[:-1][mask] for name, values in found.columns.items()})
+
+
+@pytest.mark.parametrize("codec", ["png", "jpeg"])
+def test_steps_may_be_left_out_and_put_in_another_order_without_decoding(tmp_path, codec):
+    images = [pixels(8, 9) // (1 + number) for number in range(6)]
+    lists = lists_of_episode(6, **{"steps/image": [file_of(image, codec) for image in images]})
+    path = write_set(tmp_path, simple_tree(image=leaf((8, 9, 3), codec)), {"train": [[lists], [lists]]})
+    import_dataset(path, tmp_path / "a.well", workers=1, progress=False, transform=left)
+    there = stepwell.open(f"tfds://{path}", transform=left)
+    assert there.schema["image"].codec == "file-span"
+    whole = stepwell.open(f"tfds://{path}")[1]["image"]
+    for store in (stepwell.open(tmp_path / "a.well", mode="r"), there):
+        for found in store:
+            assert np.array_equal(found["image"], whole[[0, 2, 4]])
+            assert found["action"][:, 0].tolist() == [0, 4, 8]
+    column = TfdsReader(str(path))[0].columns["image"]
+    for rows in (slice(None, None, -1), [3, 0], np.array([True, False] * 3), slice(0, 0), []):
+        chosen = np.arange(6)[rows if len(np.shape(rows)) == 0 or len(rows) else np.zeros(0, int)]
+        assert list(column[rows].rows(column.feature)) == [lists["steps/image"][row] for row in chosen]
+        assert len(column[rows]) == len(chosen)
+    for wrong in (7, [9], [True], "a", [[0]]):
+        with pytest.raises(IndexError):
+            column[wrong]

@@ -7,8 +7,9 @@ from made_sets import episode, simple_tree, write_set
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.tfds.directories import Directory
-from stepwell.tfds.features import walk
+from stepwell.tfds.features import Fields, Leaf, walk
 from stepwell.tfds.info import label_names, read_info
+from stepwell.tfds.selection import select
 
 
 def made(root, **more):
@@ -95,3 +96,39 @@ def test_names_of_classes_are_lines_as_tfds_cuts_them(tmp_path, rlds_sets):
     names = ["left\u2028arm", "ro\x85bot"]
     (tmp_path / "episode_metadata-robot_id.labels.txt").write_bytes("\r\n".join([*names, "", " "]).encode())
     assert label_names(Directory(str(tmp_path)), label) == names
+
+
+def test_a_split_that_says_no_number_of_files_is_an_error(tmp_path):
+    for number, lost in enumerate(("shardLengths", "splits", "name")):
+        file = made(tmp_path / str(number)) / "dataset_info.json"
+        text = file.read_text()
+        file.write_text(text.replace(f'"{lost}"', f'"{lost[:-1]}X"'))
+        with pytest.raises(FormatError, match=r"dataset_info\.json: not a description"):
+            select(read_info(str(file.parent)), "train")
+    path = changed(made(tmp_path / "empty"), shardLengths=[], numBytes="12")
+    with pytest.raises(FormatError, match="12 bytes in no files"):
+        read_info(path)
+
+
+def test_two_splits_of_one_name_are_an_error(tmp_path):
+    with pytest.raises(FormatError, match="two splits have one name: val, val"):
+        read_info(changed(made(tmp_path), name="val"))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_file_of_which_no_records_are_told_is_looked_at(tmp_path, number):
+    path = made(tmp_path)
+    lengths = ["1", "1"]
+    lengths[number] = "0"
+    with pytest.raises(FormatError, match=rf"{number:05d}-of-00002: 1 records, by dataset_info\.json none"):
+        select(read_info(changed(path, shardLengths=lengths)), "train")
+    next(path.glob(f"*{number:05d}-of-00002")).write_bytes(b"")
+    assert len(select(read_info(str(path)), "train")) == 1
+
+
+def test_names_of_classes_that_cannot_be_read_are_an_error(tmp_path):
+    path = write_set(tmp_path, Fields({"label": Leaf("label", "int64", num_classes=2)}), {"train": [[]]})
+    (path / "label.labels.txt").write_bytes(b"cat\n\xff\n")
+    info = read_info(str(path))
+    with pytest.raises(FormatError, match=r"label\.labels\.txt cannot be read"):
+        label_names(info.directory, next(walk(info.features)))

@@ -127,3 +127,12 @@ def told(column, found):
         return texts if column.shape else texts[0]
     numbers = np.frombuffer(found[0], "<f8") if column.kind == "number" else found
     return numbers.reshape(column.shape).astype(column.node.dtype).tolist()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_a_number_a_mapping_and_a_deeper_mapping_of_one_name_are_one_entry_of_any_kind(order):
+    metadata = [{"a": 1}, {"a": {"y": 1}}, {"a": {"y": {"x": 1}}, "b": {"c": {}}}]
+    metadata = [metadata[place] for place in order]
+    assert kinds(*metadata) == {"a": ("other", ()), "b/c": ("other", ())}
+    column = next(column for column in metadata_columns(metadata) if column.path == "a")
+    assert [json.loads(column.lists("k", entry)["k"][0]) for entry in metadata] == [entry["a"] for entry in metadata]

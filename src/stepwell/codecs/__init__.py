@@ -8,6 +8,7 @@ from stepwell.codecs.codec import (
     codec_names,
     make_codec,
     register_codec,
+    same_rows,
 )
 from stepwell.codecs.decoders import Decoder
 
@@ -20,4 +21,5 @@ __all__ = [
     "codec_names",
     "make_codec",
     "register_codec",
+    "same_rows",
 ]

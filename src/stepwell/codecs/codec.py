@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,16 @@ from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 from stepwell.schema.features import note_codec_module
 
-__all__ = ["Codec", "RowEncoder", "SequentialCodec", "codec_class", "codec_names", "make_codec", "register_codec"]
+__all__ = [
+    "Codec",
+    "RowEncoder",
+    "SequentialCodec",
+    "codec_class",
+    "codec_names",
+    "make_codec",
+    "register_codec",
+    "same_rows",
+]
 
 _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
@@ -54,6 +64,7 @@ class Codec(ABC):
     Attributes:
         name: what a feature's ``codec`` says.
         option_names: the options that it has, others are refused; None: the codec looks at them itself.
+        decoding_options: those of them that change what is made of a row, and not the row; see `same_rows`.
         stored_row_bytes: where `decode_rows` decodes many rows faster than one after the other, and all encoded rows
             are of one size: that size. None (default): they are decoded one by one.
         only_copies: whether `decode_rows` does no more than to copy memory, so that a small batch is worth no thread.
@@ -64,6 +75,7 @@ class Codec(ABC):
 
     name: ClassVar[str]
     option_names: ClassVar[tuple[str, ...] | None] = None
+    decoding_options: ClassVar[tuple[str, ...]] = ()
     is_sequential: ClassVar[bool] = False
     stored_row_bytes: int | None = None
     only_copies: bool = False
@@ -362,3 +374,21 @@ def codec_class(feature: Feature) -> type[Codec]:
             "If it is your own, import the module that calls register_codec first; by the command, --import MODULE."
         )
     return _REGISTRY[feature.codec]
+
+
+def same_rows(one: Feature, other: Feature) -> bool:
+    """Return whether the rows of two features are the same bytes: they differ at most in how these are decoded.
+
+    Example:
+        >>> from stepwell.schema import Image
+        >>> exact, fast = (Image((8, 8, 3), codec="jpeg", dct=dct) for dct in ("exact", "fast"))
+        >>> same_rows(exact, fast), same_rows(exact, Image((8, 8, 3), codec="jpeg", quality=50))
+        (True, False)
+    """
+    return one == other or _stored(one) == _stored(other)
+
+
+def _stored(feature: Feature) -> Feature:
+    """Return a feature without what says how its rows are decoded."""
+    names = codec_class(feature).decoding_options
+    return replace(feature, options=tuple(option for option in feature.options if option[0] not in names))

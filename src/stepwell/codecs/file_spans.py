@@ -31,7 +31,7 @@ from stepwell.codecs.span_files import FilesOfBatch, PathLike, SpanFiles, number
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature
 
-__all__ = ["SPAN_DTYPE", "FileSpanCodec", "FileSpans", "make_spans", "span_feature"]
+__all__ = ["SPAN_DTYPE", "FileSpanCodec", "FileSpans", "make_spans", "rows_of", "span_feature"]
 
 SPAN_DTYPE = np.dtype([("file", "<u4"), ("size", "<u4"), ("offset", "<u8")])
 """A span: number of the file, bytes, and the place of the first one."""
@@ -294,6 +294,22 @@ class FileSpans:
         """Bytes of all rows, in their files."""
         return int(np.sum(self.sizes))
 
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, rows: slice | npt.ArrayLike) -> FileSpans:
+        """Return some of the rows, which are not read.
+
+        Args:
+            rows: a slice, int [k] indices or a bool [n] mask.
+
+        Raises:
+            IndexError: an index that no row has, or a mask of another length.
+        """
+        chosen = rows_of(rows)
+        file, offsets, sizes = (np.asarray(part)[chosen] for part in (self.file, self.offsets, self.sizes))
+        return replace(self, file=file, offsets=offsets, sizes=sizes)
+
     def references(self) -> Blob:
         """Return references, uint8 [n, 16], for a `span_feature` of the same paths."""
         return make_spans(self.file, self.offsets, self.sizes)
@@ -362,6 +378,20 @@ class FileSpans:
 
     def __repr__(self) -> str:
         return f"<FileSpans {self.num_rows:,} rows of {self.feature}, {self.nbytes:,} bytes>"
+
+
+def rows_of(rows: slice | npt.ArrayLike) -> slice | npt.NDArray[Any]:
+    """Return what chooses rows of an array: a slice, or indices or a mask as an array.
+
+    Raises:
+        IndexError: neither.
+    """
+    if isinstance(rows, slice):
+        return rows
+    chosen = np.asarray(rows) if np.size(rows) else np.zeros(0, np.int64)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
+        raise IndexError(f"rows {rows!r}. Give a slice, a list of indices or a mask: rows[:-1], rows[[0, 2]].")
+    return chosen
 
 
 @functools.cache

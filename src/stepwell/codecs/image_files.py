@@ -49,6 +49,7 @@ class ImageFileCodec(Codec):
 
     name: ClassVar[str] = "image-file"
     option_names: ClassVar[tuple[str, ...] | None] = (JPEG_OPTION,)
+    decoding_options: ClassVar[tuple[str, ...]] = (JPEG_OPTION,)
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)

@@ -71,6 +71,7 @@ class JpegCodec(Codec):
     """
 
     name: ClassVar[str] = "jpeg"
+    decoding_options: ClassVar[tuple[str, ...]] = ("dct",)
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)

@@ -76,6 +76,7 @@ class JpegOrRawCodec(Codec):
 
     name: ClassVar[str] = "jpeg-or-raw"
     option_names: ClassVar[tuple[str, ...] | None] = ("dct",)
+    decoding_options: ClassVar[tuple[str, ...]] = ("dct",)
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.video_pixels import FULL_RANGE, SMOOTH, FrameReformatter
 from stepwell.codecs.video_streams import START_CODE, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError
 
@@ -54,7 +55,6 @@ class PictureDecoder:
     def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
         try:
             import av
-            from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         library = _LIBRARIES.get(stream.kind, stream.kind)
@@ -75,9 +75,7 @@ class PictureDecoder:
         self._new_packet: Any = av.Packet
         self._frame_of: Any = av.VideoFrame.from_numpy_buffer
         self._error: type[Exception] = av.error.FFmpegError
-        self._reformatter: Any = VideoReformatter()
-        self._resize_flags = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
-        self._full_range = ColorRange.JPEG
+        self._reformatter = FrameReformatter()
         self._shape, self._size = (height, width), size
         self._coded_size = coded_size(height, width)
         self._is_closed, self._head = stream.is_closed, b""
@@ -158,21 +156,15 @@ class PictureDecoder:
         lines = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)
         pixels = lines[:height, : width * math.prod(self._channels)].reshape(height, width, *self._channels)
         cut = self._frame_of(np.ascontiguousarray(pixels), self._format)
-        cut.color_range = self._full_range
+        cut.color_range = FULL_RANGE
         return cut
 
     def _converted(self, frame: Any, size: tuple[int, int] | None = None) -> Any:
         height, width = size or (None, None)
         # at the same size the default flags take the conversion that ffmpeg itself takes: equal pixels
-        flags = None if size is None else self._resize_flags
+        flags = None if size is None else SMOOTH
         return self._reformatter.reformat(
-            frame,
-            width=width,
-            height=height,
-            format=self._format,
-            interpolation=flags,
-            dst_color_range=self._full_range,
-            threads=1,
+            frame, self._format, width=width, height=height, interpolation=flags, dst_color_range=FULL_RANGE
         )
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from stepwell.codecs.codec import RowEncoder
 from stepwell.codecs.stalling import PatientCaller, StalledError
 from stepwell.codecs.video_decoding import coded_size
+from stepwell.codecs.video_pixels import BT709, FULL_RANGE, LIMITED_RANGE, SMOOTH, FrameReformatter
 from stepwell.codecs.video_rows import pack_row
 from stepwell.codecs.video_settings import ENCODERS, MAX_GOP, EncoderSettings, built_in_encoders
 from stepwell.errors import EncodeError, MissingDependencyError, SchemaError
@@ -66,7 +67,6 @@ class VideoEncoder(RowEncoder):
     def _open(self) -> None:
         try:
             import av
-            from av.video.reformatter import VideoReformatter
         except ImportError as error:
             raise MissingDependencyError.of("av", "video") from error
         settings, kind = self._settings, ENCODERS[self._settings.name]
@@ -88,7 +88,7 @@ class VideoEncoder(RowEncoder):
                 context.open()
         except av.error.FFmpegError as error:
             raise SchemaError(f"{kind.library} refuses {settings}: {error}.") from error
-        self._context, self._reformatter, self._error = context, VideoReformatter(), av.error.FFmpegError
+        self._context, self._reformatter, self._error = context, FrameReformatter(), av.error.FFmpegError
         self._num_put = 0
         if kind.library == SVT:
             height, width = settings.shape[:2]
@@ -184,22 +184,18 @@ class VideoEncoder(RowEncoder):
     def _frame(self, value: Any) -> Any:
         """Return a picture as the encoder takes it, in memory of its own."""
         import av
-        from av.video.reformatter import ColorRange, Colorspace, Interpolation
 
         pixels = _padded(np.asarray(value, np.uint8).reshape(*self._settings.shape[:2], -1))
         if pixels.shape[2] == 1:
             grey = av.VideoFrame.from_ndarray(pixels[:, :, 0], "gray")
-            grey.color_range = ColorRange.JPEG
-            return self._reformatter.reformat(
-                grey, format=self._settings.pixel_format, dst_color_range=ColorRange.JPEG, threads=1
-            )
+            grey.color_range = FULL_RANGE
+            return self._reformatter.reformat(grey, self._settings.pixel_format, dst_color_range=FULL_RANGE)
         return self._reformatter.reformat(
             av.VideoFrame.from_numpy_buffer(pixels, "rgb24"),
-            format=self._settings.pixel_format,
-            dst_colorspace=Colorspace.ITU709,
-            dst_color_range=ColorRange.MPEG,
-            interpolation=Interpolation.BILINEAR | Interpolation.ACCURATE_RND,
-            threads=1,
+            self._settings.pixel_format,
+            dst_colorspace=BT709,
+            dst_color_range=LIMITED_RANGE,
+            interpolation=SMOOTH,
         )
 
 
@@ -230,12 +226,8 @@ def _threads() -> set[int]:
 
 def _set_colours(context: Any, *, is_grey: bool) -> None:
     """Say in the stream what its numbers mean: BT.709 of limited range, which players expect; grey of full range."""
-    from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
-
-    context.colorspace = Colorspace.ITU709
-    context.color_primaries = ColorPrimaries.BT709
-    context.color_trc = ColorTrc.BT709
-    context.color_range = ColorRange.JPEG if is_grey else ColorRange.MPEG
+    context.colorspace = context.color_primaries = context.color_trc = BT709
+    context.color_range = FULL_RANGE if is_grey else LIMITED_RANGE
 
 
 def _padded(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

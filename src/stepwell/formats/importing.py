@@ -22,7 +22,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StoreExistsError
 from stepwell.formats.addresses import SourceLike
 from stepwell.formats.import_reports import ImportReport, report_of
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, decoded_as
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import open_reader
 from stepwell.recorders.parallel import write_episodes
@@ -97,7 +97,7 @@ def import_dataset(
     try:
         chosen = _chosen(len(found), episodes)
         before = found.schema
-        after = imported_schema(before, codecs)
+        after = imported_schema(decoded_as(before, found.dct), codecs)
         size, source_episodes = found.episode_bytes(after), ReaderEpisodes(found, after, chosen)
         edges = source_episodes.edges
         length = None

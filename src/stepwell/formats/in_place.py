@@ -37,9 +37,9 @@ from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of
 from stepwell.formats.option_keys import option_key
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, decoded_as
 from stepwell.formats.reader_episodes import ReaderEpisodes
-from stepwell.formats.registry import OPENERS, address_of, check_address, find_reader
+from stepwell.formats.registry import OPENERS, address_of, check_address, find_reader, made_reader
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.schema import Schema
@@ -144,8 +144,9 @@ class _Opening:
 
     def _build(self, path: Path, files: Sequence[Entry]) -> None:
         """Write the store."""
-        reader = self.kind(self.address.source, **self.address.options)
-        schema, uuid = _noting_states(reader.in_place_schema, files), self._identity(reader, files)
+        reader = made_reader(self.kind, self.address)
+        in_place = decoded_as(reader.in_place_schema, reader.dct)
+        schema, uuid = _noting_states(in_place, files), self._identity(reader, files)
         blocks = reader.blocks()
         if blocks is None:
             self._write_episodes(path, reader, schema, uuid)

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import codec_class
+from stepwell.codecs.file_spans import FileSpanCodec
+from stepwell.codecs.jpeg import TRANSFORMS
+from stepwell.errors import FormatError
 from stepwell.formats.fingerprints import walked
 from stepwell.recorders.sources import EpisodeData
-from stepwell.schema import Schema
+from stepwell.schema import Feature, Schema
 
 if TYPE_CHECKING:
     from stepwell.store.bulk_writing import EpisodeBlock
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "decoded_as"]
 
 
 class Reader(ABC):
@@ -44,6 +49,8 @@ class Reader(ABC):
         schema: the features of the store to be, as the rows come: a camera of PNG files is ``Image(..., codec="png")``.
         fps: steps a second, if they are evenly spaced.
         metadata: of the store to be; what JSON holds.
+        dct: how JPEG files are decoded, "fast" or "exact": the option ``dct``, which every reader takes; None: as the
+            features say. What makes a store of the reader obeys it, see `decoded_as`.
         scratch: a directory for files that are needed while episodes are read, not made yet; who imports removes it.
 
     Notes:
@@ -56,6 +63,7 @@ class Reader(ABC):
     schema: Schema
     fps: float | None = None
     metadata: Mapping[str, Any] = {}
+    dct: str | None = None
     scratch: Path | None = None
 
     def __init__(self, source: str) -> None:
@@ -177,3 +185,36 @@ class Reader(ABC):
 
     def forget(self, episodes: npt.NDArray[np.int64]) -> None:  # noqa: B027  most hold nothing
         """Take note that episodes are stored for good, int64 [n]; called in the process that read them."""
+
+
+def decoded_as(schema: Schema, dct: str | None) -> Schema:
+    """Return a schema whose JPEG files are decoded so; their bytes stay as they are.
+
+    Args:
+        schema: of a store to be; rows may lie in other files.
+        dct: "fast", "exact"; None: as the schema says.
+
+    Raises:
+        FormatError: another value, or there are no images that may be JPEG.
+
+    Example:
+        >>> from stepwell.schema import Image
+        >>> decoded_as(Schema({"top": Image((8, 8, 3), codec="jpeg")}), "fast")["top"].option("dct", "exact")
+        'fast'
+    """
+    if dct is None:
+        return schema
+    if dct not in TRANSFORMS:
+        raise FormatError(f"dct={dct!r}. Allowed: {', '.join(TRANSFORMS)}.")
+    made = {name: _decoded_as(feature, dct) for name, feature in schema.items()}
+    if not any(dict(feature.options).get("dct") == dct for feature in made.values()):
+        raise FormatError(f"dct={dct!r}: there are no images that may be JPEG files: {', '.join(schema)}.")
+    return Schema(made)
+
+
+def _decoded_as(feature: Feature, dct: str) -> Feature:
+    codec = feature.option("format", "") if feature.codec == FileSpanCodec.name else feature.codec
+    kind = codec_class(replace(feature, codec=codec)) if feature.kind == "image" else None
+    if kind is None or "dct" not in kind.decoding_options:
+        return feature
+    return replace(feature, options=tuple(sorted({**dict(feature.options), "dct": dct}.items())))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import codec_class
+from stepwell.codecs import codec_class, same_rows
 from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpans
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import FormatError
@@ -45,6 +45,9 @@ class ReaderEpisodes:
         self._reader, self._before, self._after, self._chosen = reader, reader.schema, schema, chosen
         self._staying = frozenset(
             name for name, feature in schema.items() if issubclass(codec_class(feature), FileCodec)
+        )
+        self._is_as_it_comes = list(self._before) == list(schema) and all(
+            same_rows(feature, schema[name]) for name, feature in self._before.items()
         )
 
     @property
@@ -86,7 +89,7 @@ class ReaderEpisodes:
     def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
         """Return columns of many episodes of one step, where the reader has them; see `HasOneStepEpisodes`."""
         first, last = int(self._chosen[start]), int(self._chosen[stop - 1])
-        if self._before != self._after or last - first != stop - 1 - start:
+        if not self._is_as_it_comes or last - first != stop - 1 - start:
             return None
         columns = self._reader.one_step_episodes(first, last + 1)
         if columns is None:
@@ -102,7 +105,7 @@ class ReaderEpisodes:
             return _Named(values, where, SPAN_DTYPE.itemsize * values.num_rows)
         if isinstance(values, FileSpans) and values.feature.is_raw:
             return _array_of(values, where)
-        if before is None or before == after:
+        if before is None or (after is not None and same_rows(before, after)):
             return _Named(values, where)
         return Recoded(_Named(values, where), before, where)
 

@@ -24,6 +24,7 @@ __all__ = [
     "check_address",
     "check_options",
     "find_reader",
+    "made_reader",
     "open_reader",
     "reader_names",
     "readers_of",
@@ -32,6 +33,9 @@ __all__ = [
 
 OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
 """What opens addresses of a reader in place in a way of its own, as it takes them; loaded on use, of a higher layer."""
+
+COMMON = ("dct",)
+# options that every reader has, as attributes
 
 _REGISTRY: dict[str, type[Reader]] = {}
 # readers that come with stepwell are imported when a source is looked at, by name: they stand above this layer
@@ -210,7 +214,17 @@ def open_reader(
     address, kind = address_of(source, name, options), find_reader(source, name)
     check_address(kind, address)
     check_boundaries(address.source, trust)
-    return kind(address.source, **address.options)
+    return made_reader(kind, address)
+
+
+def made_reader(kind: type[Reader], address: Address) -> Reader:
+    """Return a reader of a source whose options were checked."""
+    own = inspect.signature(kind).parameters
+    common = {name: value for name, value in address.options.items() if name in COMMON and name not in own}
+    reader = kind(address.source, **{name: value for name, value in address.options.items() if name not in common})
+    for name, value in common.items():
+        setattr(reader, name, value)
+    return reader
 
 
 def check_address(kind: type[Reader], address: Address) -> None:
@@ -256,7 +270,8 @@ def check_options(kind: type[Reader], options: Mapping[str, Any]) -> None:
 def _option_names(kind: type[Reader]) -> list[str]:
     """Return the names of a reader's options: its arguments after the source."""
     given = inspect.signature(kind).parameters.values()
-    return [parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD][1:]
+    own = [parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD][1:]
+    return list(dict.fromkeys([*own, *(() if kind.name in OPENERS else COMMON)]))
 
 
 def _reader(name: str) -> type[Reader]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DecodeError, FormatError
+from stepwell.formats.arrow_types import numpy_dtype
 from stepwell.readers.arrow_columns import is_picture, plain_type
 from stepwell.readers.pictures import PICTURE_CODECS, check_picture, picture_feature, picture_head
 from stepwell.schema import Array, Bytes, Feature, Text
@@ -44,7 +45,7 @@ def feature_of_type(kind: Any, where: str) -> Feature:
     while pa.types.is_fixed_size_list(inner):
         shape.append(inner.list_size)
         inner = inner.value_type
-    dtype = _dtype(inner)
+    dtype = numpy_dtype(inner)
     if dtype is None:
         what = "text, bytes and lists of numbers"
         raise FormatError(f"{where} is of Arrow's type {kind}. Read are numbers, bool, times, {what}.")
@@ -173,15 +174,6 @@ def _lengths(array: Any) -> npt.NDArray[np.int64]:
     import pyarrow.compute
 
     return np.asarray(pyarrow.compute.list_value_length(array).fill_null(0)).astype(np.int64)
-
-
-def _dtype(kind: Any) -> np.dtype[Any] | None:
-    """Return the dtype of an Arrow type's values; None of what is no number or time."""
-    try:
-        dtype = np.dtype(kind.to_pandas_dtype())
-    except (NotImplementedError, TypeError):
-        return None
-    return dtype if dtype.kind in "biufmM" else None
 
 
 def _check_whole(array: Any, where: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import make_codec, same_rows
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import SchemaError
 from stepwell.progress import make_bar
@@ -52,7 +52,7 @@ def convert(
     Episodes keep their order, ends, metadata and ``origin``, so that a split is the same in both stores. The features
     that are not named are copied as they lie on the disk. Each row that was encoded is decoded again and compared.
     Rows that lie in files of somebody else's, as in a LeRobot data set that is read in place, become the target's own:
-    their packets and image files are taken in as they are, unless the feature is named.
+    their packets and image files are taken in as they are, unless the feature is named with another codec.
 
     Args:
         source: a store, or its path. Deleted episodes are left behind.
@@ -60,7 +60,8 @@ def convert(
             a hidden directory beside it, which the next try at the same path removes.
         features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
             quality=90)``), of which codec and options count: dtype and shape must be the same. Where both are what the
-            source has already, the bytes are copied. None at all: where rows are to be taken in from other files.
+            source has already, or options differ only in how rows are decoded (``dct`` of JPEG), the bytes are copied.
+            None at all: where rows are to be taken in from other files.
         workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
             same, byte by byte, for every number.
         episodes: an index, indices, a slice or a bool mask: only these; default all.
@@ -129,8 +130,8 @@ def _schema_of(store: Store) -> Schema:
 
 def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> tuple[Schema, frozenset[str]]:
     """Return the target's schema, and which features are embedded; raises what says why it cannot be."""
-    own = {name: embedded_feature(feature) for name, feature in schema.items() if name not in features}
-    embedded = {name: feature for name, feature in own.items() if feature is not None}
+    own = {name: embedded_feature(feature) for name, feature in schema.items()}
+    embedded = {name: feature for name, feature in own.items() if feature is not None and name not in features}
     if not features and not embedded:
         raise SchemaError(f"no features to convert. Name at least one of {', '.join(schema)}, with its new codec.")
     changed = {**schema, **embedded}
@@ -139,7 +140,8 @@ def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> 
             changed[name] = converted_feature(schema[name], given)
         except SchemaError as error:
             raise SchemaError(f"feature {name!r}: {error}") from error
-    return Schema(changed), frozenset(embedded)
+    taken = {name for name in features if (found := own[name]) is not None and same_rows(found, changed[name])}
+    return Schema(changed), frozenset({*embedded, *taken})
 
 
 def converted_feature(old: Feature, given: Feature | str) -> Feature:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import same_rows
 from stepwell.errors import StoreBusyError
 from stepwell.recorders.embedded_columns import embedded_row_bytes
 from stepwell.schema import Schema
@@ -105,7 +106,7 @@ def _row_bytes(segment: Segment, before: Schema, after: Schema, embedded: Collec
     for name, feature in before.items():
         if name in embedded:
             total += embedded_row_bytes(segment, name, feature)
-        elif not feature.is_ragged and (feature.is_raw or after[name] != feature):
+        elif not feature.is_ragged and (feature.is_raw or not same_rows(feature, after[name])):
             total += feature.row_bytes
         else:
             total += 8 + (segment.path / f"{name}.bin").stat().st_size / max(1, segment.num_rows)

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import numpy as np
 
-from stepwell.codecs.codec import codec_class
+from stepwell.codecs.codec import codec_class, same_rows
 from stepwell.errors import StepwellError
 from stepwell.recorders.embedded_columns import embed_column
 from stepwell.recorders.jobs import ITEM, NUM_ITEMS, Failure
@@ -49,7 +49,7 @@ class Recoding:
     @property
     def converted(self) -> list[str]:
         """Names of the features that are not copied."""
-        return [name for name in self.after if self.after[name] != self.before[name]]
+        return [name for name in self.after if not same_rows(self.before[name], self.after[name])]
 
     def write(
         self, chunk: Chunk, counters: MutableSequence[int], on_rows: Callable[[], None] = lambda: None

@@ -25,7 +25,7 @@ Infos = Mapping[str, Any]
 MODES = ("NextStep", "SameStep", "Disabled")
 
 
-class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):  # type: ignore[misc]
+class VectorRecorder(VectorWrapper):  # type: ignore[misc]
     """Wrap a vector environment so that every episode of every environment in it is stored.
 
     What is stored is what `EpisodeRecorder` around each single environment would have stored, in all three modes of
@@ -81,6 +81,7 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):  # type: ignore[mi
         metadata: Mapping[str, Any] | None = None,
         autoreset_mode: AutoresetMode | None = None,
     ) -> None:
+        self._is_recording = False
         super().__init__(envs)
         check_metadata_names(tuple(episode_infos))
         self._mode = _mode_of(envs, autoreset_mode)

@@ -35,7 +35,7 @@ from stepwell.store.npy_reading import read_again
 if TYPE_CHECKING:
     from stepwell.store.store import Mode
 
-__all__ = ["checkpoint", "load", "restore", "save"]
+__all__ = ["checkpoint", "load", "read_arrays", "restore", "save"]
 
 TABLES = "tables"
 SUFFIX = ".npz"
@@ -107,7 +107,7 @@ def restore(
             raise TableError(f"no table {name!r} in {path}. It has {', '.join(map(repr, there)) or 'none'}.")
     store = open_store(path if to is None else _copied(path, to), mode=mode)
     return {
-        name: Table.from_state(store, _read(there[name]), **changes.get(name, {}))
+        name: Table.from_state(store, read_arrays(there[name]), **changes.get(name, {}))
         for name in (there if names is None else names)
     }
 
@@ -191,7 +191,9 @@ def _states(tables: Sequence[Table]) -> dict[str, Arrays]:
         return {table.name: table.state_arrays() for table in tables}
 
 
-def _read(file: Path) -> Arrays:
+def read_arrays(file: Path) -> Arrays:
+    """Return the arrays of a file that ``np.savez`` wrote; CorruptSegmentError when it is damaged."""
+
     def read() -> Arrays:
         with file.open("rb") as data, np.load(data, allow_pickle=False) as arrays:
             return dict(arrays)

@@ -40,6 +40,7 @@ from stepwell.replay.waiting import Changes, Waiting, checked_timeout
 
 if TYPE_CHECKING:
     from stepwell.replay.foreseen import Foreseen
+    from stepwell.replay.saved_states import StateSaver
     from stepwell.replay.sources import Rows
     from stepwell.store import Store
     from stepwell.store.store import Mode
@@ -481,6 +482,62 @@ class Table:
         self._meter.restart(self._contents.counts, time.monotonic())
         self._contents.shrink()
         self._notices.forget()
+
+    def save_state(self, path: Pathlike) -> Path:
+        """Write the state of this table, without its steps, so that `resume` goes on with it over the same store.
+
+        Args:
+            path: of a file, which is replaced whole: whoever reads it finds this state or the one before.
+
+        Returns:
+            The absolute path.
+
+        Raises:
+            DiskFullError: no space; the file is as it was.
+
+        Notes:
+            A few dozen bytes an item. The table stands still while its items are copied, not while they are written.
+        """
+        from stepwell.replay.saved_states import save_state
+
+        return save_state(self, path)
+
+    def save_state_every(self, path: Pathlike, seconds: float = 10.0) -> StateSaver:
+        """Save the state now, every so many seconds from a thread, and when what this returns is closed.
+
+        Args:
+            path: of a file, as of `save_state`.
+            seconds: between two savings, above 0.
+
+        Returns:
+            A context manager with ``close()``.
+        """
+        from stepwell.replay.saved_states import StateSaver
+
+        return StateSaver(self, path, seconds)
+
+    @classmethod
+    def resume(cls, store: Store, path: Pathlike, **changes: Any) -> Table:
+        """Return the table of `save_state`, over its store as that is now; actors may have gone on all the time.
+
+        Items whose steps are still there keep keys, priorities, times sampled and order; those whose steps a ring has
+        let go count as evicted. Steps that came since the state was saved become items when the table first follows
+        the store. Counts, what the limiter owes and what is drawn next are as they were saved.
+
+        Args:
+            store: that the table was over, opened again.
+            path: of the file.
+            changes: arguments of `Table` that shall be others than they were. Extensions, and selectors of your own
+                classes, are not part of a state: give them again.
+
+        Raises:
+            StoreNotFoundError: no file there.
+            CorruptSegmentError: a damaged file.
+            TableError: the state of a table over another store, or arguments that cannot be.
+        """
+        from stepwell.replay.saved_states import resume
+
+        return resume(store, path, **changes)
 
     def checkpoint(self, path: Pathlike) -> Path:
         """Write the store and this table as they are now to ``path``; see `stepwell.replay.checkpoint`."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class, make_codec
+from stepwell.codecs.file_spans import rows_of
 from stepwell.codecs.files import FileCodec, parse_references
 from stepwell.errors import DecodeError, FormatError, SchemaError, StepError
 from stepwell.schema import Feature
@@ -124,9 +125,14 @@ class EncodedRows(Sequence[bytes]):
     @overload
     def __getitem__(self, index: int) -> bytes: ...
     @overload
-    def __getitem__(self, index: slice) -> EncodedRows: ...
-    def __getitem__(self, index: int | slice) -> bytes | EncodedRows:
-        return self._of(self._blobs[index]) if isinstance(index, slice) else bytes(self._blobs[index])
+    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any]) -> EncodedRows: ...
+    def __getitem__(self, index: int | slice | Sequence[int] | npt.NDArray[Any]) -> bytes | EncodedRows:
+        if isinstance(index, int | np.integer):
+            return bytes(self._blobs[index])
+        chosen = rows_of(index)
+        if isinstance(chosen, slice):
+            return self._of(self._blobs[chosen])
+        return self._of(tuple(self._blobs[row] for row in np.arange(len(self))[chosen].tolist()))
 
     def __iter__(self) -> Iterator[bytes]:
         return map(bytes, self._blobs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import tracemalloc
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 
 from stepwell.errors import StepwellError
 
-__all__ = ["DamageReport", "check_damage", "damaged_copies"]
+__all__ = ["DAMAGES", "DamageReport", "check_damage", "damaged_copies"]
 
 # what lengths, counts and places become where they do most harm
 EXTREMES = tuple(
@@ -29,13 +31,16 @@ MEMORY_FACTOR = 10
 MEMORY_SLACK = 16 << 20
 
 
-def damaged_copies(data: bytes, count: int, *, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+def damaged_copies(
+    data: bytes, count: int, *, seed: int = 0, kinds: Collection[str] | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Yield damaged copies of a file, each different from it.
 
     Args:
         data: the file, at least one byte.
         count: how many copies.
         seed: the same seed gives the same copies.
+        kinds: of damage, some of `DAMAGES`; default: all but "names" and "joined".
 
     Yields:
         What was done, for messages, and the bytes.
@@ -43,11 +48,15 @@ def damaged_copies(data: bytes, count: int, *, seed: int = 0) -> Iterator[tuple[
     Example:
         >>> [told for told, _ in damaged_copies(b"0123456789", 3, seed=1)]
         ['number 0000000000000000 at byte 0', 'cut off at byte 2', 'bytes 8 to 10 overwritten by 246d']
+        >>> list(damaged_copies(b'{"name": 12}', 1, kinds=["names"]))
+        [("letter 'e' of 'name' is 'w'", b'{"namw": 12}')]
     """
     rng = np.random.default_rng(seed)
-    made = 0
-    while made < count:
-        told, copy = _KINDS[int(rng.integers(len(_KINDS)))](data, rng)
+    chosen = [_KINDS[kind] for kind in (USUAL if kinds is None else kinds)]
+    made = tried = 0
+    while made < count and tried < 100 * (count + 1):
+        tried += 1
+        told, copy = chosen[int(rng.integers(len(chosen)))](data, rng)
         if copy != data:
             made += 1
             yield told, copy
@@ -59,13 +68,15 @@ class DamageReport:
 
     Args:
         errors: how many were refused, by the name of the error.
-        num_read: how many could be read.
+        num_read: how many could be read without a word.
         max_memory_bytes: the most that Python and numpy had at once in any of them.
+        warnings: how many were read with a warning, by its name.
     """
 
     errors: Counter[str] = field(default_factory=Counter)
     num_read: int = 0
     max_memory_bytes: int = 0
+    warnings: Counter[str] = field(default_factory=Counter)
 
 
 def check_damage(
@@ -76,17 +87,20 @@ def check_damage(
     seed: int = 0,
     is_right: Callable[[Any], bool] | None = None,
     seconds: int = 20,
+    kinds: Collection[str] | None = None,
 ) -> DamageReport:
-    """Read damaged copies of a file, and raise for the first that does what it must not.
+    """Read damaged copies of a file, or of a dataset of files, and raise for the first that does what it must not.
 
     Args:
-        path: of a good file; copies are put in its place, and it is there again at the end.
+        path: of a good file; copies are put in its place, and it is there again at the end. Of a directory each copy
+            has one file damaged, any of those in it and below.
         read: opens the file and reads all of it; what it allocates counts.
         count: how many copies.
         seed: of the damage.
         is_right: whether what ``read`` returned may be: for formats whose checksums tell all damage, whether it is what
-            the good file holds; None: anything may.
+            the good file holds; None: anything may. What is read with a warning is not looked at.
         seconds: that one may take.
+        kinds: of damage, some of `DAMAGES`; see `damaged_copies`.
 
     Returns:
         How many were refused, and by what.
@@ -98,21 +112,43 @@ def check_damage(
     Notes:
         In the main thread only: time is measured by an alarm.
     """
-    data = path.read_bytes()
     report = DamageReport()
-    allowed = MEMORY_FACTOR * len(data) + MEMORY_SLACK
-    try:
-        for number, (told, copy) in enumerate(damaged_copies(data, count, seed=seed)):
-            path.write_bytes(copy)
-            _read_one(lambda: read(path), f"copy {number} of {path.name}, {told}", report, is_right, seconds)
-            if report.max_memory_bytes > allowed:
-                raise AssertionError(
-                    f"copy {number} of {path.name}, {told}: {report.max_memory_bytes} bytes of memory for a file of "
-                    f"{len(copy)}. Allowed: {allowed}."
-                )
-    finally:
-        path.write_bytes(data)
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    allowed = MEMORY_FACTOR * sum(file.stat().st_size for file in files) + MEMORY_SLACK
+    for number, (file, told, copy) in enumerate(_damages(files, count, seed, USUAL if kinds is None else kinds)):
+        where = f"copy {number} of {file.relative_to(path.parent)}, {told}"
+        data = file.read_bytes()
+        try:
+            if copy is None:
+                file.unlink()
+            else:
+                file.write_bytes(copy)
+            _read_one(lambda: read(path), where, report, is_right, seconds)
+        finally:
+            file.write_bytes(data)
+        if report.max_memory_bytes > allowed:
+            raise AssertionError(f"{where}: {report.max_memory_bytes} bytes of memory. Allowed: {allowed}.")
     return report
+
+
+def _damages(
+    files: list[Path], count: int, seed: int, kinds: Collection[str]
+) -> Iterator[tuple[Path, str, bytes | None]]:
+    """Yield what is to be damaged, how, and the copy; None: the file goes."""
+    rng = np.random.default_rng(seed)
+    others = [kind for kind in kinds if kind != MISSING]
+    if len(files) == 1 and len(others) == len(kinds):
+        yield from ((files[0], *each) for each in damaged_copies(files[0].read_bytes(), count, seed=seed, kinds=kinds))
+        return
+    full = [file for file in files if file.stat().st_size]
+    for number in range(count):
+        file = full[int(rng.integers(len(full)))]
+        if len(others) < len(kinds) and rng.integers(len(kinds)) == 0:
+            yield file, MISSING, None
+        else:
+            yield from (
+                (file, *each) for each in damaged_copies(file.read_bytes(), 1, seed=seed + number, kinds=others)
+            )
 
 
 def _read_one(
@@ -124,7 +160,8 @@ def _read_one(
 ) -> None:
     tracemalloc.start()
     try:
-        with _alarm(seconds, where):
+        with warnings.catch_warnings(record=True) as told, _alarm(seconds, where):
+            warnings.simplefilter("always")
             found = read()
     except StepwellError as error:
         report.errors[type(error).__name__] += 1
@@ -133,6 +170,10 @@ def _read_one(
     except Exception as error:
         raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
     else:
+        named = [warning.category.__name__ for warning in told if issubclass(warning.category, UserWarning)]
+        if named:
+            report.warnings[named[0]] += 1
+            return
         report.num_read += 1
         if is_right is not None and not is_right(found):
             raise AssertionError(f"{where}: it was read, and what came is wrong.")
@@ -210,4 +251,52 @@ def _append(data: bytes, rng: np.random.Generator) -> Damage:
     return f"{len(more)} bytes more", data + more
 
 
-_KINDS = (_flip_bit, _cut_off, _overwrite, _overwrite_number, _zero, _remove, _repeat, _append)
+def _zero_page(data: bytes, rng: np.random.Generator) -> Damage:
+    size = PAGES[int(rng.integers(len(PAGES)))]
+    start = int(rng.integers(-(-len(data) // size))) * size
+    stop = min(len(data), start + size)
+    return f"page of zeros from byte {start} to {stop}", data[:start] + bytes(stop - start) + data[stop:]
+
+
+def _cut_page(data: bytes, rng: np.random.Generator) -> Damage:
+    place = int(rng.integers(-(-len(data) // PAGES[0]))) * PAGES[0]
+    return f"cut off at byte {place}", data[:place]
+
+
+def _join(data: bytes, rng: np.random.Generator) -> Damage:
+    return "the whole file comes twice", data + data
+
+
+def _rename(data: bytes, rng: np.random.Generator) -> Damage:
+    texts = [found for found in TEXT.finditer(data) if found[1]]
+    if not texts:
+        return _flip_bit(data, rng)
+    found = texts[int(rng.integers(len(texts)))]
+    place = int(rng.integers(found.start(1), found.end(1)))
+    old, new = data[place : place + 1], LETTERS[int(rng.integers(len(LETTERS)))]
+    told = f"letter {old.decode(errors='replace')!r} of {found[1].decode(errors='replace')!r} is {chr(new)!r}"
+    return told, data[:place] + bytes([new]) + data[place + 1 :]
+
+
+PAGES = (512, 4096)
+TEXT = re.compile(rb'"([^"\\\n]{0,200})"')
+LETTERS = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_KINDS = {
+    "bit": _flip_bit,
+    "cut": _cut_off,
+    "bytes": _overwrite,
+    "number": _overwrite_number,
+    "zeros": _zero,
+    "removed": _remove,
+    "repeated": _repeat,
+    "appended": _append,
+    "page": _zero_page,
+    "cut page": _cut_page,
+    "joined": _join,
+    "names": _rename,
+}
+USUAL = ("bit", "cut", "bytes", "number", "zeros", "removed", "repeated", "appended")
+MISSING = "missing"
+DAMAGES = (*_KINDS, MISSING)
+"""Kinds of damage: a bit, a cut, overwritten bytes or numbers, zeros, a gap, a repetition, more bytes; a page of zeros,
+a cut between pages, the file twice; a letter within quotes; and, of a directory's files, one that is missing."""

@@ -142,6 +142,12 @@ def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -
     head = look_at_image(blob)
     if head is None:
         raise FormatError(f"{where}: an image that is no JPEG, PNG or WebP file. {_way_out(column)}")
+    told = column.placed.leaf.shape[:2]
+    if any(side is not None and side != own for side, own in zip(told, (head.height, head.width), strict=True)):
+        raise FormatError(
+            f"{where}: an image of {head.height}x{head.width}, by features.json it is {told[0]}x{told[1]}. "
+            f"{_way_out(column)}"
+        )
     leaf, name = column.placed.leaf, head.format if head.format in CODECS else MIXED_CODEC
     try:
         if name not in codecs:

@@ -85,12 +85,14 @@ def read_info(source: str) -> DatasetInfo:
     raw, raw_features = _read_json(directory, INFO), _read_json(directory, FEATURES)
     try:
         name, file_format = str(raw["name"]), str(raw.get("fileFormat") or "tfrecord").lower()
-        splits = [_split(record, directory, name, file_format) for record in raw.get("splits", [])]
+        splits = [_split(record, directory, name, file_format) for record in raw["splits"]]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatError(f"{directory}/{INFO}: not a description of a dataset: {error!r}.") from error
     version = directory.name if VERSION.fullmatch(directory.name) else str(raw.get("version", ""))
     features = parse_feature(raw_features, f"{directory}/{FEATURES}")
     by_name = {split.name: split for split in splits}
+    if len(by_name) < len(splits):
+        raise FormatError(f"{directory}/{INFO}: two splits have one name: {', '.join(split.name for split in splits)}.")
     return DatasetInfo(directory, name, version, file_format, by_name, features, raw_features, raw)
 
 
@@ -108,7 +110,7 @@ def label_names(directory: Directory, placed: Placed) -> list[str] | None:
 
     Raises:
         DatasetNotFoundError: another machine does not answer.
-        FormatError: not as many names as classes.
+        FormatError: not as many names as classes, or a file that cannot be read.
     """
     file = _labels_file(placed)
     if not directory.there([file]):
@@ -116,8 +118,8 @@ def label_names(directory: Directory, placed: Placed) -> list[str] | None:
     try:
         # not splitlines(), which also cuts at separators that may stand in a name
         lines = directory.read(file).decode().split("\n")
-    except (OSError, UnicodeDecodeError):
-        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{directory}/{file} cannot be read: {error}. Copy the file again.") from error
     names = [name for line in lines if (name := line.strip())]
     if placed.leaf.num_classes not in {None, len(names)}:
         raise FormatError(
@@ -153,6 +155,10 @@ def _split(record: Mapping[str, Any], directory: Directory, name: str, file_form
     split = str(record["name"])
     lengths = None if "shardLengths" not in record else tuple(map(int, record["shardLengths"]))
     num_shards = len(lengths) if lengths is not None else int(record.get("numShards", 0))
+    if lengths is None and "numShards" not in record:
+        raise ValueError(f"split {split!r} says neither shardLengths nor numShards")
+    if not num_shards and int(record.get("numBytes") or 0):
+        raise ValueError(f"split {split!r} has {record['numBytes']} bytes in no files")
     if (lengths and min(lengths) < 0) or not 0 <= num_shards <= MAX_SHARDS:
         raise ValueError(f"shards of split {split!r}")
     template = str(record.get("filepathTemplate") or TEMPLATE)

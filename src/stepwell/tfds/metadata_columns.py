@@ -164,7 +164,9 @@ def metadata_columns(
 def _join_nested(seen: dict[str, _Seen]) -> None:
     """Let a path that is a mapping in some episodes and something else in others be one entry of any kind."""
     outer = [path for path in seen if any(other.startswith(f"{path}/") for other in seen)]
-    for path in outer:
+    for path in sorted(outer):
+        if path not in seen:
+            continue  # within another one that is such
         seen[path].kinds.add(OTHER)
         for inner in [other for other in seen if other.startswith(f"{path}/")]:
             del seen[inner]

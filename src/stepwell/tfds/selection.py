@@ -13,7 +13,7 @@ lengths of shards, all files of the splits that are named are opened and counted
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -110,6 +110,7 @@ def select(info: DatasetInfo, split: Split) -> Selection:
     parts = split_ranges(split, sizes)
     needed = _needed(info, parts, sizes)
     files = list(needed.values())
+    _check_empty(info, {name for name, _, _ in parts}, sizes)
     num_bytes = _checked_bytes(files, info.file_format)
     numbers = dict(zip(needed, range(len(needed)), strict=True))
     shards, records = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -190,6 +191,19 @@ def _needed(info: DatasetInfo, parts: Parts, sizes: Mapping[str, Sequence[int]])
             if any(start < end and end - length < stop for start, stop in ranges) and length:
                 found[name, shard] = _File(name, info.splits[name].paths[shard], length)
     return found
+
+
+def _check_empty(info: DatasetInfo, names: Iterable[str], sizes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse files that should have no records by dataset_info.json, and have some."""
+    for name in names:
+        for path, length in zip(info.splits[name].paths, sizes[name], strict=True):
+            # where no file is, nothing is lost; those of other machines are not fetched for it
+            if not length and not is_remote(path) and os.path.isfile(path):  # noqa: PTH113  thousands of files
+                count = len(open_shard(path, info.file_format)) if os.path.getsize(path) else 0  # noqa: PTH202
+                if count:
+                    raise FormatError(
+                        f"{path}: {count} records, by dataset_info.json none. Copy all of the dataset again."
+                    )
 
 
 def _checked_bytes(files: Sequence[_File], file_format: str) -> Int64s:

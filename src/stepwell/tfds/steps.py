@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpanCodec, FileSpans
+from stepwell.codecs.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.errors import FormatError
 from stepwell.schema import Feature
 from stepwell.store.encoded_rows import EncodedRows
@@ -62,6 +62,14 @@ class HeldSpans:
     def nbytes(self) -> int:
         """Bytes of all rows."""
         return self.spans.nbytes
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, rows: slice | npt.ArrayLike) -> HeldSpans:
+        """Return some of the rows; see `FileSpans`."""
+        chosen = rows_of(rows)
+        return HeldSpans(self.spans[chosen], self.offsets[chosen], self.data)
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Return the rows as a feature has them; see `FileSpans`."""

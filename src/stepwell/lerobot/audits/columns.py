@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.formats.arrow_types import numpy_dtype
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.info import DatasetInfo, FeatureInfo
 
@@ -68,19 +69,12 @@ def _type_problems(found: Any, feature: FeatureInfo) -> Iterator[tuple[Rule, str
     elif feature.is_text:
         if not (types.is_string(found) or types.is_large_string(found)):
             yield TYPE, feature.name, f"{found} in the data files, string in info.json"
-    elif _kind_of(leaf) != np.dtype(feature.dtype).kind:
+    elif (dtype := numpy_dtype(leaf)) is None or dtype.kind != np.dtype(feature.dtype).kind:
         yield TYPE, feature.name, f"{leaf} in the data files, {feature.dtype} in info.json"
-    elif np.dtype(leaf.to_pandas_dtype()).name != feature.dtype:
+    elif dtype.name != feature.dtype:
         yield WIDTH, feature.name, f"{leaf} in the data files, {feature.dtype} in info.json"
     if depth != rank or (types.is_fixed_size_list(found) and found.list_size != feature.shape[0]):
         yield SHAPE, feature.name, f"{found} in the data files, shape {list(feature.shape)} in info.json"
-
-
-def _kind_of(leaf: Any) -> str:
-    try:
-        return str(np.dtype(leaf.to_pandas_dtype()).kind)
-    except (NotImplementedError, TypeError):
-        return "?"
 
 
 def _leaf_of(arrow_type: Any) -> tuple[int, Any]:

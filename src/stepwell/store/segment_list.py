@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -82,6 +83,17 @@ class SegmentList(Sequence[Segment]):
         """The segments that were read for themselves, each with its number."""
         for number in np.flatnonzero(self._places < 0).tolist():
             yield number, self._own[int(self.keys[number])]
+
+    def open_file(self, index: int, file: str) -> int:
+        """Open a file of a segment for reading, without making the segment; returns the descriptor.
+
+        Raises:
+            OSError: it is not there, or is a link.
+        """
+        key = int(self.keys[index])
+        own = self._own.get(key)
+        directory = f"{self._store}/{SEGMENTS}/{name_of_key(key)}" if own is None else own.path
+        return os.open(f"{directory}/{file}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def records(self, own: Mapping[int, npt.NDArray[Any]] | None = None) -> tuple[npt.NDArray[Any], Int64s]:
         """Return the records of all segments, one segment after the other.

@@ -43,7 +43,18 @@ from stepwell.store.segment_list import keys_of
 
 __all__ = ["Column", "MapError", "MapTable", "SegmentMaps"]
 
-MAX_MAPS = 20_000
+
+def _max_maps() -> int:
+    """Return how many files a reader may map: a third of what the system allows the process, for several readers."""
+    try:
+        limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        limit = 0
+    return max(LEAST_MAPS, limit // 3)
+
+
+LEAST_MAPS = 20_000
+MAX_MAPS = _max_maps()
 # after an eviction this share of the maps is left, so that the next comes late
 KEEP_SHARE = 0.75
 PAGE_BYTES = 4096
@@ -168,6 +179,8 @@ class SegmentMaps:
         self._lock = threading.Lock()
         self.following = threading.Lock()
         self._clock = 0
+        # bytes of the headers of files that were read without a map, by segment and file
+        self.headers: dict[tuple[int, str], int] = {}
         self.table = MapTable(len(self.columns), len(self.segments))
         if known is not None:
             self._adopt(known)
@@ -183,6 +196,16 @@ class SegmentMaps:
         """Whether what can be read exceeds half of the memory."""
         limit = available_memory() if self._memory_bytes is None else self._memory_bytes
         return self._column_bytes() > limit // 2
+
+    @property
+    def need_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each segment that may be read: int64 [S]."""
+        return self._need_rows
+
+    @functools.cached_property
+    def is_crowded(self) -> bool:
+        """Whether there are more files than may be mapped at a time."""
+        return int(np.count_nonzero(self._need_rows)) > self._max_segments
 
     def feature_of(self, name: str, segment: int) -> Feature:
         """Return a column's feature as the store of a segment has it."""
@@ -209,6 +232,7 @@ class SegmentMaps:
         """
         with self._lock:
             segments, self._stores, self._need_rows = state()
+            self.__dict__.pop("is_crowded", None)
             self.segments = _kept(segments)
             table = self.table
             mapped = np.flatnonzero(table.is_mapped)

@@ -38,6 +38,7 @@ from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField, Source, schema_of
 from stepwell.windows.routing import Routes, held_columns, make_routes
 from stepwell.windows.rows import moved_places
+from stepwell.windows.scattered import read_scattered
 from stepwell.windows.sources import JoinedSources
 
 __all__ = ["PlaceBatch", "PlaceReader"]
@@ -229,17 +230,22 @@ class PlaceReader:
         parts, chained = parts or (places,), None
         if self.sources.has_chains:
             places, parts, chained = self.sources.chained(places, parts, *self._reach)
+        scattered = None
         if routes.needs_maps:
             if self._touch(places, table.num_rows, table.last_used, maps.tick()):
-                table = self._mapped(places, np.unique(places[SEGMENT]))
+                if routes.is_plain and chained is None and not self.sources.is_live:
+                    scattered = read_scattered(maps, table, places, routes.routes[0].tables.plan)
+                if scattered is None:
+                    table = self._mapped(places, np.unique(places[SEGMENT]))
             if chained is not None:
                 segments, need = chained.reached(places, *self._reach)
                 if (table.num_rows[segments] < need).any():
                     table = self._mapped(places, np.union1d(segments, places[SEGMENT]))
         arrays = {key: np.ndarray(shape, dtype, memory, start) for key, shape, dtype, start in layout.views}
-        if routes.is_plain and not maps.is_announcing:
+        if routes.is_plain and (scattered is not None or not maps.is_announcing):
             tables = routes.routes[0].tables
-            self._gather(layout.plans[0], tables.runs, tables.offsets, table.addresses, places, memory)
+            bases, at = (table.addresses, places) if scattered is None else (scattered.bases, scattered.places)
+            self._gather(layout.plans[0], tables.runs, tables.offsets, bases, at, memory)
             if chained is not None:
                 self._copy_chained(layout.plans[0], tables, table, places, chained, memory)
             for each, _ in routes.others:

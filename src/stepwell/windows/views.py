@@ -314,9 +314,9 @@ class View:
 
 
 class _Joined(Sequence[Any]):
-    """Several sequences as one."""
+    """The segments of several stores."""
 
-    def __init__(self, parts: list[Sequence[Any]]) -> None:
+    def __init__(self, parts: list[SegmentList]) -> None:
         self._parts = parts
         self._ends = np.cumsum([len(part) for part in parts]).tolist()
 
@@ -326,9 +326,19 @@ class _Joined(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        part, number = self._place(index)
+        return part[number]
+
+    def open_file(self, index: int, file: str) -> int:
+        """Open a file of a segment, see `SegmentList.open_file`."""
+        part, number = self._place(index)
+        return part.open_file(number, file)
+
+    def _place(self, index: int) -> tuple[SegmentList, int]:
         index = range(len(self))[index]
         number = bisect_right(self._ends, index)
-        return self._parts[number][index - self._ends[number] + len(self._parts[number])]
+        part = self._parts[number]
+        return part, index - self._ends[number] + len(part)
 
 
 def split_position(

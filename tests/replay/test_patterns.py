@@ -27,6 +27,8 @@ class FakeSegment:
 class FakeHistory:
     """One episode an entry, all in one segment, at rows 10, 50, ..."""
 
+    chains = None
+
     def __init__(self, num_episodes=1, base=0):
         self.store, self.segments, self.base = FakeStore(), [FakeSegment()], base
         self.records = np.zeros((num_episodes, 8), np.int64)

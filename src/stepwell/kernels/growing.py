@@ -20,6 +20,8 @@ __all__ = ["MOST_EVICTED", "NO_ROOM", "grow_items"]
 
 MOST_EVICTED = 64
 NO_ROOM = -1
+# columns of the records of a history
+START, SKIPPED = 1, 5
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -47,8 +49,13 @@ def grow_items(  # noqa: PLR0917
 
     Returns:
         Numbers of items evicted, dropped and inserted. Of these, `NO_ROOM` where the arrays are too short: none was
-        inserted. All three are `NO_ROOM` where more than `MOST_EVICTED` would go: nothing was changed.
+        inserted. All three are `NO_ROOM` where more than `MOST_EVICTED` would go, or items may begin in an earlier
+        piece of an episode that a ring cut: nothing was changed.
     """
+    record = records[episode - base]
+    if record[SKIPPED] > 0 and first - record[START] < shape[0] - 1 + shape[2] + shape[3]:
+        # items begin in the piece of the episode before this one
+        return NO_ROOM, NO_ROOM, NO_ROOM
     links = items.view(np.int32)[:, LINKS]
     runs = np.empty((1, 4), np.int64)
     runs[0] = episode, first, stop, 0

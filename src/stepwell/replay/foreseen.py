@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.replay.rows import Rows, clip_places
+from stepwell.replay.rows import Rows, clipped
 
 if TYPE_CHECKING:
     from stepwell.replay.contents import Contents
@@ -84,7 +84,7 @@ class Foreseen:
         taken = contents.items.take(slots, times=0)
         self.places = history.places(taken.episodes, taken.rows)
         if self._is_clipped:
-            clip_places(self.places, taken.lengths)
+            self.places = clipped(self.places, taken.lengths, history.chains)
         sizes = np.full(len(slots), len(contents))
         # how often each was drawn is written when it is
         rows = Rows(self.places, taken.keys, probabilities, taken.priorities, taken.times_sampled, sizes)

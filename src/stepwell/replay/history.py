@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from stepwell.errors import LoaderError, SegmentGoneError, TableError
 from stepwell.replay.advances import NOTHING, Advance, advance_of, joined
+from stepwell.replay.cuts import Cuts
 from stepwell.replay.followed import FollowedSegment
 from stepwell.replay.records import (
     FLAGS,
@@ -48,7 +49,8 @@ from stepwell.store import Segment, Store
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.ids import split_id, step_id
-from stepwell.windows.chains import Chains
+from stepwell.windows.chains import START as START_ROW
+from stepwell.windows.chains import STEP, Chains, cells_of
 
 __all__ = ["Advance", "History"]
 
@@ -77,6 +79,7 @@ class History:
         segment_stores: int64 [S], zeros: a history has one store.
         revision: grows whenever a segment comes or goes.
         is_ring: whether the store has a capacity.
+        chains: the pieces of episodes that a ring cut, or None.
 
     Example:
         >>> import tempfile, stepwell
@@ -110,8 +113,9 @@ class History:
         self.segments: list[Any] = []
         self.revision = 0
         self.is_ring = getattr(self.store, "capacity", None) is not None
-        self.chains: Chains | None = None
         self._table = EpisodeRecords()
+        self._cuts = Cuts(self._table)
+        self.chains: Chains | None = None
         self._followed: dict[str, FollowedSegment] = {}
         self._by_ordinal: dict[int, FollowedSegment] = {}
         self._live: list[FollowedSegment] = []
@@ -177,13 +181,16 @@ class History:
             self._let_go(time.monotonic())
         if not changed and not self._runs and not self._evicted:
             return NOTHING
+        changed = [followed for followed in changed if not self._waits(followed)]
         self._take(changed)
         if self._trimmer is not None:
             self._trim(self._trimmer, changed)
-        runs, evicted = self._runs, self._evicted
+        runs, evicted = joined(self._runs, 4), self._evicted
         self._runs, self._evicted = [], []
+        if self._cuts.take(runs[:, 0]):
+            self.chains = self._cuts.chains()
         self._tail = Tail.of(self._live, self._table, self._trimmer)
-        return Advance(joined(runs, 4), joined(evicted, 2))
+        return Advance(runs, joined(evicted, 2))
 
     def grow(self) -> Growth | None:
         """Take in new rows of the one open episode, where nothing else happened.
@@ -275,12 +282,15 @@ class History:
             LoaderError: an episode that is long gone.
         """
         if name == "step_id":
-            return step_id(self._ordinals[places[1]][:, None], rows)
+            segments = places[1][:, None]
+            if len(places) > PLACE_ROWS and self.chains is not None:
+                segments, rows = cells_of(self.chains, places, rows)
+            return step_id(self._ordinals[segments], rows)
         if name in {"store_index", "episode_index"}:
             index: Int64s = places[0] if name == "episode_index" else np.zeros_like(places[0])
             return index[:, None]
         if name in _ENDINGS:
-            return self._endings(name, places[0], rows)
+            return self._endings(name, *self._last_pieces(places, rows))
         records, base = self._table.window
         if places.shape[1] and int(places[0].min()) < base:
             raise self._long_gone(places[0].min())
@@ -291,6 +301,20 @@ class History:
         if name == "timestamp":
             return np.asarray(steps / (self.store.fps or np.nan))
         return np.asarray(steps == 0)
+
+    def _last_pieces(self, places: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the episodes whose ends say how windows end, and the rows counted in theirs."""
+        chains = self.chains
+        if len(places) == PLACE_ROWS or chains is None:
+            return places[0], rows
+        episodes, rows = places[0].copy(), rows.copy()
+        chosen = np.flatnonzero(places[-2] > places[4])
+        at = chains.find(episodes[chosen])
+        chosen, at = chosen[at >= 0], at[at >= 0]
+        shift = chains.pieces[:, START_ROW] - chains.pieces[:, STEP]
+        episodes[chosen] = chains.numbers[chains.last[at]]
+        rows[chosen] += (shift[chains.last[at]] - shift[at])[:, None]
+        return episodes, rows
 
     def _endings(self, name: str, episodes: Int64s, rows: Int64s) -> npt.NDArray[np.bool_]:
         """Return which rows are the last steps of episodes that ended as the column says."""
@@ -358,6 +382,8 @@ class History:
             self.segments[number] = None
             self._need_rows[number] = 0
             self.revision += 1
+            if self._cuts.forget(number):
+                self.chains = self._cuts.chains()
 
     def _delete(self, ids: Int64s) -> None:
         """Let episodes go that begin with these steps."""
@@ -366,6 +392,16 @@ class History:
             followed = self._by_ordinal.get(ordinal)
             if followed is not None:
                 self._evicted.append(self._table.mark_gone(followed.episodes_from(rows[ordinals == ordinal])))
+
+    def _waits(self, followed: FollowedSegment) -> bool:
+        """Whether a segment begins with a piece of an episode whose piece before has not ended yet.
+
+        A writer commits the first step of a piece before it ends the one before it; that one then has all its steps.
+        """
+        steps, origin = followed.segment.carried
+        if not steps or followed.num_rows:
+            return False
+        return any((piece := _open_piece(one.segment))[1] == origin and piece[0] < steps for one in self._live)
 
     def _take(self, changed: list[FollowedSegment]) -> None:
         """Take in the rows and records of segments that have news."""
@@ -483,6 +519,14 @@ class History:
     def __del__(self) -> None:
         if hasattr(self, "_watch"):
             self.close()
+
+
+def _open_piece(segment: Segment) -> tuple[int, int]:
+    """Return of the open episode its steps in earlier segments and its origin; (0, -1) where there is none."""
+    start = num_ended_rows(segment.records)
+    if segment.is_sealed or segment.num_rows <= start:
+        return 0, -1
+    return segment.carried if start == 0 and segment.carried[0] else (0, step_id(segment.ordinal, start))
 
 
 def _age(followed: FollowedSegment) -> tuple[bool, int, int]:

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from stepwell.errors import TableError
 from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
-from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, ORIGIN, SEGMENT, SKIPPED, START
+from stepwell.replay.records import FLAGS, HI_FINAL, HI_STEP, IS_CUT, IS_OPEN, LO, ORIGIN, SEGMENT, SKIPPED, START
+from stepwell.windows.chains import START as START_ROW
+from stepwell.windows.chains import STEP, Chains
 
 if TYPE_CHECKING:
     from stepwell.replay.patterns import Pattern
@@ -31,6 +33,8 @@ class Past(Protocol):
     def records(self) -> Ints: ...
     @property
     def base(self) -> int: ...
+    @property
+    def chains(self) -> Chains | None: ...
 
 
 class Matcher:
@@ -80,11 +84,45 @@ class Matcher:
         Returns:
             int64 [3, n]: episode, row of the first step, and number of steps of each; oldest first.
         """
-        found: Ints = self._find(runs, self._history.records, self._history.base, *self._shape)
+        found = self._found(runs)
         return self._filtered(found, runs) if self.pattern.where else found
 
+    def _found(self, runs: Ints) -> Ints:
+        history = self._history
+        chains = history.chains
+        is_piece = np.zeros(len(runs), np.bool_) if chains is None else chains.find(runs[:, 0]) >= 0
+        if chains is None or not is_piece.any():
+            found: Ints = self._find(runs, history.records, history.base, *self._shape)
+            return found
+        # in the order of the runs
+        parts = np.split(np.arange(len(runs)), np.flatnonzero(np.diff(is_piece)) + 1)
+        each = [
+            self._found_over(runs[part], chains)
+            if is_piece[part[0]]
+            else self._find(runs[part], history.records, history.base, *self._shape)
+            for part in parts
+        ]
+        return np.concatenate(each, axis=1)
+
+    def _found_over(self, runs: Ints, chains: Chains) -> Ints:
+        """Return the items of runs of pieces, which may begin in one piece and reach into another."""
+        records = self._history.records[np.maximum(runs[:, 0] - self._history.base, 0)].copy()
+        at = chains.find(runs[:, 0])
+        # all in steps of the whole episode: row 0 is its first step
+        shift = chains.pieces[at, STEP] - chains.pieces[at, START_ROW]
+        is_cut = records[:, FLAGS] & IS_CUT != 0
+        # what follows a cut comes with the next piece; the final row there is that piece's first one
+        records[:, HI_FINAL] = np.where(is_cut, records[:, HI_STEP], records[:, HI_FINAL]) + shift
+        records[:, HI_STEP] += shift
+        records[:, LO] = chains.bounds()[at, 0]
+        records[:, START] = records[:, SKIPPED] = 0
+        steps = np.stack([np.arange(len(runs)), runs[:, 1] + shift, runs[:, 2] + shift, runs[:, 3] * ~is_cut], axis=1)
+        found: Ints = self._find(steps, records, 0, *self._shape)
+        pieces, rows = chains.piece_of(at[found[0]], found[1] - shift[found[0]])
+        return np.stack([chains.numbers[pieces], rows, found[2]])
+
     def _filtered(self, found: Ints, runs: Ints) -> Ints:
-        episodes, last = found[0], found[1] + found[2] - 1
+        episodes, last = self._at_piece(found[0], found[1] + found[2] - 1)
         takes = np.ones(found.shape[1], np.bool_)
         for condition in self._values:
             # values are looked up only where the conditions before hold
@@ -94,6 +132,18 @@ class Matcher:
             self._apply(episodes, last, takes)
             self._forget(runs)
         return np.ascontiguousarray(found[:, takes])
+
+    def _at_piece(self, episodes: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the pieces that have rows, which may lie beyond their episode's own, and the rows there."""
+        chains = self._history.chains
+        if chains is None:
+            return episodes, rows
+        at = chains.find(episodes)
+        chosen = np.flatnonzero(at >= 0)
+        pieces, found = chains.piece_of(at[chosen], rows[chosen])
+        episodes, rows = episodes.copy(), rows.copy()
+        episodes[chosen], rows[chosen] = chains.numbers[pieces], found
+        return episodes, rows
 
     def _holds(self, condition: Condition, episodes: Ints, rows: Ints) -> npt.NDArray[np.bool_]:
         if condition.source == FEATURE:

@@ -7,17 +7,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rows", "clip_places"]
+from stepwell.windows.chains import Chains, widened
+
+__all__ = ["Rows", "clipped"]
 
 Int64s = npt.NDArray[np.int64]
-LO, HI_STEP, HI_FINAL, ROW = 3, 4, 5, 2
+LO, HI_STEP, ROW = 3, 4, 2
 
 
 class Rows(NamedTuple):
     """Rows drawn from a source.
 
     Args:
-        places: int64 [6, n].
+        places: int64 [6, n]; [9, n] where windows are clipped that reach over pieces of an episode.
         keys: uint64 [n], `NO_KEY` where there is no item.
         probabilities: float64 [n], of being drawn.
         priorities: float64 [n].
@@ -36,7 +38,7 @@ class Rows(NamedTuple):
         """Return the rows in equal pieces, one after the other."""
         size = len(self.keys) // number
         # kernels are compiled for places that are contiguous
-        places = np.ascontiguousarray(self.places.reshape(6, number, size).transpose(1, 0, 2))
+        places = np.ascontiguousarray(self.places.reshape(len(self.places), number, size).transpose(1, 0, 2))
         columns = [column.reshape(number, size) for column in self[1:]]
         return [Rows(*each) for each in zip(places, *columns, strict=True)]
 
@@ -52,9 +54,22 @@ class Rows(NamedTuple):
         )
 
 
-def clip_places(places: Int64s, lengths: npt.NDArray[np.int32]) -> None:
-    """Let places end with the steps of their items."""
+def clipped(places: Int64s, lengths: npt.NDArray[np.int32], chains: Chains | None) -> Int64s:
+    """Return places that end with the steps of their items.
+
+    Args:
+        places: int64 [6, n]; changed.
+        lengths: int32 [n].
+        chains: of the history that they are places of.
+    """
     stop = places[ROW] + lengths
-    places[LO] = places[ROW]
-    np.minimum(places[HI_STEP], stop, out=places[HI_STEP])
-    np.minimum(places[HI_FINAL], stop, out=places[HI_FINAL])
+    if chains is not None:
+        beyond = np.flatnonzero(stop > places[HI_STEP])
+        at = chains.find(places[0, beyond])
+        if (at >= 0).any():
+            places = widened(places, beyond[at >= 0], at[at >= 0], chains)
+    # in steps that are there, of the piece and of the whole episode
+    for first in range(LO, len(places), 3):
+        places[first] = places[ROW]
+        np.minimum(places[first + 1 : first + 3], stop, out=places[first + 1 : first + 3])
+    return places

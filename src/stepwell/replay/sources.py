@@ -12,7 +12,7 @@ from stepwell.errors import OrderError, WindowError
 from stepwell.order.stream import stream_spans
 from stepwell.replay.foreseen import Foreseen
 from stepwell.replay.reaching import check_reach
-from stepwell.replay.rows import Rows, clip_places
+from stepwell.replay.rows import Rows, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,7 @@ class TableRows(RowSource):
         if self._reach:
             check_reach(self._table, places, sample.lengths, self._reach)
         if self._is_clipped:
-            clip_places(places, sample.lengths)
+            places = clipped(places, sample.lengths, self._table.history.chains)
         return Rows(
             places,
             sample.keys,

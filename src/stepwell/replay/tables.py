@@ -257,14 +257,14 @@ class Table:
                 the limiter ever lets in at once. Nothing was inserted.
             RateLimitError: the limiter refused them for too long. Nothing was inserted.
         """
-        firsts, lengths = slices_of_steps(steps, length)
+        firsts, lengths, lasts = slices_of_steps(steps, length)
         priorities = None if priority is None else checked_priorities(priority, len(firsts))
         self._limiter.check_inserts(len(firsts))
         waiting = Waiting(self._changes, timeout, partial(self._why_no_insert, len(firsts)))
         while True:
             with self._lock:
                 self._follow()
-                keys = self._try_create(firsts, lengths, priorities)
+                keys = self._try_create(firsts, lengths, lasts, priorities)
             self._deliver()
             if keys is not None:
                 return keys
@@ -275,10 +275,10 @@ class Table:
         why = self._limiter.why_no_insert(self._contents.counts)
         return f"table {self.name!r}: {self._limiter.name} {done}: {why}. Nothing was inserted."
 
-    def _try_create(self, firsts: Ints, lengths: Ints, priorities: Reals | None) -> Keys | None:
+    def _try_create(self, firsts: Ints, lengths: Ints, lasts: Ints | None, priorities: Reals | None) -> Keys | None:
         if not self._limiter.can_insert(self._contents.counts, len(firsts)):
             return None
-        found = find_slices(self.history, firsts, lengths)
+        found = find_slices(self.history, firsts, lengths, lasts)
         if priorities is None:
             priorities = np.full(len(firsts), self._contents.largest)
         self._contents.largest = max(self._contents.largest, float(priorities.max()))

@@ -12,7 +12,8 @@ Steps are stored once; what a learner wants of them is a choice of offsets and a
 
 Where an episode ends within the n steps, fewer rewards are counted and the observation after the last of them is taken:
 the final row, where the store has final observations. ``terminated`` makes the discount 0, any other end (a time limit,
-a killed actor, a cut between two segments of a ring) bootstraps.
+a killed actor) bootstraps. Where a ring has evicted the beginning of an episode, what is read before the first step
+that is left repeats that one, as at a true beginning; ``is_whole`` tells one from the other.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ __all__ = ["LearningTargets", "SequenceTargets", "TransitionTargets", "sequence_
 Values = dict[str, Any]
 Names = str | Sequence[str] | Mapping[str, str]
 Bools = npt.NDArray[np.bool_]
+# the computed column that is read to tell evicted steps from those that never were, and what is told
+STEP, WHOLE = "step_index", "is_whole"
 
 
 class LearningTargets(NamedTuple):
@@ -68,7 +71,8 @@ def transition_fields(
     """Return fields and transform of n-step transitions, whose observations are read once.
 
     A batch then holds ``observation`` and ``next_observation`` (views of one window: change neither in place),
-    ``action``, and ``reward``, ``discount``, ``terminated`` and ``is_valid`` of `TransitionTargets`. A learner's target
+    ``action``, and ``reward``, ``discount``, ``terminated``, ``is_valid`` and, with a stack, ``is_whole`` of
+    `TransitionTargets`. A learner's target
     is ``reward + discount * value(next_observation)``, and its loss is to be multiplied by ``is_valid`` where the store
     has no final observations.
 
@@ -95,11 +99,14 @@ def transition_fields(
     _check_discount(discount)
     observations, actions = _as_names(observation), _as_names(action)
     following = [f"next_{key}" for key in observations]
-    _check_distinct([*observations, *actions, *following, "reward", "terminated", "discount", "is_valid"])
+    made = ["reward", "terminated", "discount", "is_valid", *([STEP, WHOLE] if stack > 1 else [])]
+    _check_distinct([*observations, *actions, *following, *made])
     steps = None if n_step == 1 else range(n_step)
     fields = {key: Field(name, range(1 - stack, n_step + 1)) for key, name in observations.items()}
     fields |= {key: Field(name) for key, name in actions.items()}
     fields |= {"reward": Field(reward, steps), "terminated": Field("terminated", steps)}
+    if stack > 1:
+        fields[STEP] = Field(STEP)
     return LearningTargets(fields, TransitionTargets(tuple(observations), n_step, float(discount), stack))
 
 
@@ -117,6 +124,8 @@ class TransitionTargets:
         observation is multiplied by), ``terminated`` bool [B] (within the n steps), ``is_valid`` bool [B]. Not valid
         is only the last step of an episode that did not terminate and has no final observation: nobody knows what came
         after it. It gets its reward, and the last observation again as the next one. Summed up in float64.
+        With a stack ``is_whole`` bool [B], too: False where a ring has evicted an observation of the stack, so that
+        the first one that is left is repeated where the episode does not begin.
 
     Source:
         R. Sutton and A. Barto, Reinforcement Learning: An Introduction, 2018, chapter 7; F. Pardo et al., Time limits
@@ -136,6 +145,9 @@ class TransitionTargets:
 
     def __call__(self, batch: Values) -> Values:
         """Return the batch with the transitions instead of the windows."""
+        if self.stack > 1:
+            mask = look_up(batch, f"{self.observations[0]}_is_pad", self)
+            batch[WHOLE] = _is_whole(mask[:, : self.stack - 1], batch.pop(STEP), self.stack - 1)
         is_missing = self._take_masks(batch)
         rewards, terminated = look_up(batch, "reward", self), look_up(batch, "terminated", self)
         size = len(rewards)
@@ -212,6 +224,7 @@ def sequence_fields(
         action       a-2  a-1   a   a+1  a+2          [B, T]; reward, discount and terminated likewise
         mask          -    -    x    x    x           bool [B, T]: steps whose loss counts
         is_first      x    -    -    -    -           bool [B, T]: the recurrent state is reset before this step
+        is_whole      bool [B], with a burn-in: False where a ring has evicted steps of it
 
     Args:
         burn_in: steps before the anchor, 0 or more.
@@ -239,11 +252,14 @@ def sequence_fields(
     burn_in, length = _at_least(0, "burn_in", burn_in), _at_least(1, "length", length)
     _check_discount(discount)
     observations, actions = _as_names(observation), _as_names(action)
-    _check_distinct([*observations, *actions, "reward", "terminated", "discount", "mask", "is_first"])
+    made = ["reward", "terminated", "discount", "mask", "is_first", *([STEP, WHOLE] if burn_in else [])]
+    _check_distinct([*observations, *actions, *made])
     steps = range(-burn_in, length)
     fields = {key: Field(name, range(-burn_in, length + 1)) for key, name in observations.items()}
     fields |= {key: Field(name, steps) for key, name in actions.items()}
     fields |= {"reward": Field(reward, steps), "terminated": Field("terminated", steps)}
+    if burn_in:
+        fields[STEP] = Field(STEP)
     return LearningTargets(fields, SequenceTargets(tuple(observations), tuple(actions), burn_in, float(discount)))
 
 
@@ -259,7 +275,8 @@ class SequenceTargets:
     Notes:
         Writes ``discount`` float32 [B, T] (of the value after each step: 0 where it terminated), ``mask`` bool [B, T]
         and ``is_first`` bool [B, T]. A step counts when it is real, not of the burn-in, and the observation after it is
-        known or not needed.
+        known or not needed. With a burn-in ``is_whole`` bool [B], too: False where a ring has evicted steps of it, so
+        that ``is_first`` marks a step at which the episode does not begin.
     """
 
     is_by_row = True
@@ -281,6 +298,8 @@ class SequenceTargets:
             is_missing |= batch.pop(f"{key}_is_pad")[:, 1:]
         terminated = terminated & ~is_pad
         mask = ~is_pad & (terminated | ~is_missing)
+        if self.burn_in:
+            batch[WHOLE] = _is_whole(is_pad[:, : self.burn_in], batch.pop(STEP), self.burn_in)
         mask[:, : self.burn_in] = False
         is_first = ~is_pad
         is_first[:, 1:] &= is_pad[:, :-1]
@@ -291,6 +310,18 @@ class SequenceTargets:
 
     def __repr__(self) -> str:
         return f"SequenceTargets(burn_in={self.burn_in}, discount={self.discount})"
+
+
+def _is_whole(is_pad: Bools, steps: npt.NDArray[np.int64], before: int) -> Bools:
+    """Return which windows have all steps that were recorded before their anchors.
+
+    Args:
+        is_pad: bool [B, before], of the steps before the anchor.
+        steps: int64 [B], number of the anchor's step in its episode.
+        before: steps that a window reaches back.
+    """
+    is_whole: Bools = is_pad.sum(axis=1) <= np.maximum(before - steps, 0)
+    return is_whole
 
 
 def _as_names(names: Names) -> dict[str, str]:

@@ -13,12 +13,16 @@ another piece, and `Chained` says where. Batches of other stores, and nearly all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from stepwell.store.births import births_of
+from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.segment_list import keys_of
 
 if TYPE_CHECKING:
     from stepwell.windows.views import View
@@ -32,11 +36,13 @@ ROW, LO, HI_STEP, HI_FINAL = 2, 3, 4, 5  # rows of the places, as the kernels ha
 PLACE_ROWS, OUTER_ROWS = 6, 9
 
 
-def linked(origins: Iterable[int], firsts: Iterable[int], ends: Iterable[int], may_go_on: Iterable[bool]) -> Int64s:
+def linked(
+    origins: Iterable[Hashable], firsts: Iterable[int], ends: Iterable[int], may_go_on: Iterable[bool]
+) -> Int64s:
     """Return which pieces belong together.
 
     Args:
-        origins: of pieces in the order of their store.
+        origins: of pieces in the order of their store: what all pieces of an episode have, and no other.
         firsts: number of the first step of each within its episode.
         ends: number of the step after its last.
         may_go_on: whether another piece may follow: it says so, or has no ending.
@@ -48,7 +54,7 @@ def linked(origins: Iterable[int], firsts: Iterable[int], ends: Iterable[int], m
         >>> linked([7, 9, 7, 7], [0, 0, 4, 0], [4, 3, 6, 2], [True, False, False, False]).tolist()
         [0, 1, 0, 2]
     """
-    known: dict[int, tuple[int, int]] = {}
+    known: dict[Hashable, tuple[int, int]] = {}
     chains: list[int] = []
     count = 0
     for origin, first, end, goes_on in zip(origins, firsts, ends, may_go_on, strict=True):
@@ -268,8 +274,11 @@ def pieces_of_view(view: View, segment_starts: Sequence[int]) -> ViewPieces | No
             is_piece |= may_go_on & np.isin(table.origin, table.origin[is_piece])
             members = np.flatnonzero(is_piece)
             ends = (table.skipped + table.length)[members]
-            columns = table.origin[members], table.skipped[members], ends, may_go_on[members]
-            chains = linked(*(column.tolist() for column in columns)) + num_chains
+            ordinals = ordinals_of_keys(keys_of(part.segments))[table.segment[members]]
+            _, births = births_of(part.store.record, ordinals, table.record[members])
+            origins = list(zip(births.tolist(), table.origin[members].tolist(), strict=True))
+            firsts = table.skipped[members].tolist()
+            chains = linked(origins, firsts, ends.tolist(), may_go_on[members].tolist()) + num_chains
             numbers = np.searchsorted(part.indices, members)
             is_chosen = np.append(part.indices, -1)[numbers] == members
             numbers = np.where(is_chosen, numbers + num_episodes, -1)

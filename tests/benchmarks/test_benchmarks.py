@@ -15,7 +15,7 @@ NAMES = [
     *("lerobot_open", "lerobot_png", "lerobot_state", "lerobot_video", "lossless", "memory", "mixing", "pool_jpeg"),
     "pool_video",
     *("replay_checkpoint", "replay_insert", "replay_prioritized", "replay_slices", "replay_stacks", "replay_uniform"),
-    "rlds_windows",
+    *("rlds_windows", "scale"),
     *("start", "stream", "transforms", "video_append", "windows"),
 ]
 # less than pytest allows, so that one that hangs says what it printed

@@ -264,6 +264,8 @@ def _check_stored(dataset: Any, num_bytes: int) -> None:
         num_bytes: that are read of it at once.
     """
     stored = int(dataset.id.get_storage_size())
+    if dataset.nbytes > MAX_RATIO * max(stored, MIN_STORED):
+        raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")
     chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
     # a chunk is unpacked whole
     if is_too_large(max(num_bytes, chunk), stored):
@@ -271,8 +273,6 @@ def _check_stored(dataset: Any, num_bytes: int) -> None:
             f"{_where(dataset)}: to read rows of it takes {max(num_bytes, chunk):,} bytes, of which {stored:,} are "
             f"stored. {WHAT_TO_SET}"
         )
-    if dataset.nbytes > MAX_RATIO * max(stored, MIN_STORED):
-        raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")
 
 
 def _decoded(value: bytes, dataset: Any) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         StoreNotFoundError,
         StoreVersionError,
         TableError,
+        UntrustedFileError,
         WindowError,
         WorkerError,
         WriterClosedError,
@@ -62,8 +63,8 @@ _HOMES = {
         "CorruptSegmentError DatasetNotFoundError DecodeError DiskFullError EncodeError EpisodeNotFoundError "
         "FeatureNotFoundError FormatError LoaderError MissingDependencyError OrderError RateLimitError ReadOnlyError "
         "SchemaError SegmentGoneError StateError StepError StepwellError StoreBusyError "
-        "StoreExistsError StoreNotFoundError StoreVersionError TableError WindowError "
-        "WorkerError WriterClosedError"
+        "StoreExistsError StoreNotFoundError StoreVersionError TableError UntrustedFileError "
+        "WindowError WorkerError WriterClosedError"
     ),
     "stepwell.formats.opening": "open",
     "stepwell.loader": "Batch BatchSampler Loader WindowDataset gather_valid",
@@ -131,6 +132,7 @@ __all__ = [
     "TableWriter",
     "Text",
     "Transform",
+    "UntrustedFileError",
     "Video",
     "VideoFile",
     "View",

@@ -18,6 +18,7 @@ from stepwell.codecs import make_codec
 from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.beton_images import BetonImages, beton_image_feature, make_image_references
 from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.codecs.regular_files import read_regular
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError, SchemaError, StepwellError
 from stepwell.formats.option_texts import renames_of
@@ -196,8 +197,7 @@ class BetonReader(Reader):
 
 def _is_beton(path: str) -> bool:
     try:
-        with Path(path).open("rb") as file:
-            header = Header.parse(file.read(HEADER_BYTES), path)
+        header = Header.parse(read_regular(path, HEADER_BYTES), path)
         return header.table_ptr <= Path(path).stat().st_size
     except (OSError, ValueError):
         return False

@@ -49,11 +49,15 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
+def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
     """Return the bytes of a regular file.
+
+    Args:
+        path: of the file.
+        most: how many of its first bytes; -1: all.
 
     Raises:
         OSError: it cannot be read, or is something else.
     """
     with open(open_regular(path), "rb") as file:
-        return file.read()
+        return file.read(most)

@@ -223,8 +223,9 @@ def _states_of(paths: Sequence[str]) -> list[Entry]:
             status = os.stat(path)  # noqa: PTH116  many files
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(f"{path} is not there. Give the path or address of a data set.") from None
-        except OSError as error:
-            raise DatasetNotFoundError(f"{path} cannot be looked at: {error.strerror}. May you read it?") from error
+        except (OSError, ValueError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise DatasetNotFoundError(f"{path} cannot be looked at: {told}. May you read it?") from error
         found.append((os.path.abspath(path), status.st_size, status.st_mtime_ns))  # noqa: PTH100
     return found
 

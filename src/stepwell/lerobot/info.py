@@ -38,6 +38,8 @@ MAX_RANK = 5
 MIN_FPS = 1e-6
 MAX_FPS = 1e6
 DEFAULT_CHUNKS_SIZE = 1000
+# numbers of so many are made before it is known whether there are so many
+MAX_EPISODES = 1 << 26
 # of v3 and of v2; the names in braces are the only ones that a template may have
 DATA_PATHS = {
     True: "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -226,7 +228,7 @@ class DatasetInfo:
             data_path=_template(raw.get("data_path", DATA_PATHS[is_v3]), "data_path", DATA_PATHS[is_v3], where),
             video_path=_video_path(raw, VIDEO_PATHS[is_v3], where) if has_videos else None,
             robot_type=robot_type if isinstance(robot_type, str) else None,
-            total_episodes=_count(raw, "total_episodes", where),
+            total_episodes=_count(raw, "total_episodes", where, most=MAX_EPISODES),
             total_frames=_count(raw, "total_frames", where),
             raw=raw,
         )
@@ -254,10 +256,12 @@ def _fps(fps: Any, where: str) -> float:
     return float(fps)
 
 
-def _count(raw: Mapping[str, Any], name: str, where: str, least: int = 0, default: int | None = None) -> int:
+def _count(
+    raw: Mapping[str, Any], name: str, where: str, *, least: int = 0, default: int | None = None, most: int = 2**62
+) -> int:
     value = raw.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**62:
-        raise FormatError(f"{where}: {name} is {value!r}. Allowed: a whole number, at least {least}.")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise FormatError(f"{where}: {name} is {value!r}. Allowed: a whole number from {least} to {most}.")
     return value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError
 
 __all__ = [
@@ -153,7 +154,7 @@ def _short(record: Mapping[str, Any]) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_regular(path).decode("utf-8")
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -80,6 +80,6 @@ def _text_name(schema: Any, path: Path) -> str:
 def _pandas_index(schema: Any) -> list[str]:
     try:
         indexes = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
     return [name for name in indexes if isinstance(name, str)] if isinstance(indexes, list) else []

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.codecs.file_spans import FileSpans
+from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.formats.chosen_features import check_told_apart
 from stepwell.readers.hdf5_varying import read_varying, survey
@@ -39,8 +40,7 @@ def is_hdf5(source: str) -> bool:
     if "://" in source or not source.lower().endswith(SUFFIXES):
         return False
     try:
-        with Path(source).open("rb") as file:
-            return file.read(len(SIGNATURE)) == SIGNATURE
+        return read_regular(source, len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
 from stepwell.formats.chosen_features import check_told_apart, store_schema
 from stepwell.formats.image_kinds import channels_of
@@ -200,10 +201,10 @@ def _files(source: str, split: str | None) -> tuple[list[str], list[str], str]:
 
 def _data_files(path: Path) -> list[str]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(path))
         names = [str(entry["filename"]) for entry in told["_data_files"]]
         has_indices = bool(told.get("_indices_data_files"))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: {error!r}. It should list _data_files, as save_to_disk writes it.") from error
     if has_indices:
         raise FormatError(f"{path}: rows are chosen by indices, as old versions of datasets saved them. Save it anew.")
@@ -245,7 +246,7 @@ def _labels(schema: Any) -> dict[str, list[str]]:
     try:
         told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return {name: list(map(str, each["names"])) for name, each in told.items() if each.get("_type") == "ClassLabel"}
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
 from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.option_texts import flag_of
@@ -80,7 +81,7 @@ class MinariReader(Reader):
             return False
         for folder in (Path(source, "data"), Path(source)):
             try:
-                raw = (folder / METADATA).read_bytes()
+                raw = read_regular(folder / METADATA)
             except (OSError, ValueError):
                 continue
             return b'"total_episodes"' in raw and b'"observation_space"' in raw
@@ -106,7 +107,7 @@ def _folder(source: str) -> Path:
 def _metadata(folder: Path) -> dict[str, Any]:
     path = folder / METADATA
     try:
-        told: Any = json.loads(path.read_text(encoding="utf-8"))
+        told: Any = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: {error}. It should be a JSON object.") from error
     count = told.get("total_episodes") if isinstance(told, dict) else None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_values import feature_of_type, values_of
@@ -93,10 +94,10 @@ class ArrowEpisodes:
 
 def _told(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: {error}") from error
     if not isinstance(told, dict):
         raise FormatError(f"{path} holds {type(told).__name__}. It should be an object.")

@@ -307,7 +307,7 @@ def _short(attributes: Mapping[str, Any], *, parse: bool = False) -> dict[str, A
     for name, given in attributes.items():
         value = given
         if parse and isinstance(value, str) and value[:1] in "{[":
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 value = json.loads(value)
         if len(str(value)) <= MAX_TOLD_BYTES and isinstance(value, str | int | float | bool | list | dict):
             told[name] = value

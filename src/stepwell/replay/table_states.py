@@ -216,5 +216,5 @@ def json_of(array: npt.NDArray[Any]) -> Any:
     """
     try:
         return json.loads(array.tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptSegmentError(f"the state of a table is damaged: {error}.") from error

@@ -111,6 +111,12 @@ def _json(data: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, bool, byte
             told, tail = json.loads(head), line + rest
         except ValueError:
             return
+    yield "nested 100,000 deep", False, b"[" * 100_000 + b"]" * 100_000
+    yield "an object nested 100,000 deep", False, b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+    for place, _ in _leaves(told, ()):
+        if isinstance(place[-1], str):
+            where, new = "/".join(map(str, place)), names[1] + place[-1]
+            yield f"{where} is called {new!r}", True, json.dumps(_renamed(told, place, new)).encode() + tail
     for place, value in _leaves(told, ()):
         if isinstance(value, str):
             changes: list[tuple[bool, Any]] = [*((True, prefix + value) for prefix in names)]
@@ -141,6 +147,13 @@ def _with(node: Any, place: tuple[Any, ...], value: Any) -> Any:
     copy = dict(node) if isinstance(node, dict) else list(node)
     copy[place[0]] = _with(node[place[0]], place[1:], value)
     return copy
+
+
+def _renamed(node: Any, place: tuple[Any, ...], key: str) -> Any:
+    """Return a copy where one key of an object is another."""
+    if len(place) > 1:
+        return _with(node, place[:1], _renamed(node[place[0]], place[1:], key))
+    return {key if name == place[0] else name: value for name, value in node.items()}
 
 
 def _tar(data: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from stepwell.codecs.addresses import plain_address
+from stepwell.codecs.regular_files import read_regular
 from stepwell.codecs.remote_files import is_remote, local_path, opened, remote_states
 from stepwell.codecs.remote_sources import UnreachableError, list_addresses
 from stepwell.errors import DatasetNotFoundError, FormatError
@@ -89,7 +90,7 @@ class Directory:
             DatasetNotFoundError: the same of another machine.
         """
         file = opened(self.file(name)) if self.is_remote else None
-        return Path(self.file(name)).read_bytes() if file is None else file.read(0, file.num_bytes)
+        return read_regular(self.file(name)) if file is None else file.read(0, file.num_bytes)
 
     def there(self, names: Iterable[str]) -> list[str]:
         """Return which files are in it; those of another machine are asked about anew.

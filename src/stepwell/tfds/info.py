@@ -28,6 +28,7 @@ TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 VARIABLE = re.compile(r"\{(\w+)\}")
 MIN_DIGITS = 5
 MAX_SHARDS = 10**7
+MAX_NAMES_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,10 @@ def _labels(features: Node) -> Iterator[Placed]:
 
 
 def _labels_file(placed: Placed) -> str:
-    return f"{'-'.join(placed.path)}.labels.txt"
+    found = f"{'-'.join(placed.path)}.labels.txt"
+    if "/" in found or "\0" in found:
+        raise FormatError(f"feature {'/'.join(placed.path)!r}: {found!r} is no name of a file with its labels.")
+    return found
 
 
 def _read_json(directory: Directory, name: str) -> Mapping[str, Any]:
@@ -163,6 +167,8 @@ def _split(record: Mapping[str, Any], directory: Directory, name: str, file_form
         raise ValueError(f"shards of split {split!r}")
     template = str(record.get("filepathTemplate") or TEMPLATE)
     values = {"DATASET": name, "SPLIT": split, "FILEFORMAT": file_format}
+    if num_shards * (len(template) + len(name) + len(split)) > MAX_NAMES_BYTES:
+        raise ValueError(f"{num_shards} shards of names of thousands of letters")
     paths = tuple(_path(directory, template, values, shard, num_shards) for shard in range(num_shards))
     return SplitInfo(split, lengths, paths)
 
@@ -173,6 +179,6 @@ def _path(directory: Directory, template: str, values: Mapping[str, str], shard:
     known = {**values, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
     relative = VARIABLE.sub(lambda found: known[found[1]], template)
     parts = PurePosixPath(relative)
-    if parts.is_absolute() or ".." in parts.parts or "\n" in relative:
+    if parts.is_absolute() or ".." in parts.parts or "\n" in relative or "\0" in relative:
         raise ValueError(f"file {relative!r}, which leads out of the dataset")
     return directory.file(relative)

@@ -130,7 +130,7 @@ class EpisodeShardsReader(Reader):
         try:
             facts = json.loads(self._bytes(entry, *entry.facts))
             found = {name: facts[name] for name in FACTS}
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise FormatError(f"{where}: not what an episode is told by: {error!r}.") from error
         is_right = type(found["length"]) is int and found["length"] > 0 and isinstance(found["metadata"], dict)
         if not is_right or not isinstance(found["features"], dict):

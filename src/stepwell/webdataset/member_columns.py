@@ -199,7 +199,10 @@ def json_values(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON, or no object.
     """
-    found = json.loads(data)
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deep") from error
     if not isinstance(found, dict):
         raise ValueError(f"JSON of a {type(found).__name__}, where an object is wanted")
     flat: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from stepwell.codecs.regular_files import read_regular
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.source_files import MAGIC, named_texts
@@ -78,7 +79,7 @@ def _read_info(shard: str) -> ShardInfo | None:
     """Return what ``_info.json`` beside a shard tells; None where there is none."""
     path = info_path(shard)
     try:
-        data = None if path is None else path.read_bytes()
+        data = None if path is None else read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -212,7 +213,7 @@ def told_samples(source: str) -> str | None:
         return None
     place = Path(source.split("\n", maxsplit=1)[0].split("::", maxsplit=1)[0])
     try:
-        told = json.loads((place if place.is_dir() else place.parent).joinpath(INFO).read_bytes())
+        told = json.loads(read_regular((place if place.is_dir() else place.parent) / INFO))
     except (OSError, ValueError, RecursionError):
         return None  # the reader says what is wrong
     found = told.get("samples") if isinstance(told, dict) else None

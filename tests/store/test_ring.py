@@ -5,28 +5,28 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import random
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import LoaderError, SegmentGoneError, StoreBusyError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import EPISODE_DTYPE, Store, Writer
-from stepwell.store.capacity import Capacity, fixed_row_bytes
-from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
+from stepwell.store.capacity import Capacity
+from stepwell.store.ring import RingCut, SegmentLimit
 from stepwell.store.store import TICK_SECONDS
 from stepwell.windows import Field, View, WindowReader
 
 SCHEMA = Schema({"obs": Array((), "int64", final=True), "act": Array((), "int64")})
 ENCODED = Schema({"obs": Array((), "int64"), "note": Bytes()})
+# rings of a part of the test of the rule
+RULE_SEEDS = int(os.environ.get("STEPWELL_RING_SEEDS", "30"))
 
 
 def make(folder: Path, capacity: int | str, schema: Schema = SCHEMA, **options: Any) -> Store:
@@ -54,96 +54,191 @@ def steps(store: Store) -> list[int]:
 # the rule
 
 
-def segment_of(
-    lengths: list[tuple[int, bool, bool]], open_rows: int, time_ns: int, ordinal: int, sizes: Any
-) -> SimpleNamespace:
-    """Return what a segment shows of itself: (steps, final row?, discarded?) of its episodes, rows of an open one."""
-    records = np.zeros(len(lengths), EPISODE_DTYPE)
-    records["length"] = [length for length, _, _ in lengths]
-    records["rows"] = [length + final for length, final, _ in lengths]
-    records["discarded"] = [discarded for _, _, discarded in lengths]
-    records["start"] = np.cumsum(records["rows"]) - records["rows"]
-    records["time_ns"] = time_ns
-    num_rows = int(records["rows"].sum()) + open_rows
-    offsets = np.cumsum([0, *itertools.islice(itertools.cycle(sizes), num_rows)]).astype(np.uint64)
-    return SimpleNamespace(
-        records=records,
-        num_rows=num_rows,
-        is_sealed=not open_rows,
-        is_full=not open_rows,
-        ordinal=ordinal,
-        offsets_map=lambda name: offsets,
-    )
+class Rows:
+    """A segment as `RingCut` sees one, whose rows, stamps and sizes are plain lists."""
+
+    def __init__(self, ordinal: int, *, has_clock: bool = True) -> None:
+        self.ordinal, self.name, self.is_sealed = ordinal, str(ordinal), False
+        self.has_clock = has_clock
+        self.stamps: list[int] = []
+        self.sizes: list[int] = []
+        self.ended: list[tuple[int, int, int, int, bool]] = []
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.stamps)
+
+    @property
+    def ended_rows(self) -> int:
+        return self.ended[-1][0] + self.ended[-1][2] if self.ended else 0
+
+    def append(self, stamp: int, size: int) -> None:
+        self.stamps.append(stamp)
+        self.sizes.append(size)
+
+    def end(self, time_ns: int, *, final: bool = False, discarded: bool = False) -> None:
+        start = self.ended_rows
+        length = self.num_rows - start
+        if length:
+            if final:
+                self.append(self.stamps[-1], 3)
+            self.ended.append((start, length, length + final, time_ns, discarded))
+
+    @property
+    def records(self) -> Any:
+        found = np.zeros(len(self.ended), EPISODE_DTYPE)
+        for place, one in enumerate(self.ended):
+            found["start"][place], found["length"][place], found["rows"][place] = one[:3]
+            found["time_ns"][place], found["discarded"][place] = one[3:]
+        return found
+
+    def clock_map(self) -> Any:
+        return np.array(self.stamps, np.int64) if self.has_clock else None
+
+    def offsets_map(self, name: str) -> Any:
+        return np.cumsum([0, *self.sizes]).astype(np.uint64)
+
+    def steps(self, capacity: Capacity, deleted: set[int]) -> list[tuple[int, int, int, int]]:
+        """Return (stamp, ordinal, row, weight) of the steps that count."""
+        steps, ended, num_open = [], self.ended_rows, self.num_rows - self.ended_rows
+        episodes = [one[:4] for one in self.ended if not one[4] and (self.ordinal << 32 | one[0]) not in deleted]
+        for start, length, rows, time_ns in [*episodes, (ended, num_open, num_open, -1)]:
+            old = max(one[3] for one in self.ended if one[0] <= start) if time_ns >= 0 else 1 << 62
+            for row in range(start, start + length):
+                taken = range(row, start + rows if row == start + length - 1 else row + 1)
+                weight = sum(self.sizes[i] + 16 for i in taken) if capacity.unit == "bytes" else 1
+                stamp = self.stamps[row] if self.has_clock else old
+                steps.append((stamp, self.ordinal, row, weight))
+        return steps
 
 
-def shown_rows(segments: list[Any], capacity: Capacity, schema: Schema) -> list[set[int]]:
-    """Return the rows that are shown of each segment, by looking at each step."""
-    sizes = [np.diff(s.offsets_map("note").astype(np.int64)) + fixed_row_bytes(schema) for s in segments]
-    in_bytes = capacity.unit == "bytes"
-    shown: list[set[int]] = [set() for _ in segments]
+def shown_rows(segments: list[Rows], capacity: Capacity, deleted: set[int]) -> dict[int, list[int]]:
+    """Return the rows that are shown of each segment, by sorting all steps."""
+    shown: dict[int, list[int]] = {one.ordinal: [] for one in segments}
     left = capacity.amount
-
-    def age(i: int) -> Any:
-        sealed = segments[i].is_sealed
-        return not sealed, int(segments[i].records["time_ns"][-1]) if sealed else 0, segments[i].ordinal
-
-    for i in sorted(range(len(segments)), key=age, reverse=True):
-        episodes = [(r["start"], r["length"], r["rows"]) for r in segments[i].records if not r["discarded"]]
-        ended = int(segments[i].records["rows"].sum())
-        if not segments[i].is_sealed:
-            episodes.append((ended, segments[i].num_rows - ended, segments[i].num_rows - ended))
-        for start, length, rows in reversed(episodes):
-            left -= int(sizes[i][start + length : start + rows].sum()) if in_bytes else 0
-            for row in range(start + length - 1, start - 1, -1):
-                left -= int(sizes[i][row]) if in_bytes else 1
-                if left < 0:
-                    return shown
-                shown[i].add(row)
-    return shown
+    everything = [step for one in segments for step in one.steps(capacity, deleted)]
+    for _, ordinal, row, weight in sorted(everything, reverse=True):
+        left -= weight
+        if left < 0:
+            break
+        shown[ordinal].append(row)
+    return {ordinal: sorted(rows) for ordinal, rows in shown.items()}
 
 
-episode_shapes = st.tuples(st.integers(1, 5), st.booleans(), st.booleans())
-segment_shapes = st.tuples(st.lists(episode_shapes, min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 3))
+def found_rows(cut: RingCut, segments: list[Rows], capacity: Capacity, deleted: set[int]) -> dict[int, list[int]]:
+    firsts = cut.first_rows([one.name for one in segments]).tolist()
+    return {
+        one.ordinal: [row for _, _, row, _ in one.steps(capacity, deleted) if row >= first]
+        for one, first in zip(segments, firsts, strict=True)
+    }
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    shapes=st.lists(segment_shapes, min_size=1, max_size=4),
-    amount=st.integers(1, 60),
-    unit=st.sampled_from(["steps", "bytes"]),
-    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=3),
-)
-def test_the_rule_is_the_longest_end_that_fits_step_by_step(shapes: Any, amount: int, unit: Any, sizes: Any) -> None:
-    capacity = Capacity(amount if unit == "steps" else amount * 10, unit)
-    segments = [segment_of(*shape, ordinal, sizes) for ordinal, shape in enumerate(shapes)]
-    rows: list[Any] = [ShownRows(segment, capacity, ENCODED) for segment in segments]
-    nothing = np.empty(0, np.int64)
-    for one in rows:
-        one.follow(nothing)
-    first = visible_from(rows, capacity.amount)
-    for segment, begin, expected in zip(segments, first, shown_rows(segments, capacity, ENCODED), strict=True):
-        episodes = [(r["start"], r["length"]) for r in segment.records if not r["discarded"]]
-        ended = int(segment.records["rows"].sum())
-        episodes += [] if segment.is_sealed else [(ended, segment.num_rows - ended)]
-        found = {row for start, length in episodes for row in range(start, start + length) if row >= begin}
-        assert found == expected
+class Changes:
+    """Random changes of a ring of four writers, by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        unit: Any = self.rng.choice(["steps", "bytes"])
+        amount = self.rng.choice([1, 7, 30, 90])
+        self.capacity = Capacity(amount if unit == "steps" else amount * 20, unit)
+        self.tie, self.has_old = self.rng.randint(1, 4), self.rng.random() < 0.3
+        self.clock, self.ordinal = 10, 0
+        self.writers, self.segments = [self.begin(number) for number in range(4)], []
+        self.segments += self.writers
+        # whose changes are seen late, with what others wrote since
+        self.held: set[int] = set()
+        self.ids: set[int] = set()
+
+    def begin(self, number: int) -> Rows:
+        self.ordinal += 1
+        return Rows(self.ordinal, has_clock=not (self.has_old and number == 1))
+
+    def change(self) -> None:
+        """Change something."""
+        number = self.rng.choice([0, 0, 0, 1, 2, 3])
+        writer, kind = self.writers[number], self.rng.random()
+        if kind < 0.6:
+            for _ in range(self.rng.randint(1, 9)):
+                self.clock += self.rng.random() * self.tie < 1
+                writer.append(self.clock, self.rng.randint(0, 10))
+        elif kind < 0.85:
+            writer.end(self.clock, final=self.rng.random() < 0.3, discarded=self.rng.random() < 0.3)
+        elif kind < 0.9:
+            writer.end(self.clock)
+            writer.is_sealed = True
+            self.writers[number] = self.begin(number)
+            self.segments.append(self.writers[number])
+        elif kind < 0.95:
+            ended = [one.ordinal << 32 | start for one in self.segments for start, *_, taken in one.ended if not taken]
+            self.ids |= set(self.rng.sample(ended, min(len(ended), 1)))
+        else:
+            self.held ^= {writer.ordinal}
+
+    def forgotten(self, cut: RingCut) -> list[str]:
+        """Let some sealed segments go of which nothing is shown, as an eviction does; returns their names."""
+        shown = shown_rows(self.segments, self.capacity, self.ids)
+        gone = [
+            one for one in self.segments if one.is_sealed and not shown[one.ordinal] and not cut.is_needed(one.name)
+        ]
+        gone = gone[: self.rng.randint(0, 2)]
+        self.segments = [one for one in self.segments if one not in gone]
+        return [one.name for one in gone]
 
 
-@settings(deadline=None, max_examples=40)
-@given(lengths=st.lists(episode_shapes, min_size=1, max_size=150), cuts=st.lists(st.integers(0, 150), max_size=4))
-def test_rows_that_come_one_after_another_count_as_those_that_come_at_once(lengths: Any, cuts: list[int]) -> None:
-    whole, capacity = segment_of(lengths, 0, 1, 0, [3]), Capacity(50, "bytes")
-    grown: Any = SimpleNamespace(**vars(whole))
-    at_once, bit_by_bit = ShownRows(whole, capacity, ENCODED), ShownRows(grown, capacity, ENCODED)  # type: ignore[arg-type]
-    nothing = np.empty(0, np.int64)
-    for stop in sorted(min(cut, len(lengths)) for cut in [*cuts, len(lengths)]):
-        grown.records, grown.is_sealed = whole.records[:stop], stop == len(lengths)
-        grown.num_rows = int(grown.records["rows"].sum())
-        bit_by_bit.follow(nothing)
-    at_once.follow(nothing)
-    assert at_once.weight == bit_by_bit.weight
-    for excess in range(0, at_once.weight + 1, 7):
-        assert at_once.first_row(excess) == bit_by_bit.first_row(excess)
+@pytest.mark.parametrize("part", range(4))
+def test_the_rule_is_the_newest_steps_that_fit_by_the_clock(part: int) -> None:
+    for seed in range(part * RULE_SEEDS, (part + 1) * RULE_SEEDS):
+        ring = Changes(seed)
+        capacity, cut = ring.capacity, RingCut(ring.capacity, ENCODED)
+        deleted = np.empty(0, np.int64)
+        for number in range(50):
+            ring.change()
+            if ring.rng.random() < 0.5:
+                continue
+            if len(deleted) != len(ring.ids):
+                deleted = np.array(sorted(ring.ids), np.int64)
+            if number == 49:
+                ring.held.clear()
+            for one in ring.segments:
+                if one.ordinal not in ring.held:
+                    cut.follow(one, deleted)  # type: ignore[arg-type]
+            names = [one.name for one in ring.segments]
+            if ring.held:
+                # they are taken in by and by
+                if cut.names >= set(names):
+                    cut.move()
+                if ring.rng.random() < 0.5:
+                    ring.held.clear()
+                continue
+            before = cut.first_rows(names).tolist()
+            moved = cut.move()
+            after = cut.first_rows(names).tolist()
+            assert set(moved) == {name for name, old, new in zip(names, before, after, strict=True) if old != new}
+            expected = shown_rows(ring.segments, capacity, ring.ids)
+            assert found_rows(cut, ring.segments, capacity, ring.ids) == expected
+            fresh = RingCut(capacity, ENCODED)
+            for one in ring.segments:
+                fresh.follow(one, deleted)  # type: ignore[arg-type]
+            fresh.move()
+            assert found_rows(fresh, ring.segments, capacity, ring.ids) == expected
+            cut.forget(ring.forgotten(cut))
+
+
+@pytest.mark.parametrize("unit", ["steps", "bytes"])
+def test_a_first_look_far_beyond_the_capacity_finds_what_small_steps_find(unit: Any) -> None:
+    rng, clock = np.random.default_rng(0), 0
+    capacity = Capacity(700 if unit == "steps" else 14_000, unit)
+    segments = [Rows(number) for number in range(5)]
+    for number in rng.integers(0, 5, 6_000).tolist():
+        clock += int(rng.integers(0, 3))
+        segments[number].append(clock, int(rng.integers(0, 9)))
+        if rng.random() < 0.02:
+            segments[number].end(clock, final=bool(number % 2), discarded=rng.random() < 0.2)
+    cut = RingCut(capacity, ENCODED)
+    for one in segments:
+        cut.follow(one, np.empty(0, np.int64))  # type: ignore[arg-type]
+    cut.move()
+    assert found_rows(cut, segments, capacity, set()) == shown_rows(segments, capacity, set())
 
 
 def test_segments_of_a_ring_are_an_eighth_of_it_but_not_tiny() -> None:
@@ -321,22 +416,20 @@ def test_a_cut_that_fails_leaves_the_episode_as_it_was(tmp_path: Path, monkeypat
     assert stepwell.open(store.path).verify(deep=True).is_ok
 
 
-def test_several_writers_share_the_capacity_and_old_segments_go_first(tmp_path: Path) -> None:
+def test_several_writers_share_the_capacity_and_old_steps_go_first(tmp_path: Path) -> None:
     store = make(tmp_path, 40)
     slow, fast = store.writer(), store.writer()
     record(slow, range(1000, 1003), truncated=True)
     for number in range(0, 200, 5):
         record(fast, range(number, number + 5), truncated=True)
-        shown = actions(store)
-        assert sum(map(len, shown)) == min(40, 3 + number + 5)
-        # its segment is live, so it is not thrown away for its low ordinal
-        assert shown[0] == [1000, 1001, 1002]
+        newest = [1000, 1001, 1002, *range(number + 5)][-40:]
+        assert steps(store) == newest
+    # a new step is there at once, however old the rest of its segment is
     record(slow, range(1003, 1006), truncated=True)
+    assert steps(store) == [1003, 1004, 1005, *range(163, 200)]
     slow.close()
     fast.close()
-    shown = actions(store)
-    assert sum(map(len, shown)) == 40
-    assert shown[:2] == [[1000, 1001, 1002], [1003, 1004, 1005]]
+    assert steps(store) == [1003, 1004, 1005, *range(163, 200)]
 
 
 def test_deleted_episodes_do_not_count_and_half_evicted_ones_can_be_deleted(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ class FollowedSegment:
         num_records: ended episodes that were seen.
         num_rows: rows that were seen.
         open_episode: number of the episode that is being recorded, or -1.
-        is_full: whether it was seen to be full: from then on it is as old as its last episode.
         is_sealed: whether it was seen to be sealed.
         first_row: rows before it were evicted.
     """
@@ -34,7 +33,6 @@ class FollowedSegment:
         "_episodes",
         "_starts",
         "first_row",
-        "is_full",
         "is_sealed",
         "num_records",
         "num_rows",
@@ -47,7 +45,7 @@ class FollowedSegment:
         self.segment, self.number = segment, number
         self.num_records = self.num_rows = self.first_row = 0
         self.open_episode = -1
-        self.is_full = self.is_sealed = False
+        self.is_sealed = False
         self._count = 0
         self._starts: Int64s = np.empty(0, np.int64)
         self._episodes: Int64s = np.empty(0, np.int64)
@@ -61,7 +59,7 @@ class FollowedSegment:
             # the next look at the directory finds it gone
             return False
         is_new = segment.num_rows != self.num_rows or len(segment.records) != self.num_records
-        return is_new or segment.is_full != self.is_full or segment.is_sealed != self.is_sealed
+        return is_new or segment.is_sealed != self.is_sealed
 
     def add(self, starts: Int64s, episodes: Int64s) -> None:
         """Take note of episodes and their first rows, ascending."""

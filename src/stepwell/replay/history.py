@@ -351,8 +351,6 @@ class History:
         if not np.array_equal(deleted, self._deleted):
             self._delete(np.setdiff1d(deleted, self._deleted))
             self._deleted = deleted
-        if self.is_ring:
-            changed.sort(key=_age)
         return changed
 
     def _follow(self, segment: Segment) -> FollowedSegment:
@@ -424,7 +422,6 @@ class History:
                 self._extend(followed)
             followed.num_rows = segment.num_rows
             self._need_rows[followed.number] = segment.num_rows
-            followed.is_full = segment.is_full
             if segment.is_sealed:
                 followed.is_sealed = True
                 self._live = [one for one in self._live if one is not followed]
@@ -469,7 +466,11 @@ class History:
             if count:
                 followed.add(starts[begin : begin + count], episodes[begin : begin + count])
             begin += count
-        self._runs.append(np.stack([episodes, starts, records[:, HI_STEP], np.ones_like(starts)], axis=1))
+        runs = np.stack([episodes, starts, records[:, HI_STEP], np.ones_like(starts)], axis=1)
+        if self.is_ring and len(fresh) > 1:
+            # what several writers recorded meanwhile: the oldest first, whoever wrote it
+            runs = runs[np.argsort(ended["time_ns"], kind="stable")]
+        self._runs.append(runs)
 
     def _extend(self, followed: FollowedSegment) -> None:
         """Take in the committed rows of the episode that is being recorded."""
@@ -527,10 +528,3 @@ def _open_piece(segment: Segment) -> tuple[int, int]:
     if segment.is_sealed or segment.num_rows <= start:
         return 0, -1
     return segment.carried if start == 0 and segment.carried[0] else (0, step_id(segment.ordinal, start))
-
-
-def _age(followed: FollowedSegment) -> tuple[bool, int, int]:
-    """Return what the segments of a ring sort by, the oldest first."""
-    segment = followed.segment
-    times = segment.records["time_ns"]
-    return (not segment.is_full, int(times[-1]) if segment.is_full and len(times) else 0, segment.ordinal)

@@ -39,7 +39,7 @@ class Tail:
     Notes:
         What it knows holds until anything but new rows comes: then `grow` returns None and changes nothing, and the
         history makes another one after its next look. Of a ring it moves the first row of the oldest episode on, as
-        far as that episode's last step.
+        far as that episode's last step, or the first one that goes after a step of another segment.
     """
 
     __slots__ = (
@@ -89,14 +89,14 @@ class Tail:
             return None
         return cls(growing[0], words, [one for one in live if one is not growing[0]], table, trimmer)
 
-    def _find_oldest(self, segment: FollowedSegment, row: int, records: Int64s, base: int) -> None:
+    def _find_oldest(self, segment: FollowedSegment, row: int, stop: int, records: Int64s, base: int) -> None:
         episode = int(segment.episodes_at(np.array([row]))[0])
         if episode < base:
             return
         record = records[episode - base]
         # what was let go before more was shown again stays gone: then the trimmer says when it goes on
         if record[LO] == row and not record[FLAGS] & (IS_OPEN | IS_GONE):
-            self._oldest = segment, record, int(record[HI_STEP]) - 1
+            self._oldest = segment, record, min(int(record[HI_STEP]) - 1, stop)
             self._cut, self._left = episode, row
 
     def grow(self) -> Growth | None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from stepwell.replay.followed import FollowedSegment
 from stepwell.store import Store
-from stepwell.store.ring import ShownRows
+from stepwell.store.ring import RingCut
 
 __all__ = ["RingTrimmer"]
 
@@ -24,21 +24,19 @@ class RingTrimmer:
 
     Attributes:
         slack: after `trim`, of a ring of steps: how many may come before any has to go; else 0.
-        boundary: after `trim`, the segment that has the oldest step that is left, and that step's row, where the
-            segments before it and a part of it went; of a ring of bytes None.
+        boundary: after `trim`, of a ring of steps: the segment that has the oldest step that is left, that step's row,
+            and the first row there that goes after a step of another segment. None where nothing had to go yet.
 
     Notes:
-        For one thread. Costs a few steps a segment at every call, and a ring has few.
+        For one thread. Costs a few steps a segment that has news, and one call.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._shown: dict[str, ShownRows] = {}
-        self._order: list[FollowedSegment] = []
+        self._cut: RingCut | None = None
         self._deleted: Int64s | None = None
-        self._total = 0
         self.slack = 0
-        self.boundary: tuple[FollowedSegment, int] | None = None
+        self.boundary: tuple[FollowedSegment, int, int] | None = None
 
     def trim(
         self, followed: Mapping[str, FollowedSegment], changed: Iterable[FollowedSegment], deleted: Int64s
@@ -53,43 +51,23 @@ class RingTrimmer:
         capacity, schema = self._store.capacity, self._store.schema
         if capacity is None or schema is None:
             return
-        is_moved = self._forget(followed)
+        cut = self._cut = self._cut or RingCut(capacity, schema)
+        if len(cut.names) > len(followed) or not cut.names <= followed.keys():
+            cut.forget(cut.names - followed.keys())
         for one in changed if deleted is self._deleted else list(followed.values()):
-            shown = self._shown.get(one.segment.name)
-            if shown is None:
-                shown = self._shown[one.segment.name] = ShownRows(one.segment, capacity, schema)
-                is_moved = True
-            weight, age = shown.weight, shown.age
             try:
-                shown.follow(deleted)
+                cut.follow(one.segment, deleted)
             except FileNotFoundError:
                 # the next look at the directory finds it gone
                 continue
-            self._total += shown.weight - weight
-            is_moved |= shown.age != age
         self._deleted = deleted
-        if is_moved:
-            # a segment without any news yet has nothing to let go
-            known = [one for one in followed.values() if one.segment.name in self._shown]
-            self._order = sorted(known, key=lambda one: self._shown[one.segment.name].age)
-        excess = self._total - capacity.amount
+        moved = cut.move()
         in_steps = capacity.unit == "steps"
-        self.slack, self.boundary = max(0, -excess) if in_steps else 0, None
-        for one in self._order:
-            if excess <= 0:
-                return
-            shown = self._shown[one.segment.name]
-            first_row = shown.first_row(excess)
-            if in_steps and excess < shown.weight:
-                self.boundary = (one, first_row)
-            excess -= shown.weight
+        self.slack, self.boundary = cut.slack if in_steps else 0, None
+        if in_steps and cut.oldest is not None:
+            name, row, stop = cut.oldest
+            self.boundary = (followed[name], row, stop)
+        for name in moved:
+            one, first_row = followed[name], cut.first_row(name)
             if first_row > one.first_row:
                 yield one, first_row
-
-    def _forget(self, followed: Mapping[str, FollowedSegment]) -> bool:
-        """Leave out segments that went; return whether there are any."""
-        if len(self._shown) <= len(followed) and self._shown.keys() <= followed.keys():
-            return False
-        for name in self._shown.keys() - followed.keys():
-            self._total -= self._shown.pop(name).weight
-        return True

@@ -18,6 +18,7 @@ from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import (
+    CLOCK,
     DELETED,
     EPISODES,
     LOCK,
@@ -113,6 +114,10 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     os.mkdir(target)
     for name, feature in schema.items():
         _copy_column(segment, name, feature, f"{target}/{name}")
+    clock = segment.clock_map()
+    if clock is not None:
+        rows = segment.num_rows
+        _write(f"{target}/{CLOCK}", header_bytes("<i8", (), rows), clock[:rows].view(np.uint8))
     _copy_episodes(segment, target)
     progress = Progress.create(f"{target}/{PROGRESS}")
     progress.carry(*segment.carried)

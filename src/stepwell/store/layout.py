@@ -5,6 +5,7 @@
     pusht.well/
       store.json              format version, uuid, schema, fps, metadata; replaced by atomic rename
       lock                    flock while a segment is made or the store is changed; holds the next ordinal
+      clock                   of a ring: the last stamp that a writer gave to a row
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
       arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; absent before a
       compaction maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
@@ -50,6 +51,9 @@ SEGMENT_JSON = "segment.json"
 PROGRESS = "progress"
 EPISODES = "episodes.npy"
 METADATA = "episodes.jsonl"
+# of a ring: no feature has a file of such a name, see clock.py
+CLOCK = "clock.stamps"
+STORE_CLOCK = "clock"
 OPEN_SUFFIX = ".open"
 NEW_PREFIX = ".new-"
 NEXT_ORDINAL = re.compile(rb"\d{1,10}")

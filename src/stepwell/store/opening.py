@@ -50,7 +50,8 @@ def create(
             "step".
         capacity: of a ring: a number of steps, or a size such as "20 GB". Readers see exactly the newest steps that
             fit, the oldest go to the step; discarded and deleted episodes do not count. Files go a segment at a time,
-            so that the disk holds the capacity, and about an eighth of it more for each writer. An episode that is
+            so that the disk holds the capacity, and about one segment more for each live writer (an eighth of its
+            share, at least 1,024 steps or 1 MiB). An episode that is
             longer than two segments is cut in pieces. In bytes, a step counts as it lies on the disk: raw features
             with their size, encoded ones with that of their rows and 8 bytes. Default: everything is kept.
         exist_ok: open the store that is there instead of refusing; its schema and capacity must be the same, or

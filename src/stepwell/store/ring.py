@@ -1,23 +1,23 @@
-"""What a ring shows: the newest steps of its segments that fit its capacity.
+"""What a ring shows: the newest of its steps that fit its capacity, whoever wrote them.
 
 ::
 
-    by age      | segment 3, full    | segment 5, full   | segment 4, live |
-    episodes    | e e e e d d f f f f | g g g - - h h h h | i i i i          d discarded: does not count
-                            <--------------- capacity ---------------->
-    shown               x x f f f f    g g g     h h h h   i i i i          the rest of e is gone, f's begins here
+    stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share, see `stepwell.store.clock`
+    segment 3, sealed   e e e   d   f f                   d discarded: does not count
+    segment 4, live       i     i       i   i
+    segment 5, live               g         g             a stalled writer's steps go like all others
+                                <-------------> capacity
+    shown                         g f f i   i g           of each segment all from one row on: its head
 
-Full segments are as old as the end of their last episode, those that may still grow are the newest; equals go by
-ordinal. So the segment of a slow actor is not thrown away for its low ordinal. Within a segment rows are in the order
-of time.
+Within a segment rows are in the order of their stamps; equal stamps go by the segment's ordinal. What was written
+before rings had a clock is as old as the end of its episode, and an open episode of that kind is the newest.
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, KeysView
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,181 +25,280 @@ import numpy.typing as npt
 
 from stepwell.schema import Schema
 from stepwell.store.capacity import Capacity, fixed_row_bytes
+from stepwell.store.clock import stamps_of_records
 from stepwell.store.episodes import num_ended_rows
 from stepwell.store.ids import step_id
+from stepwell.store.layout import OPEN_SUFFIX, PROGRESS, SEGMENTS, list_segments
+from stepwell.store.progress import Progress
 from stepwell.store.segments import Segment
 
-__all__ = ["SegmentLimit", "ShownRows", "visible_from"]
+__all__ = ["RingCut", "SegmentLimit", "growing_segments"]
 
 Int64s = npt.NDArray[np.int64]
-START, LENGTH, STOP, WEIGHT = 0, 1, 2, 3
-FIRST_EPISODES = 64
-# a ring is made of about this many segments: what is evicted at a time is one of them
+FIRST_SEGMENTS, FIRST_EPISODES = 16, 32
+# columns of a segment in the table that the kernel reads, and its words, see `stepwell.kernels.ring_cuts`
+CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFSETS, HEAD_ROW = range(9)
+FIRST, NUM_COLUMNS = 11, 13
+CUT_STAMP, CUT_ORDINAL = range(2)
+SLACK, OLDEST, OLDEST_ROW, OLDEST_STOP, NUM_WORDS = range(3, 8)
+# a ring is made of about this many segments a live writer: what is evicted at a time is one of them
 SHARE = 8
 LEAST_ROWS, LEAST_BYTES = 1024, 1 << 20
 
 
-class ShownRows:
-    """How much of one segment counts against the capacity: all that is neither discarded nor deleted.
+class RingCut:
+    """The first row of each segment that a ring shows, found anew with work for what changed only.
 
     Args:
-        segment: followed by `follow`, after its own ``refresh``.
         capacity: in steps or in bytes.
         schema: the store's features.
+        counts_open: whether steps of open episodes push others out.
 
     Attributes:
-        weight: steps, or bytes, that count; the open episode's are in it.
-        age: what segments sort by, the oldest first.
+        slack: after `move`: weight that may come before any step has to go.
 
     Notes:
-        For one thread. In bytes with encoded features it maps their offsets, and keeps the maps: it can be asked when
-        the segment is gone.
+        For one thread. Maps the stamps of the segments, and in bytes their offsets, and keeps the maps: it can be asked
+        when a segment is gone. Deleting and discarding episodes brings older steps back, where they are still there.
     """
 
-    __slots__ = (
-        "_deleted",
-        "_ended_rows",
-        "_ended_weight",
-        "_episodes",
-        "_in_bytes",
-        "_is_done",
-        "_names",
-        "_num_episodes",
-        "_num_seen",
-        "_offsets",
-        "_row_bytes",
-        "_segment",
-        "age",
-        "weight",
-    )
-
-    def __init__(self, segment: Segment, capacity: Capacity, schema: Schema) -> None:
-        self._segment = segment
-        self._in_bytes = capacity.unit == "bytes"
-        self._row_bytes = fixed_row_bytes(schema)
-        self._names = [name for name, feature in schema.items() if not feature.is_raw] if self._in_bytes else []
-        self._offsets: list[npt.NDArray[np.uint64]] = []
+    def __init__(self, capacity: Capacity, schema: Schema, *, counts_open: bool = True) -> None:
+        self._capacity, self._counts_open = capacity.amount, counts_open
+        in_bytes = capacity.unit == "bytes"
+        self._row_bytes = fixed_row_bytes(schema) if in_bytes else -1
+        self._names = [name for name, feature in schema.items() if not feature.is_raw] if in_bytes else []
+        self._segments: list[_RingSegment] = []
+        self._by_name: dict[str, _RingSegment] = {}
         self._deleted: Int64s | None = None
-        self._is_done = False
-        self.weight = 0
-        self.age: tuple[bool, int, int] = (False, 0, 0)
+        self._is_anew = False
+        self._table, self._changed = (
+            np.zeros((FIRST_SEGMENTS, NUM_COLUMNS), np.int64),
+            np.zeros(FIRST_SEGMENTS, np.int64),
+        )
+        self._words = np.zeros(NUM_WORDS, np.int64)
+        self._words[CUT_STAMP] = -1
+        # at most what all segments weigh together: until that is beyond the capacity no kernel is needed
+        self._most = 0
+        self._move: Callable[..., int] | None = None
+        self.slack = 0
 
-    def follow(self, deleted: Int64s) -> None:
-        """Take in what the segment's last refresh brought; O(new), unless ``deleted`` is another array than before.
+    def follow(self, segment: Segment, deleted: Int64s) -> None:
+        """Take in a segment, or what its last refresh brought; O(new), unless ``deleted`` is another array than before.
 
         Args:
+            segment: of the store.
             deleted: int64 [n], ids of the first steps of the store's deleted episodes.
 
         Raises:
-            FileNotFoundError: the segment is gone, and its offsets are needed.
+            FileNotFoundError: the segment is gone.
+            CorruptSegmentError: the file of its stamps is damaged.
         """
-        segment = self._segment
-        if self._is_done and deleted is self._deleted:
-            return
         if deleted is not self._deleted:
-            self._deleted = deleted
-            self._episodes = np.zeros((4, FIRST_EPISODES), np.int64)
-            self._num_episodes = self._num_seen = self._ended_rows = self._ended_weight = 0
-        if self._names and (not self._offsets or len(self._offsets[0]) <= segment.num_rows):
-            self._offsets = [segment.offsets_map(name) for name in self._names]
-        if len(segment.records) > self._num_seen:
-            self._add(segment.records[self._num_seen :])
-        self.weight, self._is_done = self._ended_weight, segment.is_sealed
-        if not segment.is_sealed:
-            self.weight += self._bytes_before(segment.num_rows) - self._bytes_before(self._ended_rows)
-        last = int(segment.records["time_ns"][-1]) if segment.is_full and len(segment.records) else 0
-        self.age = (not segment.is_full, last, segment.ordinal)
+            self._deleted, self._is_anew = deleted, bool(self._segments)
+            for one in self._segments:
+                self._take(one, is_anew=True)
+        found = self._by_name.get(segment.name)
+        if found is None:
+            found = _RingSegment(segment, len(self._segments), self._row_bytes, self._names)
+            found.map_files()
+            self._make_room()
+            self._table[found.slot] = 0
+            self._table[found.slot, ORDINAL] = segment.ordinal
+            self._segments.append(found)
+            self._by_name[segment.name] = found
+            self._take(found, is_anew=True)
+        elif not found.is_done:
+            found.segment = segment
+            if found.is_legacy:
+                self._is_anew = True
+            self._take(found)
+
+    def _take(self, one: _RingSegment, *, is_anew: bool = False) -> None:
+        """Write what is known of a segment into the table."""
+        self._is_anew |= one.take(self._deleted, is_anew=is_anew)
+        self._most += one.most - one.counted
+        one.counted = one.most
+        self._table[one.slot, : len(one.row)] = one.row
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Leave out segments that went."""
+        for name in names:
+            one = self._by_name.pop(name, None)
+            if one is None:
+                continue
+            self._most -= one.counted
+            # what went before comes again
+            self._is_anew |= bool(self._table[one.slot, FIRST] < self._table[one.slot, NUM_ROWS])
+            last = self._segments.pop()
+            if last is not one:
+                self._segments[one.slot], self._table[one.slot] = last, self._table[last.slot]
+                last.slot = one.slot
 
     @property
-    def ended_weight(self) -> int:
-        """What ended episodes weigh: never taken back, but by deleting them."""
-        return self._ended_weight
+    def names(self) -> KeysView[str]:
+        """Names of the segments that were taken in."""
+        return self._by_name.keys()
 
-    def first_row(self, excess: int) -> int:
-        """Return the first row that is shown when the oldest ``excess`` steps, or bytes, are not.
+    def move(self) -> list[str]:
+        """Find the first rows that are shown now; returns the names of the segments of which that is another one.
+
+        Notes:
+            O(S + log S + steps that went), and O(S log steps) at first.
+        """
+        num = len(self._segments)
+        if self._move is None:
+            if self._most <= self._capacity:
+                self.slack = self._capacity - self._most
+                return []
+            from stepwell.kernels.ring_cuts import move_cut
+
+            # bound once: an import statement would cost as much as the kernel's call
+            self._move = move_cut
+        count = self._move(
+            self._table[:num], self._words, self._capacity, self._row_bytes, len(self._names), self._counts_open,
+            self._is_anew, self._changed,
+        )  # fmt: skip
+        self._is_anew = False
+        self.slack = int(self._words[SLACK])
+        return [self._segments[slot].segment.name for slot in self._changed[:count].tolist()]
+
+    def first_row(self, name: str) -> int:
+        """Return the first row of a segment that is shown; its number of rows where none is."""
+        return int(self._table[self._by_name[name].slot, FIRST])
+
+    def first_rows(self, names: Iterable[str]) -> Int64s:
+        """Return the first row of each segment that is shown, int64 [S]; see `first_row`."""
+        return self._table[[self._by_name[name].slot for name in names], FIRST]
+
+    @property
+    def oldest(self) -> tuple[str, int, int] | None:
+        """The segment of the oldest step that is shown, its row, and the first row there that goes after another step.
+
+        None where nothing had to go yet.
+        """
+        slot = int(self._words[OLDEST])
+        if self._move is None or slot < 0 or not len(self._segments):
+            return None
+        return self._segments[slot].segment.name, int(self._words[OLDEST_ROW]), int(self._words[OLDEST_STOP])
+
+    def is_needed(self, name: str) -> bool:
+        """Whether a segment must stay though nothing of it is shown: it has the step that did not fit in.
+
+        In bytes a smaller one that is older might fit in its place, and come again.
+        """
+        return self._row_bytes >= 0 and bool(self._table[self._by_name[name].slot, ORDINAL] == self._words[CUT_ORDINAL])
+
+    def _make_room(self) -> None:
+        num = len(self._table)
+        if len(self._segments) == num:
+            table = np.zeros((2 * num, NUM_COLUMNS), np.int64)
+            table[:num] = self._table
+            self._table, self._changed = table, np.zeros(2 * num, np.int64)
+
+
+class _RingSegment:
+    """A segment, as the kernel needs it: its ended episodes that count, and addresses of maps that are kept here."""
+
+    __slots__ = (
+        "_clock",
+        "_episodes",
+        "_names",
+        "_num_seen",
+        "_offsets",
+        "_offsets_at",
+        "_row_bytes",
+        "counted",
+        "is_done",
+        "is_legacy",
+        "most",
+        "row",
+        "segment",
+        "slot",
+    )
+
+    def __init__(self, segment: Segment, slot: int, row_bytes: int, names: list[str]) -> None:
+        self.segment, self.slot = segment, slot
+        self._row_bytes, self._names = row_bytes, names
+        self._clock: Int64s = np.empty(0, np.int64)
+        self._offsets: list[npt.NDArray[np.uint64]] = []
+        self._offsets_at = np.empty(0, np.int64)
+        self._episodes = np.zeros((FIRST_EPISODES, 4), np.int64)
+        self._num_seen = 0
+        self.is_done = self.is_legacy = False
+        self.most = self.counted = 0
+        # CLOCK to ENDED_WEIGHT, ORDINAL, OFFSETS of the table
+        self.row = [0] * HEAD_ROW
+        self.row[ORDINAL] = segment.ordinal
+
+    def map_files(self) -> None:
+        """Map stamps and offsets of the rows that the segment has now, and those it has room for."""
+        segment = self.segment
+        clock = segment.clock_map()
+        self.is_legacy = clock is None
+        self._clock = stamps_of_records(segment.records, segment.num_rows) if clock is None else clock
+        self._offsets = [segment.offsets_map(name) for name in self._names]
+        self._offsets_at = np.array([offsets.ctypes.data for offsets in self._offsets], np.int64)
+        self.row[CLOCK], self.row[OFFSETS] = self._clock.ctypes.data, self._offsets_at.ctypes.data
+
+    def take(self, deleted: Int64s | None, *, is_anew: bool) -> bool:
+        """Take in what the segment's last refresh brought; return whether steps may have been taken back.
 
         Args:
-            excess: 0 or less: everything is shown; `weight` or more: nothing, and the number of rows is returned.
+            deleted: int64 [n], ids of the first steps of deleted episodes.
+            is_anew: whether to take in all of it.
         """
-        if excess <= 0:
-            return 0
-        if excess >= self.weight:
-            return self._segment.num_rows
-        count = self._num_episodes
-        starts, lengths, stops, weights = self._episodes
-        i = int(np.searchsorted(weights[:count], excess, side="right"))
-        excess -= int(weights[i - 1]) if i else 0
-        if i == count:
-            start, stop = self._ended_rows, self._segment.num_rows
-            return start + self._steps_of(start, stop - start, excess)
-        start, length = int(starts[i]), int(lengths[i])
-        steps = self._steps_of(start, length, excess)
-        # a final row alone is nothing that one could begin at
-        return start + steps if steps < length else int(stops[i])
+        segment, row = self.segment, self.row
+        num_rows, records = segment.num_rows, segment.records
+        if is_anew:
+            self._num_seen = row[NUM_EPISODES] = row[ENDED_WEIGHT] = row[ENDED_ROWS] = 0
+        is_short = num_rows > len(self._clock) or (self._offsets and num_rows >= len(self._offsets[0]))
+        if is_short or (self.is_legacy and not self.is_done):
+            self.map_files()
+        row[NUM_ROWS] = num_rows
+        has_less = len(records) > self._num_seen and self._add(records[self._num_seen :], deleted)
+        self.most = int(self._bytes_before(num_rows))
+        self.is_done = segment.is_sealed
+        return has_less
 
-    def _add(self, records: npt.NDArray[np.void]) -> None:
-        """Count ended episodes that follow those counted before."""
+    def _add(self, records: npt.NDArray[np.void], deleted: Int64s | None) -> bool:
+        """Count ended episodes that follow those counted before; return whether some are not to be counted."""
+        row = self.row
         self._num_seen += len(records)
-        self._ended_rows = num_ended_rows(records)
+        row[ENDED_ROWS] = num_ended_rows(records)
         is_shown = ~records["discarded"]
-        if self._deleted is not None and len(self._deleted):
-            ids = step_id(np.full(len(records), self._segment.ordinal, np.int64), records["start"])
-            is_shown &= ~np.isin(ids, self._deleted)
-        records = records[is_shown]
-        known, count = self._num_episodes, self._num_episodes + len(records)
-        if count > self._episodes.shape[1]:
-            self._episodes = np.concatenate([self._episodes, np.zeros((4, max(count, FIRST_EPISODES)), np.int64)], 1)
-        block = self._episodes[:, known:count]
-        block[START], block[LENGTH] = records["start"], records["length"]
-        block[STOP] = records["start"] + records["rows"]
-        weights = (
-            self._bytes_before(block[STOP]) - self._bytes_before(block[START]) if self._in_bytes else block[LENGTH]
-        )
-        block[WEIGHT] = weights.cumsum() + self._ended_weight
-        self._num_episodes = count
-        self._ended_weight = int(self._episodes[WEIGHT, count - 1]) if count else 0
+        if deleted is not None and len(deleted):
+            ids = step_id(np.full(len(records), self.segment.ordinal, np.int64), records["start"])
+            is_shown &= ~np.isin(ids, deleted)
+        has_less = not is_shown.all()
+        if has_less:
+            records = records[is_shown]
+        known, count = row[NUM_EPISODES], row[NUM_EPISODES] + len(records)
+        if count > len(self._episodes):
+            grown = np.zeros((max(2 * known, count), 4), np.int64)
+            grown[:known] = self._episodes[:known]
+            self._episodes = grown
+        row[EPISODES], row[NUM_EPISODES] = self._episodes.ctypes.data, count
+        if count == known:
+            return has_less
+        block = self._episodes[known:count]
+        starts, stops = records["start"], records["start"] + records["rows"]
+        lengths = records["length"]
+        block[:, 0], block[:, 1], block[:, 2] = starts, lengths, stops
+        weights = lengths if self._row_bytes < 0 else self._bytes_before(stops) - self._bytes_before(starts)
+        ends = weights.cumsum() + row[ENDED_WEIGHT]
+        block[:, 3] = ends - weights
+        row[ENDED_WEIGHT] = int(ends[-1])
+        return has_less
 
     def _bytes_before(self, rows: Any) -> Any:
         """Return the weight of the rows before ``rows``, an int or int64 [n]; in steps that is their number."""
-        if not self._in_bytes:
+        if self._row_bytes < 0:
             return rows
         total = rows * self._row_bytes
         for offsets in self._offsets:
             found = offsets[rows]
             total = total + (int(found) if isinstance(rows, int) else found.astype(np.int64))
         return total
-
-    def _steps_of(self, start: int, length: int, weight: int) -> int:
-        """Return how many rows from ``start`` on weigh at least ``weight``: at most ``length``."""
-        if not self._in_bytes:
-            return min(weight, length)
-        wanted = self._bytes_before(start) + weight
-        return bisect_left(range(start, start + length), wanted, key=self._bytes_before)
-
-
-def visible_from(shown: Sequence[ShownRows], capacity: int) -> Int64s:
-    """Return the first row of each segment that a ring shows; episodes that end before it are gone.
-
-    Args:
-        shown: one a segment, followed to the same refresh.
-        capacity: steps or bytes, as they count.
-
-    Returns:
-        int64 [S]; the segment's number of rows where nothing of it is shown.
-
-    Notes:
-        O(S + log episodes).
-    """
-    first = np.zeros(len(shown), np.int64)
-    excess = sum(one.weight for one in shown) - capacity
-    if excess <= 0:
-        return first
-    for number in sorted(range(len(shown)), key=lambda number: shown[number].age):
-        first[number] = shown[number].first_row(excess)
-        excess -= shown[number].weight
-        if excess <= 0:
-            break
-    return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +307,33 @@ class SegmentLimit:
 
     Args:
         segment_bytes: at the end of an episode beyond this size.
-        capacity: of a ring, whose segments hold about an eighth of it, so that no more than that is kept in vain, but
-            at least 1,024 rows or 1 MiB.
+        capacity: of a ring, whose segments hold about an eighth of the writer's share of it, so that no more than that
+            is kept in vain, but at least 1,024 rows or 1 MiB.
+        writers: that share it.
 
     Example:
         >>> limit = SegmentLimit(1 << 28, Capacity(80_000, "steps"))
         >>> limit.is_full(9_999, 1 << 22), limit.is_full(10_000, 1 << 22), limit.is_overlong(10_000, 1 << 22)
         (False, True, False)
+        >>> limit.shared(10).is_full(1_024, 1 << 22)
+        True
     """
 
     segment_bytes: int
     capacity: Capacity | None = None
+    writers: int = 1
+
+    @property
+    def is_least(self) -> bool:
+        """Whether segments are as small as they may be, however many writers there are."""
+        if self.capacity is None:
+            return True
+        least = LEAST_ROWS if self.capacity.unit == "steps" else LEAST_BYTES
+        return self.capacity.amount <= SHARE * least
+
+    def shared(self, writers: int) -> SegmentLimit:
+        """Return the limit of one of so many writers."""
+        return replace(self, writers=max(1, writers))
 
     def is_full(self, rows: int, num_bytes: int, *, times: int = 1) -> bool:
         """Whether a segment is to be sealed at the end of an episode."""
@@ -228,7 +343,7 @@ class SegmentLimit:
             return False
         size = rows if self.capacity.unit == "steps" else num_bytes
         is_small = rows < times * LEAST_ROWS and num_bytes < times * LEAST_BYTES
-        return not is_small and size * SHARE >= times * self.capacity.amount
+        return not is_small and size * SHARE * self.writers >= times * self.capacity.amount
 
     def is_overlong(self, rows: int, num_bytes: int) -> bool:
         """Whether the open episode is to be cut: never, but in a ring."""
@@ -237,3 +352,20 @@ class SegmentLimit:
     def next_look(self, rows: int) -> int:
         """Return at how many rows to ask `is_overlong` again."""
         return sys.maxsize if self.capacity is None else rows + 1 + rows // 64
+
+
+def growing_segments(store: str) -> set[str]:
+    """Return the names of a store's segments to which rows may come."""
+    found = set()
+    for name, (_, is_sealed) in list_segments(store).items():
+        if is_sealed:
+            continue
+        try:
+            progress = Progress.open(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
+        except FileNotFoundError:
+            # sealed meanwhile
+            continue
+        if not progress.is_full:
+            found.add(name)
+        progress.close()
+    return found

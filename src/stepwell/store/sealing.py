@@ -24,6 +24,7 @@ from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.columns import disk_error
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import (
+    CLOCK,
     EPISODES,
     METADATA,
     NEW_PREFIX,
@@ -109,6 +110,8 @@ def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None
             os.unlink(f"{path}/{entry}")
     _trim_npy(f"{path}/{EPISODES}", EPISODE_DTYPE, (), episodes)
     trim_lines(f"{path}/{METADATA}", episodes)
+    if os.path.lexists(f"{path}/{CLOCK}"):
+        _trim_npy(f"{path}/{CLOCK}", np.dtype("<i8"), (), rows)
     for name, feature in schema.items():
         stem = f"{path}/{name}"
         if feature.is_raw:

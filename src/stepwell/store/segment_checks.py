@@ -24,9 +24,10 @@ from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import list_directory, open_file
+from stepwell.store.clock import LATEST
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.layout import EPISODES, METADATA, PROGRESS, SEGMENT_JSON
+from stepwell.store.layout import CLOCK, EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import RESTORE, read_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.progress import Progress
@@ -37,6 +38,7 @@ from stepwell.store.statistics import STATISTICS, load_statistics
 __all__ = ["Check", "open_checks", "sealed_checks"]
 
 OFFSET = np.dtype("<u8")
+STAMP = np.dtype("<i8")
 CHUNK_ROWS = 1 << 19
 MAX_LINE_BYTES = 1 << 26
 
@@ -78,6 +80,8 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
         yield from _unlisted(path, files, schema)
     yield Check(path / EPISODES, functools.partial(_check_sealed_episodes, path, manifest))
     yield Check(path / METADATA, functools.partial(_check_metadata, path, manifest.get("episodes")))
+    if CLOCK in files:
+        yield Check(path / CLOCK, functools.partial(_check_clock, path, manifest.get("rows")))
     yield Check(path / STATISTICS, functools.partial(load_statistics, path))
     num_rows = manifest.get("rows")
     for name, feature in (schema or {}).items():
@@ -100,6 +104,8 @@ def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
         yield _failed(path / PROGRESS, error)
         return
     yield Check(path / EPISODES, functools.partial(_check_open_episodes, path, episodes, rows))
+    if os.path.lexists(path / CLOCK):
+        yield Check(path / CLOCK, functools.partial(_check_clock, path, rows))
     for name, feature in (schema or {}).items():
         yield Check(path / f"{name}.npy", functools.partial(_check_open_column, path, name, feature, rows))
 
@@ -179,6 +185,21 @@ def _check_metadata(path: Path, num_episodes: int | None) -> None:
             lines += 1
     if lines != num_episodes:
         raise CorruptSegmentError(f"{lines} lines for {num_episodes} episodes. {RESTORE}")
+
+
+def _check_clock(path: Path, num_rows: int | None) -> None:
+    if num_rows is None:
+        num_rows = num_ended_rows(_read_sealed_records(path))
+    with open(open_file(path / CLOCK), "rb") as file:
+        start = parse_header_size(file.read(10), CLOCK)
+        file.seek(start)
+        stamps = np.frombuffer(file.read(num_rows * STAMP.itemsize), STAMP)
+    if len(stamps) < num_rows:
+        raise CorruptSegmentError(f"{num_rows} stamps were stored, it has {len(stamps)}. {RESTORE}")
+    falls = np.flatnonzero(stamps[1:] < stamps[:-1])
+    if len(falls) or (num_rows and not 0 <= stamps[0] <= stamps[-1] < LATEST):
+        near = int(falls[0]) + 1 if len(falls) else 0
+        raise CorruptSegmentError(f"its stamps are no times that never fall, near row {near}. {RESTORE}")
 
 
 def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int | None) -> None:

@@ -17,11 +17,13 @@ import numpy as np
 from stepwell.errors import StepError
 from stepwell.schema import Schema
 from stepwell.store.beneath import open_file, system_error
+from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
+    CLOCK,
     EPISODES,
     METADATA,
     NEW_PREFIX,
@@ -60,6 +62,7 @@ class SegmentWriter:
         confirm: called under the store's lock before anything is made; raises when there shall be no such segment.
         queue_bytes: values that may wait for slow codecs.
         carried: of the episode that goes on here: its steps in earlier segments, and its origin.
+        clock: of a ring: what stamps its rows.
 
     Raises:
         DiskFullError: no space for the first rows.
@@ -80,6 +83,7 @@ class SegmentWriter:
         confirm: Callable[[], None] | None = None,
         queue_bytes: int = QUEUE_BYTES,
         carried: tuple[int, int] = (0, 0),
+        clock: RingClock | None = None,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -92,6 +96,8 @@ class SegmentWriter:
         self._metadata_end = 0
         self._queue_bytes = queue_bytes
         self._carried = carried
+        # the last one that a row got
+        self._clock, self._stamp = clock, 0
         try:
             with locked_store(store) as lock:
                 if confirm is not None:
@@ -117,20 +123,31 @@ class SegmentWriter:
             for name, feature in self.schema.items():
                 self.columns[name] = make_column(directory, name, feature, self.capacity)
                 undo.callback(self.columns[name].close)
+            self._stamps = None
+            if self._clock is not None:
+                self._stamps = RawColumn(f"{directory}/{CLOCK}", np.dtype("<i8"), (), self.capacity)
+                undo.callback(self._stamps.close)
             self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
             undo.callback(self._episodes.close)
             self._metadata = open_file(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT)
             undo.callback(os.close, self._metadata)
             os.rename(directory, self.path)
             undo.pop_all()
-        for column in (*self.columns.values(), self._episodes):
+        for column in self._files:
             column.moved(directory, self.path)
         self._sequential = SequentialColumns.of(self.columns, self.schema, self._progress, self._queue_bytes)
         self._rebind()
 
+    @property
+    def _files(self) -> list[Column]:
+        """All that grows with its rows and episodes, but for the lines of metadata."""
+        clock = [] if self._stamps is None else [self._stamps]
+        return [*self.columns.values(), *clock, self._episodes]
+
     def _rebind(self) -> None:
         """Keep what the hot path needs at hand: (place in the schema, rows or column)."""
         self._raw: list[tuple[int, Any]] = []
+        self._stamp_rows: Any = None if self._stamps is None else self._stamps.rows.data
         self._encoded: list[tuple[int, EncodedColumn]] = []
         for place, column in enumerate(self.columns.values()):
             if isinstance(column, RawColumn):
@@ -193,6 +210,8 @@ class SegmentWriter:
         return (self.ordinal << 32) | row
 
     def _store(self, row: int, values: Sequence[Any]) -> None:
+        if self._clock is not None:
+            self._stamp_rows[row] = self._stamp = self._clock.next(self._stamp)
         for place, rows in self._raw:
             rows[row] = values[place]
         for place, column in self._encoded:
@@ -221,6 +240,10 @@ class SegmentWriter:
         row = self.row
         if row + count > self.capacity:
             self._grow(row + count)
+        if self._stamps is not None and self._clock is not None and count:
+            first = self._clock.next(self._stamp, count)
+            self._stamps.write_rows(row, np.arange(first, first + count, dtype=np.int64))
+            self._stamp = first + count - 1
         for column, values in zip(self.columns.values(), columns, strict=True):
             if isinstance(column, RawColumn):
                 _write_raw(column, row, values)
@@ -323,6 +346,8 @@ class SegmentWriter:
         row = self.row
         if row >= self.capacity:
             self._grow(row + 1)
+        if self._stamps is not None:
+            self._stamps.rows[row] = self._stamp
         for name, column in self.columns.items():
             if isinstance(column, RawColumn):
                 column.rows[row] = final[name] if name in final else np.zeros((), column.dtype)
@@ -336,6 +361,8 @@ class SegmentWriter:
         capacity = max(rows, min(2 * self.capacity, self.capacity + step))
         for column in self.columns.values():
             column.grow(capacity)
+        if self._stamps is not None:
+            self._stamps.grow(capacity)
         self.capacity = capacity
         self._rebind()
 
@@ -361,9 +388,8 @@ class SegmentWriter:
             os.close(descriptor)
 
     def _sync_columns(self) -> None:
-        for column in self.columns.values():
+        for column in self._files:
             column.sync()
-        self._episodes.sync()
         os.fsync(self._metadata)
 
     @property
@@ -384,9 +410,9 @@ class SegmentWriter:
         A child that is forked until then gives up its copy of the lock, too.
         """
         self._close_encoders()
-        for column in self.columns.values():
+        for column in self._files:
             column.close()
-        self._episodes.close()
+        self._stamp_rows = None
         metadata, self._metadata = self._metadata, -1
         if metadata >= 0:
             os.close(metadata)

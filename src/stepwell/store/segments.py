@@ -19,7 +19,7 @@ from stepwell.store.beneath import check_directory, open_file, system_error
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.layout import EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
+from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
 from stepwell.store.segment_keys import TAG_BITS
@@ -60,7 +60,6 @@ class Segment:
         "_records",
         "_schema",
         "carried",
-        "is_full",
         "is_sealed",
         "key",
         "name",
@@ -92,8 +91,6 @@ class Segment:
         self.num_rows = 0
         # (steps, origin) of the open episode that went on in row 0, see progress.py
         self.carried = (0, 0)
-        # nothing more comes, though it may not be sealed yet
-        self.is_full = self.is_sealed
         # room for more of them; what is handed out is a view of its front, which never changes
         self._records = np.empty(0, np.uint8)
         self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
@@ -126,7 +123,7 @@ class Segment:
         if progress is None:
             return False
         is_same = progress.rows == self.num_rows and progress.episodes == len(self.records)
-        if is_same and progress.is_full == self.is_full and not progress.is_sealed:
+        if is_same and not progress.is_sealed:
             return False
         self._follow()
         return True
@@ -140,6 +137,19 @@ class Segment:
         """Map the offsets of an encoded feature: read-only uint64 [>= num_rows + 1]."""
         data = self._map_npy(f"{name}.npy", (self.num_rows + 1) * 8)
         return data[: len(data) // 8 * 8].view("<u8")
+
+    def clock_map(self) -> npt.NDArray[np.int64] | None:
+        """Map the stamps of its rows: read-only int64 [>= num_rows]; None where it was written without a clock."""
+        directory = self._directory
+        if not os.path.lexists(f"{directory}/{CLOCK}"):
+            # it may have been sealed since
+            sealed = directory.removesuffix(OPEN_SUFFIX)
+            if not os.path.lexists(f"{sealed}/{CLOCK}"):
+                if not os.path.lexists(directory) and not os.path.lexists(sealed):
+                    raise self._gone()
+                return None
+        data = self._map_npy(CLOCK, self.num_rows * 8)
+        return data[: len(data) // 8 * 8].view("<i8")
 
     def blob_map(self, name: str) -> npt.NDArray[np.uint8]:
         """Map the encoded rows of a feature: read-only uint8; [offsets[i], offsets[i + 1]) is row i."""
@@ -291,7 +301,6 @@ class Segment:
             self._become_sealed()
             return
         # rows before episodes: see progress.py
-        self.is_full = progress.is_full
         rows, episodes = progress.rows, progress.episodes
         if episodes != len(self.records):
             self._add_records(episodes)
@@ -315,7 +324,7 @@ class Segment:
         if os.path.lexists(sealed):
             self._directory = sealed
         self._progress = None
-        self.is_sealed = self.is_full = True
+        self.is_sealed = True
         self._load_sealed()
 
     def _load_sealed(self) -> None:

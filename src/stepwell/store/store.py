@@ -21,6 +21,7 @@ from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EpisodeTable
+from stepwell.store.eviction import Evictor
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
@@ -34,7 +35,7 @@ from stepwell.store.manifests import seal_json
 from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import StoreRecord, Sync, read_record
-from stepwell.store.ring import SegmentLimit, ShownRows, visible_from
+from stepwell.store.ring import RingCut, SegmentLimit
 from stepwell.store.segment_keys import name_of_key
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
@@ -97,7 +98,8 @@ class Store:
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
         self._metadata = MetadataLines()
-        self._shown: dict[str, ShownRows] = {}
+        self._ring: RingCut | None = None
+        self._evictor: Evictor | None = None
         hold_memory(self, self._path)
         self._list_segments()
         self._read_deleted()
@@ -245,7 +247,6 @@ class Store:
     def _forget(self, name: str) -> bool:
         """Leave out a segment that is gone; the directory is looked at again at the next refresh."""
         self._listed_time = -1
-        self._shown.pop(name, None)
         return self._segments.pop(name, None) is not None
 
     def _list_segments(self) -> bool:
@@ -270,7 +271,6 @@ class Store:
         self._listed = list(found)
         for name in self._segments.keys() - found.keys():
             segment = self._segments.pop(name)
-            self._shown.pop(name, None)
             if segment.is_sealed:
                 # in the table by now, if it is there: whatever keeps maps of it goes on using them
                 self._made[segment.key] = segment
@@ -316,16 +316,14 @@ class Store:
 
     def _take_snapshot(self) -> None:
         """Take note of what there is now; all that is shown follows from it."""
-        first_rows = None
-        if self.capacity is not None:
-            self._follow_ring(self.capacity)
+        first_rows, ring = None, self._followed_ring()
         own = {segment.key: segment for segment in self._segments.values()}
         is_there = self._sealed.find(self._keys) >= 0
         if not is_there.all():
             is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
         segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
-        if self.capacity is not None:
-            first_rows = visible_from([self._shown[segment.name] for segment in segments], self.capacity.amount)
+        if ring is not None:
+            first_rows = ring.first_rows(own[key].name for key in segments.keys.tolist())
         self._live = [segment for segment in own.values() if not segment.is_sealed]
         self._snapshot = Snapshot(segments, self._deleted, self._metadata, first_rows)
 
@@ -344,16 +342,19 @@ class Store:
             del self._segments[segment.name]
         self._take_snapshot()
 
-    def _follow_ring(self, capacity: Capacity) -> None:
+    def _followed_ring(self) -> RingCut | None:
+        """Return what a ring shows of its segments; those that went meanwhile are left out."""
+        if self.capacity is None or self.schema is None:
+            return None
+        ring = self._ring = self._ring or RingCut(self.capacity, self.schema)
         for name, segment in list(self._segments.items()):
-            shown = self._shown.get(name)
-            if shown is None:
-                assert self.schema is not None
-                shown = self._shown[name] = ShownRows(segment, capacity, self.schema)
             try:
-                shown.follow(self._deleted)
+                ring.follow(segment, self._deleted)
             except FileNotFoundError:
                 self._forget(name)
+        ring.forget(ring.names - self._segments.keys())
+        ring.move()
+        return ring
 
     def _mtime(self, name: str) -> int:
         try:
@@ -433,7 +434,7 @@ class Store:
             # segments know their features
             self._segments.clear()
             self._made = {}
-            self._shown.clear()
+            self._ring, self._evictor = None, None
             self._listed_time = -1
         self._record_time, self._record = stamp, self._reaching(record)
 
@@ -459,6 +460,12 @@ class Store:
         """Raise ReadOnlyError when the store was opened for reading only."""
         if self._mode == "r":
             raise ReadOnlyError(f'{self._path} was opened with mode="r". Open it with mode="a" to {what}.')
+
+    @property
+    def evictor(self) -> Evictor:
+        """What removes the segments that a ring does not show any more; one for all its writers."""
+        self._evictor = self._evictor or Evictor(self._path)
+        return self._evictor
 
     # over all of it
 
@@ -529,7 +536,7 @@ class Store:
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         self._segments.clear()
-        self._shown.clear()
+        self._ring, self._evictor = None, None
         self._live = []
         self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
         self._keys = np.empty(0, np.int64)

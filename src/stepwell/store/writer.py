@@ -13,13 +13,13 @@ import numpy as np
 
 from stepwell.errors import StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
+from stepwell.store.clock import RingClock
 from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
 from stepwell.store.encoded_rows import has_rows, row_of
-from stepwell.store.eviction import Evictor
 from stepwell.store.ids import step_id
 from stepwell.store.records import Sync
-from stepwell.store.ring import SegmentLimit
+from stepwell.store.ring import SegmentLimit, growing_segments
 from stepwell.store.seal_queue import SealQueue
 from stepwell.store.segment_writer import SegmentWriter, encode_metadata
 from stepwell.store.values import (
@@ -91,11 +91,12 @@ class Writer:
         self._ordinal, self._tag = ordinal, tag
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
-        evictor = Evictor(str(store.path)) if limit.capacity is not None else None
+        is_ring = limit.capacity is not None
+        self._clock: RingClock | None = None
         self._seals = SealQueue(
             sync=sync != "none",
-            sealed=(lambda: None) if evictor is None else evictor.evict,
-            has_statistics=evictor is None,
+            sealed=store.evictor.evict if is_ring else (lambda: None),
+            has_statistics=not is_ring,
         )
         self._is_closed = False
         self._schema: Schema | None = None
@@ -381,8 +382,14 @@ class Writer:
         return self._segment
 
     def _make_segment(self, schema: Schema, *, carried: tuple[int, int] = (0, 0)) -> SegmentWriter:
+        path = str(self._store.path)
+        if self._clock is None and self._store.capacity is not None:
+            self._clock = RingClock(path, schema)
+        if not self._limit.is_least:
+            own = set() if self._segment is None else {self._segment.name}
+            self._limit = self._limit.shared(1 + len(growing_segments(path) - own))
         return SegmentWriter(
-            str(self._store.path),
+            path,
             schema,
             sync=self._sync,
             ordinal=self._ordinal,
@@ -390,6 +397,7 @@ class Writer:
             confirm=lambda: self._store.check_schema(schema),
             queue_bytes=self._queue_bytes,
             carried=carried,
+            clock=self._clock,
         )
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:

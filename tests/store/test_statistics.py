@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as numbers
 
 import stepwell
 from stepwell.codecs import make_codec
@@ -175,7 +176,6 @@ def test_text_complex_dates_and_records_have_no_statistics():
         Array((), "complex64"),
         Array((), "datetime64[ns]"),
         Array((), [("a", "f4")]),
-        Array((0, 3)),
     )
     assert not any(has_statistics(feature) for feature in without)
     assert all(has_statistics(Array((2,), dtype)) for dtype in REAL_DTYPES)
@@ -387,7 +387,9 @@ def test_a_feature_without_stored_statistics_is_computed(tmp_path):
     found = aggregate([(store, table_of([segment], [[0, 1]]))], ["observation", "action", "task"])
     assert sorted(found) == ["action", "observation"]
     assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
-    assert aggregate([(store, table_of([segment], [[]]))]) == {}
+    nothing = aggregate([(store, table_of([segment], [[]]))])
+    assert {name: int(each.count.sum()) for name, each in nothing.items()} == dict.fromkeys(nothing, 0)
+    assert {"action", "observation"} <= set(nothing)
 
 
 def test_statistics_files_are_read_back_and_have_the_same_bytes_each_time(tmp_path):
@@ -451,3 +453,64 @@ def test_a_stores_statistics_equal_those_of_its_episodes(tmp_path):
         writer.append(observation=np.zeros(2), camera=np.zeros((16, 16, 3), np.uint8), task="")
         store.refresh()
         assert store.statistics()["observation"].count.tolist() == [22, 22]
+
+
+NUMBERS = [f"{order}{kind}" for order in "<>" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")]
+
+
+@settings(max_examples=60)
+@given(data=st.data(), dtype=st.sampled_from(["bool", "int8", "uint8", *NUMBERS]), num_parts=st.integers(1, 4))
+def test_extremes_are_exact_in_every_dtype_however_they_are_merged(data, dtype, num_parts):
+    dtype = np.dtype(dtype)
+    elements = numbers.from_dtype(dtype, allow_nan=False, allow_infinity=False)
+    if dtype.kind in "iu":
+        elements = elements | st.sampled_from([np.iinfo(dtype).min, np.iinfo(dtype).max - 1, np.iinfo(dtype).max])
+    sizes = data.draw(st.lists(st.integers(0, 5), min_size=num_parts, max_size=num_parts))
+    parts = [data.draw(numbers.arrays(dtype, (size, 2), elements=elements)) for size in sizes]
+    whole = np.concatenate(parts)
+    feature = Array(2, dtype.str)
+    found = merge_all([FeatureStatistics.from_arrays(column_statistics(part, feature).to_arrays()) for part in parts])
+    assert found.count.tolist() == [len(whole)] * 2
+    if not len(whole):
+        assert np.isnan(found.min).all()
+        return
+    assert found.min.tolist() == whole.min(0).tolist()
+    assert found.max.tolist() == whole.max(0).tolist()
+    record = json.loads(json.dumps(found.to_json()))
+    assert record["max"] == whole.max(0).tolist()
+    if dtype.kind in "iu" and dtype.itemsize == 8:
+        assert all(type(value) is int for value in record["min"] + record["max"])
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+@pytest.mark.parametrize("codec", ["raw", "zstd", "delta"])
+def test_features_without_elements_have_statistics_of_nothing(tmp_path, shape, codec):
+    store = stepwell.create(tmp_path / "a.well", {"x": Array(shape, codec=codec), "t": Array(())}, segment_bytes=1)
+    for _ in range(2):
+        with store.writer() as writer:
+            writer.add_episode({"x": np.zeros((4, *shape), np.float32), "t": np.arange(4, dtype=np.float32)})
+    found = store.statistics()["x"]
+    assert found.shape == found.min.shape == found.quantile(0.5).shape == shape
+    assert found.to_json()["max"] == np.zeros(shape).tolist()
+    assert store.statistics(episodes=[1])["x"].shape == shape
+    assert not store.verify(deep=True).findings
+
+
+def test_a_store_without_episodes_has_statistics_of_nothing(tmp_path):
+    schema = {"x": Array(3, "int64"), "image": Image((4, 4, 3)), "note": Text()}
+    store = stepwell.create(tmp_path / "a.well", schema)
+    for found in (store.statistics(), stepwell.View(store).statistics()):
+        assert {name: (each.shape, each.count.sum()) for name, each in found.items()} == {
+            "x": ((3,), 0),
+            "image": ((3,), 0),
+        }
+        assert np.isnan(found["x"].min).all()
+    assert list(store.statistics(names=["x"])) == ["x"]
+    with store.writer() as writer:
+        writer.add_episode(
+            {"x": np.full((2, 3), 2**62 + 1), "image": np.zeros((2, 4, 4, 3), np.uint8), "note": ["", ""]}
+        )
+    assert store.statistics(episodes=[])["x"].count.tolist() == [0, 0, 0]
+    assert store.statistics()["x"].max.tolist() == [2**62 + 1] * 3
+    # and out of the file of a sealed segment
+    assert stepwell.open(store.path, mode="r").statistics()["x"].max.tolist() == [2**62 + 1] * 3

@@ -293,7 +293,10 @@ def _check_names(argument: str, named: Mapping[str, Any] | None, repo_ids: Seque
 
 def _are_summed(features: Sequence[Feature]) -> bool:
     """Return whether statistics of all datasets can be added up."""
-    return all(has_statistics(each) for each in features) and len({each.fixed_shape[-1:] for each in features}) == 1
+    return (
+        all(has_statistics(each) and 0 not in each.shape for each in features)
+        and len({each.fixed_shape[-1:] for each in features}) == 1
+    )
 
 
 def _merge(columns: Sequence[Any], back: npt.NDArray[np.int64]) -> Any:

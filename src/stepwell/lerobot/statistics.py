@@ -286,7 +286,7 @@ def is_summed(feature: Feature) -> bool:
     """Whether a feature has statistics here: numbers of fixed shape, and uint8 images of 1 or 3 channels."""
     if feature.kind == "image":
         return feature.np_dtype == np.uint8 and feature.shape[2:] in ((), (1,), (3,))
-    return has_statistics(feature) and not feature.is_ragged
+    return has_statistics(feature) and not feature.is_ragged and 0 not in feature.shape
 
 
 def _std(deviations: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -34,13 +34,14 @@ SAFE_SQUARE = 1e140
 
 Ints = npt.NDArray[np.int64]
 Counts = tuple[int, int, int]
+# min, max (ints where they are ints), mean and std
 Moments = tuple[float, float, float, float]
 NO_MOMENTS: Moments = (math.nan, math.nan, math.nan, math.nan)
 
 
 def has_statistics(feature: Feature) -> bool:
     """Whether a feature has statistics: arrays and images of bools, integers and floats, and nothing else."""
-    return feature.kind in ("array", "image") and feature.np_dtype.kind in "biuf" and 0 not in feature.shape
+    return feature.kind in ("array", "image") and feature.np_dtype.kind in "biuf"
 
 
 def statistics_shape(feature: Feature) -> tuple[int, ...]:
@@ -95,6 +96,8 @@ def column_statistics(
         >>> column_statistics(np.array([1.0, 2.0, 6.0, np.nan]), Array((), "float64"))
         <FeatureStatistics (), 3 values>
     """
+    if 0 in feature.shape:
+        return FeatureStatistics.empty(statistics_shape(feature))
     num_rows = len(array) if mask is None else int(np.count_nonzero(mask))
     chosen = sample_rows(feature, num_rows)
     shape = statistics_shape(feature)
@@ -118,6 +121,8 @@ def stream_statistics(
         is_sampled: whether the caller left steps out.
     """
     shape = statistics_shape(feature)
+    if 0 in feature.shape:
+        return FeatureStatistics.empty(shape)
     if feature.np_dtype.itemsize == 1:
         return _byte_statistics(values, feature.np_dtype, shape, is_sampled)
     blocks = batches((value.reshape(-1, *shape).copy() for value in values), _rows_a_block(feature))
@@ -144,18 +149,23 @@ def _block_statistics(block: npt.NDArray[Any], shape: tuple[int, ...], is_sample
     if block.dtype.itemsize == 1:
         return _byte_statistics([block], block.dtype, shape, is_sampled)
     columns = block.reshape(-1, math.prod(shape)).T
-    return _of_columns([_sorted_column(column) for column in _sort_columns(columns)], shape, is_sampled)
+    is_integer = block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size > 0
+    extremes = block.dtype.newbyteorder("=") if is_integer else np.dtype(np.float64)
+    return _of_columns([_sorted_column(column) for column in _sort_columns(columns)], shape, is_sampled, extremes)
 
 
 def _of_columns(
-    found: list[tuple[Counts, Moments, Sketch]], shape: tuple[int, ...], is_sampled: bool
+    found: list[tuple[Counts, Moments, Sketch]],
+    shape: tuple[int, ...],
+    is_sampled: bool,
+    extremes: np.dtype[Any] = np.dtype(np.float64),  # noqa: B008
 ) -> FeatureStatistics:
     counts = np.array([column[0] for column in found], np.int64).T.reshape(3, *shape)
-    moments = np.array([column[1] for column in found], np.float64).T.reshape(4, *shape)
+    # an array each: one of ints and floats together would round the ints
+    low, high = (np.array([column[1][i] for column in found], extremes).reshape(shape)[()] for i in (0, 1))
+    mean, std = (np.array([column[1][i] for column in found], np.float64).reshape(shape)[()] for i in (2, 3))
     sketches = tuple(column[2] for column in found)
-    return FeatureStatistics(
-        *(counts[0], counts[1], counts[2]), *(moments[0], moments[1], moments[2], moments[3]), sketches, is_sampled
-    )
+    return FeatureStatistics(counts[0], counts[1], counts[2], low, high, mean, std, sketches, is_sampled)
 
 
 def _byte_statistics(
@@ -206,7 +216,7 @@ def _sorted_column(column: npt.NDArray[Any]) -> tuple[Counts, Moments, Sketch]:
     finite = column[begin:end]
     if len(finite) == 0:
         return counts, NO_MOMENTS, sketch_counts([])
-    return counts, (float(finite[0]), float(finite[-1]), *_moments(finite)), sketch_sorted(finite)
+    return counts, (finite[0].item(), finite[-1].item(), *_moments(finite)), sketch_sorted(finite)
 
 
 def _moments(values: npt.NDArray[Any]) -> tuple[float, float]:

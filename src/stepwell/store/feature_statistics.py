@@ -21,6 +21,7 @@ MERGE_PARTS = 128
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Extremes = Floats | Ints | npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +32,9 @@ class FeatureStatistics:
         count: int64 [*shape], finite values; the other fields are of these only.
         num_nan: int64 [*shape].
         num_inf: int64 [*shape], of either sign.
-        min: float64 [*shape], NaN where nothing was counted; integers beyond 2**53 are rounded.
-        max: float64 [*shape].
+        min: float64 [*shape], NaN where nothing was counted; of int64 and uint64 that dtype, exact, where something
+            was.
+        max: like ``min``.
         mean: float64 [*shape].
         std: float64 [*shape], of the population (divided by count).
         sketches: one `Sketch` an element of shape, in C order.
@@ -46,8 +48,8 @@ class FeatureStatistics:
     count: Ints
     num_nan: Ints
     num_inf: Ints
-    min: Floats
-    max: Floats
+    min: Extremes
+    max: Extremes
     mean: Floats
     std: Floats
     sketches: tuple[Sketch, ...]
@@ -74,7 +76,7 @@ class FeatureStatistics:
     def quantiles(self) -> dict[str, Floats]:
         """The quantiles at 1, 10, 50, 90 and 99 %, as "q01", "q10", "q50", "q90", "q99"."""
         fractions = list(QUANTILES.values())
-        columns = np.array([sketch.quantile(fractions) for sketch in self.sketches]).T
+        columns = np.array([sketch.quantile(fractions) for sketch in self.sketches]).reshape(-1, len(fractions)).T
         return {name: column.reshape(self.shape)[()] for name, column in zip(QUANTILES, columns, strict=True)}
 
     def to_json(self) -> dict[str, Any]:
@@ -88,24 +90,30 @@ class FeatureStatistics:
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything as a few arrays, for `numpy.savez`."""
-        return {
+        # np.concatenate takes no empty list, and a feature may have no elements
+        sketches = (sketch_counts([]), *self.sketches)
+        arrays = {
             "is_sampled": np.array(self.is_sampled),
             "counts": np.stack([self.count, self.num_nan, self.num_inf]),
-            "moments": np.stack([self.min, self.max, self.mean, self.std]),
+            "moments": np.stack([np.asarray(each, np.float64) for each in (self.min, self.max, self.mean, self.std)]),
             "num_points": np.array([len(sketch.values) for sketch in self.sketches], np.int64),
-            "values": np.concatenate([sketch.values for sketch in self.sketches]),
-            "weights": np.concatenate([sketch.weights for sketch in self.sketches]),
-            "is_exact": np.concatenate([sketch.is_exact for sketch in self.sketches]),
+            "values": np.concatenate([sketch.values for sketch in sketches]),
+            "weights": np.concatenate([sketch.weights for sketch in sketches]),
+            "is_exact": np.concatenate([sketch.is_exact for sketch in sketches]),
         }
+        return arrays | ({"extremes": np.stack([self.min, self.max])} if self.min.dtype.kind in "iu" else {})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> FeatureStatistics:
         """Return the statistics that `to_arrays` took apart."""
-        cuts = np.cumsum(arrays["num_points"])[:-1]
-        parts = zip(*(np.split(arrays[name], cuts) for name in ("values", "weights", "is_exact")), strict=True)
-        sketches = tuple(Sketch(*part) for part in parts)
+        # behind the last end nothing is left
+        cuts = np.cumsum(arrays["num_points"])
+        pieces = [np.split(arrays[name], cuts)[:-1] for name in ("values", "weights", "is_exact")]
+        sketches = tuple(Sketch(*piece) for piece in zip(*pieces, strict=True))
         count, num_nan, num_inf = arrays["counts"]
         low, high, mean, std = arrays["moments"]
+        # those of 64-bit integers that a float64 would round; older files do not have them
+        low, high = arrays.get("extremes", (low, high))
         return cls(count, num_nan, num_inf, low, high, mean, std, sketches, bool(arrays["is_sampled"]))
 
     @classmethod

@@ -35,7 +35,8 @@ class Sketch:
     """A sorted summary of finite numbers, from which any quantile can be read.
 
     Args:
-        values: float64 [m], ascending; the first and the last are the exact minimum and maximum.
+        values: float64 [m], ascending; the first and the last are the minimum and maximum, exact
+            but for integers beyond 2**53.
         weights: int64 [m], how many numbers each stands for.
         is_exact: bool [m], whether all of those have that very value.
 

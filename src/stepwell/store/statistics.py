@@ -20,7 +20,13 @@ from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, StoreAccessError, StoreFileError
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
-from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
+from stepwell.store.column_statistics import (
+    column_statistics,
+    has_statistics,
+    sample_rows,
+    statistics_shape,
+    stream_statistics,
+)
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
@@ -97,7 +103,7 @@ def aggregate(
         names: features to take; default all that have statistics.
 
     Returns:
-        By name. Where every chosen segment is whole and sealed no row is read.
+        By name; of no episodes a count of 0 and NaN. Where every chosen segment is whole and sealed no row is read.
 
     Raises:
         CorruptSegmentError: a statistics file is damaged, or a data file is missing or too short.
@@ -115,7 +121,13 @@ def aggregate(
         for some in _selected(store, table, wanted):
             for name, statistics in some.items():
                 found.setdefault(name, []).append(statistics)
-    return {name: merge_all(several) for name, several in found.items()}
+    merged = {name: merge_all(several) for name, several in found.items()}
+    for store, _ in parts:
+        for name, feature in (store.schema or {}).items():
+            if name not in merged and has_statistics(feature) and (wanted is None or name in wanted):
+                # no episode has it
+                merged[name] = FeatureStatistics.empty(statistics_shape(feature))
+    return merged
 
 
 def statistics_json(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:

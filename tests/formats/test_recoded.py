@@ -134,3 +134,33 @@ def test_images_of_any_size_are_recoded_one_by_one(codec, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(store[0]["top"], images, strict=True))
     with pytest.raises(DecodeError, match="encoded rows, step 1: png row of 5 bytes"):
         list(Recoded(EncodedRows([rows[0], b"nothi"]), before).rows(after))
+
+
+@pytest.mark.parametrize("ending", ["end", "left", "damage"])
+def test_encoders_are_closed_however_the_rows_end(monkeypatch, ending):
+    feature = Image((16, 24, 3), codec="delta", every=4)
+    kind = type(make_codec(feature))
+    opened, closed = [], []
+
+    def encoder(self, *args, make=kind.encoder):
+        made = make(self, *args)
+        opened.append(made)
+        close = made.close
+        monkeypatch.setattr(type(made), "close", lambda self, close=close: (closed.append(self), close()), raising=True)
+        return made
+
+    rows = encoded(PNG)
+    if ending == "damage":
+        rows = EncodedRows([*[*rows.rows(PNG)][:-1], b"no picture"])
+    monkeypatch.setattr(kind, "encoder", encoder)
+    blobs = Recoded(rows, PNG).rows(feature)
+    if ending == "damage":
+        with pytest.raises(DecodeError):
+            list(blobs)
+    elif ending == "end":
+        assert len(list(blobs)) == len(PIXELS)
+    else:
+        next(blobs)
+        blobs.close()
+    assert len(opened) == 1
+    assert closed == opened

@@ -75,3 +75,16 @@ def test_a_restored_table_keeps_the_time(store, tmp_path):
     table.checkpoint(tmp_path / "kept")
     restored = stepwell.replay.restore(tmp_path / "kept", to=tmp_path / "again.well")
     assert restored["replay"].settings.follow_seconds == 2.5
+
+
+@pytest.mark.parametrize("follow_seconds", [0, LONG])
+def test_what_is_drawn_is_drawn_once(store, follow_seconds):
+    table = Table(store, sampler="fifo", max_times_sampled=2, follow_seconds=follow_seconds)
+    drawn = [int(table.sample(1, timeout=0).rows[0]) for _ in range(6)]
+    assert drawn == [0, 0, 1, 1, 2, 2]
+    record(store, 1, first=3)
+    assert table.sample(1, timeout=0).table_size.tolist() == [1]
+    if follow_seconds:
+        # a draw that something is there for leaves new steps where they are
+        record(store, 1, first=4)
+        assert table.sample(1, timeout=0).table_size.tolist() == [1]

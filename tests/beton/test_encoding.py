@@ -42,8 +42,9 @@ def test_bytes_are_bytes_or_arrays_of_them():
     assert bytes(BytesEncoder().encode(np.arange(6, dtype=np.uint8)[::2], 0)[1]) == b"\0\2\4"
     assert BytesEncoder().encode(bytearray(b"ab"), 0)[1] == b"ab"
     assert BytesEncoder().encode("ä", 0)[1] == b"\xc3\xa4"
-    for wrong in (np.zeros(3, np.int8), np.zeros((2, 2), np.uint8), None):
-        with pytest.raises(StepError, match="uint8 array of one axis"):
+    assert bytes(BytesEncoder().encode(np.array([7.0, 255.0]), 0)[1]) == b"\x07\xff"
+    for wrong in (np.full(3, -1, np.int8), np.full(1, 0.5), np.zeros((2, 2), np.uint8), None):
+        with pytest.raises(StepError, match="array of one axis of whole numbers from 0 to 255"):
             BytesEncoder().encode(wrong, 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 import sample_sets as sets
 from spec_reader import SpecFile
 
-from stepwell.errors import FormatError, SchemaError, StepError, WorkerError
+from stepwell.errors import DecodeError, FormatError, SchemaError, StepError, WorkerError
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.writer import DatasetWriter
 
@@ -175,3 +175,85 @@ def test_a_pipeline_that_raises_names_its_shard(tmp_path):
         writer.from_webdataset(write_shards(tmp_path, [3]), lambda dataset: dataset.map(lambda _: 1 // 0))
     with pytest.raises(StepError, match="no samples"):
         writer.from_webdataset([], classified)
+
+
+class Scaled(NDArrayField):
+    """Numbers from 0 to 1 as bytes."""
+
+    def encode(self, destination, field, malloc):
+        return super().encode(destination, np.asarray(field * 255).astype("u1"), malloc)
+
+
+class Padded(NDArrayField):
+    """Texts of one length, as in FFCV's own tests of fields of one's own."""
+
+    def __init__(self, max_len):
+        super().__init__(np.dtype("u1"), (max_len,))
+
+    def encode(self, destination, field, malloc):
+        data = np.zeros(self.shape, "u1")
+        data[: len(field)] = np.frombuffer(field.encode(), "u1")
+        return super().encode(destination, data, malloc)
+
+
+class Doubled(IntField):
+    def encode(self, destination, field, malloc):
+        super().encode(destination, 2 * field, malloc)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_field_of_one_s_own_may_make_other_values(tmp_path, workers):
+    own = {"x": Scaled(np.dtype("u1"), (4,)), "text": Padded(8), "n": Doubled()}
+    samples = [(np.full(4, number / 4), "ab" * number, number) for number in range(4)]
+    DatasetWriter(str(tmp_path / "a.beton"), own, num_workers=workers).from_indexed_dataset(samples)
+    file = SpecFile(tmp_path / "a.beton")
+    file.check()
+    for number in range(4):
+        found = file.sample(number)
+        assert found["x"].tolist() == [number * 255 // 4] * 4 and found["n"] == 2 * number
+        assert bytes(found["text"]).rstrip(b"\0").decode() == "ab" * number
+
+
+@pytest.mark.parametrize("method", ["metadata_type", "to_binary", "from_binary", "get_decoder_class"])
+def test_a_field_with_a_format_of_its_own_is_refused_by_name(tmp_path, method):
+    own = type("Own", (BytesField,), {method: lambda self: None})
+    with pytest.raises(SchemaError, match=rf"field 'x': Own defines {method}: a format of its own"):
+        DatasetWriter(str(tmp_path / "a.beton"), {"x": own()})
+    inherited = type("Heir", (own,), {})
+    with pytest.raises(SchemaError, match=rf"Heir defines {method}"):
+        DatasetWriter(str(tmp_path / "a.beton"), {"x": inherited()})
+
+
+def _writes_itself(self, destination, field, malloc):
+    destination["ptr"], data = malloc(4)
+    data[:] = 0
+
+
+@pytest.mark.parametrize(
+    "encode", [_writes_itself, lambda self, d, f, m: m(4), lambda self, d, f, m: None], ids=["row", "malloc", "nothing"]
+)
+def test_a_field_that_writes_bytes_itself_is_an_error(tmp_path, encode):
+    own = type("Own", (BytesField,), {"encode": encode})
+    with pytest.raises(WorkerError, match=r"field 'x': .*must call super\(\)\.encode"):
+        DatasetWriter(str(tmp_path / "a.beton"), {"x": own()}, num_workers=1).from_indexed_dataset([(b"x",)])
+    assert not (tmp_path / "a.beton").exists()
+
+
+def test_bytes_may_come_as_whole_numbers_of_any_dtype(tmp_path):
+    given = [np.zeros(2), np.array([1, 255], "int64"), np.array([True, False]), np.array([3.0], "float16")]
+    path = str(tmp_path / "a.beton")
+    DatasetWriter(path, {"x": BytesField()}, num_workers=1).from_indexed_dataset([(value,) for value in given])
+    file = SpecFile(path)
+    assert [bytes(file.sample(n)["x"]) for n in range(4)] == [b"\0\0", b"\x01\xff", b"\x01\0", b"\x03"]
+    for wrong in (np.array([0.5]), np.array([-1]), np.array([256]), np.array([np.nan]), np.zeros((2, 2))):
+        with pytest.raises(WorkerError, match="whole numbers from 0 to 255"):
+            DatasetWriter(path, {"x": BytesField()}, num_workers=1).from_indexed_dataset([(wrong,)])
+
+
+def test_json_is_unpacked_as_ffcv_does():
+    texts = [b'{"a": 1}\0\0', b'[1, "b"]\0\0', b'"0123456"\0']
+    batch = np.stack([np.frombuffer(text, np.uint8) for text in texts])
+    assert JSONField.unpack(batch) == [{"a": 1}, [1, "b"], "0123456"]
+    assert JSONField.unpack(batch[1]) == [1, "b"]
+    with pytest.raises(DecodeError, match="is no JSON"):
+        JSONField.unpack(np.frombuffer(b"{\0", np.uint8))

@@ -69,14 +69,26 @@ def test_a_decoder_makes_what_the_transform_makes(decoder, codec, channels):
     np.testing.assert_array_equal(decoded(decoder, feature, blobs), expected)
 
 
-def test_a_box_that_shrinks_much_is_near_the_same_from_a_smaller_scale():
-    feature = Image((96, 128, 3), codec="jpeg")
-    coder = make_codec(feature)
-    blobs = [coder.encode(image) for image in waves(12, 96, 128, 3, stretch=3)]
-    rows = np.stack([coder.decode(np.frombuffer(blob, np.uint8)) for blob in blobs])
-    for decoder in (Resize((20, 24)), RandomResizedCrop(20, scale=(0.5, 1.0))):
-        difference = decoded(decoder, feature, blobs).astype(float) - decoder(rows.copy(), draws(12))
-        assert np.abs(difference).mean() < 3
+@pytest.mark.parametrize("interpolation", ["linear", "area", "nearest"])
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("codec", ["jpeg", "png", "image-file"])
+def test_a_box_that_shrinks_much_is_what_the_transform_makes(interpolation, antialias, codec):
+    pytest.importorskip("imagecodecs")
+    feature = Image((96, 128, 3), codec=codec)
+    rng = np.random.default_rng(0)
+    # noise, of which every way to resize makes something else
+    images = [rng.integers(0, 256, (96, 128, 3)).astype(np.uint8) for _ in range(3)]
+    encoder = make_codec(Image((96, 128, 3), codec="jpeg" if codec == "image-file" else codec))
+    blobs = [encoder.encode(image) for image in images]
+    rows = np.stack([make_codec(feature).decode(np.frombuffer(blob, np.uint8)) for blob in blobs])
+    options = {"interpolation": interpolation, "antialias": antialias}
+    for size in ((48, 64), (24, 32), (12, 16), (20, 24)):
+        for decoder in (
+            Resize(size, **options),
+            CenterResizedCrop(size, **options),
+            RandomResizedCrop(size, scale=(0.5, 1.0), **options),
+        ):
+            assert np.array_equal(decoded(decoder, feature, blobs), decoder(rows.copy(), draws(3))), (decoder, size)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])

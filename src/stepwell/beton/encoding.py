@@ -134,7 +134,7 @@ class FloatEncoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class BytesEncoder(Encoder):
-    """Bytes of any length: a uint8 array [n], a bytes object, or a text, which becomes UTF-8."""
+    """Bytes of any length: an array [n] of whole numbers from 0 to 255, bytes, or a text, which becomes UTF-8."""
 
     def descriptor(self, name: str) -> FieldDescriptor:
         """Return what a file says of it."""
@@ -146,10 +146,14 @@ class BytesEncoder(Encoder):
             return None, memoryview(value).cast("B")
         if isinstance(value, str):
             return None, value.encode()
-        found = np.asarray(value)
-        if found.dtype != np.uint8 or found.ndim != 1:
-            raise StepError(f"got {_brief(value)}. Allowed: bytes, a text, or a uint8 array of one axis.")
-        return None, np.ascontiguousarray(found).data
+        found = np.asarray(_on_host(value))
+        # FFCV casts whatever it gets; what is cast here is the same number afterwards
+        is_whole = found.ndim == 1 and found.dtype.kind in "biuf" and bool(((found >= 0) & (found <= 255)).all())
+        if not is_whole or (found.dtype.kind == "f" and bool((found % 1).any())):
+            raise StepError(
+                f"got {_brief(value)}. Allowed: bytes, a text, or an array of one axis of whole numbers from 0 to 255."
+            )
+        return None, np.ascontiguousarray(found, np.uint8).data
 
     def fill(self, rows: npt.NDArray[Any], cells: Sequence[Any], ptrs: Any, sizes: Any) -> None:
         """Write ptrs and sizes; see `Encoder.fill`."""

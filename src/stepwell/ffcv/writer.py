@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.beton.encoding import Encoder, check_names
+from stepwell.beton.encoding import check_names
 from stepwell.beton.pages import check_page_size
 from stepwell.beton.sample_writing import Target, write_indexed, write_streams
-from stepwell.errors import MissingDependencyError, SchemaError, StepError, WorkerError
-from stepwell.ffcv.fields.base import Field
+from stepwell.errors import MissingDependencyError, StepError, WorkerError
+from stepwell.ffcv.fields.base import Field, encoder_of
 from stepwell.recorders.pool import num_workers
 
 __all__ = ["DatasetWriter"]
@@ -55,7 +55,7 @@ class DatasetWriter:
         num_workers: int = -1,
     ) -> None:
         check_names(fields, "another key in fields")
-        self._fname, self._encoders = fname, {name: _encoder(name, field) for name, field in fields.items()}
+        self._fname, self._encoders = fname, {name: encoder_of(name, field) for name, field in fields.items()}
         self._page_size = check_page_size(page_size)
         self._workers = None if num_workers < 1 else num_workers
 
@@ -131,15 +131,6 @@ class _Shards:
             raise
         except Exception as error:
             raise WorkerError(f"the samples of {self.names[number]} cannot be counted: {error}") from error
-
-
-def _encoder(name: str, field: Any) -> Encoder:
-    if not isinstance(field, Field):
-        raise SchemaError(
-            f"field {name!r} is a {type(field).__module__}.{type(field).__qualname__}. Allowed: those of "
-            "stepwell.ffcv.fields; custom fields are written by FFCV itself."
-        )
-    return field.encoder
 
 
 def _indices(indices: Sequence[int]) -> Any:

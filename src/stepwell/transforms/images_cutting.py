@@ -125,7 +125,7 @@ class CutDecoder(Cut, Decoder):
     What is random is drawn as numbers that know nothing of an image's size: each row's box follows from its own.
 
     Notes:
-        Both ways draw the same boxes. A codec may decode a box that is resized to less than half at a smaller scale.
+        Both ways draw the same boxes, and give the same pixels. Of video see `stepwell.transforms.Resize`.
     """
 
     def numbers(self, draws: Draws, number: int) -> npt.NDArray[np.float64]:
@@ -165,7 +165,8 @@ class CutDecoder(Cut, Decoder):
             self.convert(codec.decode(blob), out, draw)
             return
         box = self.box(*size, () if draw is None else draw.tolist())
-        part = codec.decode_crop(blob, box, (out.shape[0], out.shape[1]))
+        # at full size: what a codec makes of a smaller scale is none of our ways to resize
+        part = codec.decode_crop(blob, box, (box[2], box[3]))
         if self.resampling:
             self._resize_into(part, (0, 0, part.shape[0], part.shape[1]), out)
         else:

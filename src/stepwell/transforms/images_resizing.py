@@ -69,7 +69,8 @@ class Resize(Resizing):
         (8, 48, 64, 3)
 
     Notes:
-        As a decoder of video it is done in the step that makes RGB of the video's colours, by that library's filter.
+        As a decoder of video, "linear" with antialias is done in the step that makes RGB of the video's colours, by
+        that library's bilinear filter; the others are done afterwards.
 
     Source:
         "linear" without antialias is OpenCV's INTER_LINEAR, "area" its INTER_AREA, "linear" with antialias that of
@@ -78,8 +79,8 @@ class Resize(Resizing):
 
     @property
     def resizes_to(self) -> tuple[int, int] | None:  # type: ignore[override]
-        """Height and width; see `Decoder`."""
-        return sides_of(self.size)
+        """Height and width, where a library's filter may do it; see `Decoder`."""
+        return sides_of(self.size) if self.interpolation == "linear" and self.antialias else None
 
     def box(self, height: int, width: int, numbers: Sequence[float]) -> Box:
         """Return the whole image; see `CutDecoder.box`."""

@@ -195,4 +195,4 @@ class MissingDependencyError(StepwellError, ImportError):
 
 
 class LeftOutWarning(UserWarning):
-    """A reader leaves out some of what its source holds; what it reads is right. The message names what is left out."""
+    """A reader leaves out some of what its source holds, or the source tells of more; what is read is right."""

@@ -187,6 +187,7 @@ def _move_the_files(root, info):
         (_move_the_files, "has files 'rows/"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*counts 9 frames")
 def test_a_dataset_whose_new_episodes_would_not_be_found_is_refused_and_stays(store, root, change, what):
     told = json.dumps(change(root, read_info(root)))
     (root / "meta/info.json").write_text(told)

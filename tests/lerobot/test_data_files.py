@@ -7,6 +7,7 @@ pa = pytest.importorskip("pyarrow")
 
 from stepwell.lerobot.data_files import FileNumbers, ParquetFiles, data_schema, data_table, hf_features  # noqa: E402
 from stepwell.lerobot.info import NUMBERS, FeatureInfo  # noqa: E402
+from stepwell.lerobot.meta_files import open_parquet  # noqa: E402
 
 
 def info(name, dtype, shape=(1,)):
@@ -62,3 +63,28 @@ def test_a_table_of_any_rows_is_written(tmp_path):
     files.write(data_table(schema, infos, {"x": np.zeros((0, 2), np.float32)}))
     files.close()
     assert pa.parquet.read_table(tmp_path / "a.parquet").num_rows == 0
+
+
+def test_pages_of_all_parquet_files_that_are_written_have_checksums(tmp_path):
+    from stepwell.lerobot import write_dataset
+    from stepwell.testing import tiny_store
+
+    store = tiny_store(tmp_path / "a.well")
+    write_dataset(store, tmp_path / "set", fps=10)
+    files = sorted((tmp_path / "set").rglob("*.parquet"))
+    assert len(files) >= 3
+    for path in files:
+        data = path.read_bytes()
+        group = pa.parquet.read_metadata(path).row_group(0)
+        errors = []
+        for column in map(group.column, range(group.num_columns)):
+            # the last byte of its pages is a value's, or of an index of values
+            first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+            last = first + column.total_compressed_size - 1
+            path.write_bytes(data[:last] + bytes([data[last] ^ 0xFF]) + data[last + 1 :])
+            try:
+                with open_parquet(path) as file:
+                    file.read(columns=[column.path_in_schema.split(".")[0]])
+            except OSError as error:
+                errors.append(str(error))
+        assert any("CRC checksum verification failed" in error for error in errors), path

@@ -159,7 +159,7 @@ def test_rows_between_episodes_that_belong_to_none_are_allowed(tmp_path: Path) -
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_episodes_that_info_json_does_not_count_yet_are_not_shown(tmp_path: Path, version: str) -> None:
     root = tiny(tmp_path / "tiny", version=version)
-    set_info(root, total_episodes=2)
+    set_info(root, total_episodes=2, total_frames=10)
     found = read(root)
     assert (found.stop.tolist(), len(found.tasks), len(found.videos["top"].file)) == ([4, 10], 2, 2)
 
@@ -175,7 +175,7 @@ def test_lost_episodes_are_an_error(tmp_path: Path, version: str) -> None:
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_dataset_without_episodes_has_none(tmp_path: Path, version: str) -> None:
     root = tiny(tmp_path / "tiny", version=version)
-    info = replace(read_info(root), total_episodes=0)
+    info = replace(read_info(root), total_episodes=0, total_frames=0)
     for path in [*(root / "meta" / "episodes").rglob("*.parquet")]:
         path.unlink()
     if version == "v2.1":
@@ -213,6 +213,7 @@ def test_lines_of_v2_may_be_in_any_order_and_name_no_tasks(tmp_path: Path) -> No
     path = root / "meta" / "episodes.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[2], '{"episode_index": 0, "length": 5}', "", lines[1]]))
+    set_info(root, total_frames=14)
     found = read(root)
     assert (found.first.tolist(), found.stop.tolist(), found.tasks[0]) == ([0, 5, 11], [5, 11, 14], ())
 

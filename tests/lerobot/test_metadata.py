@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError
+from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError, LeftOutWarning
 from stepwell.lerobot import Metadata
 from stepwell.lerobot.metadata import fingerprint_of, read_info, select_episodes
 from stepwell.testing import TINY_TASKS, tiny_lerobot
@@ -186,6 +186,7 @@ def other_value(value: Any, how: random.Random) -> Any:
     return value
 
 
+@pytest.mark.filterwarnings("ignore::stepwell.errors.LeftOutWarning")
 @settings(max_examples=120)
 @given(seed=st.integers(0, 2**32), version=st.sampled_from(VERSIONS))
 def test_damaged_meta_files_are_refused_or_read_as_they_say(
@@ -219,3 +220,20 @@ def test_repr_says_what_it_is(roots: dict[str, Path]) -> None:
 def test_repr_of_one_episode_is_in_the_singular(tmp_path: Path) -> None:
     root = tiny_lerobot(tmp_path / "one", episodes=1, cameras={})
     assert repr(Metadata.load(root)) == "<Metadata one  v3.0  10 fps  1 episode>"
+
+
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_counts_of_info_json_that_the_episodes_do_not_have_are_told(tmp_path: Path, version: Any) -> None:
+    root = tiny_lerobot(tmp_path / "tiny", version=version, cameras={})
+    info = json.loads((root / "meta/info.json").read_text())
+    whole = Metadata.load(root)
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_frames": info["total_frames"] + 1}))
+    with pytest.warns(LeftOutWarning, match=rf"counts {info['total_frames'] + 1} frames, the episodes in meta/ have"):
+        assert len(Metadata.load(root).episodes) == len(whole.episodes)
+    # fewer episodes, as a reader sees them whose writer is appending, have fewer frames
+    first = int(whole.episodes.length[:1].sum())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 1, "total_frames": first}))
+    assert len(Metadata.load(root).episodes) == 1
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 1}))
+    with pytest.raises(FormatError, match=r"counts 1 episodes and \d+ frames; meta/ describes 3 episodes"):
+        Metadata.load(root)

@@ -136,8 +136,8 @@ def test_only_datasets_of_v3_are_extended(tmp_path: Path) -> None:
 
 def test_a_dataset_with_more_than_it_counts_is_refused_before_recording(tmp_path: Path) -> None:
     root = tiny_lerobot(tmp_path / "tiny", episodes=2, cameras={})
-    info = json.loads((root / "meta/info.json").read_text())
-    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 1}))
+    info, first = json.loads((root / "meta/info.json").read_text()), int(Metadata.load(root).episodes.length[0])
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 1, "total_frames": first}))
     with pytest.raises(FormatError, match="counts 1 episodes, its tables have 2"):
         LeRobotRecorder.resume(root)
     assert names(tmp_path) == ["tiny"]
@@ -340,3 +340,80 @@ def test_a_frame_of_a_dataset_of_others_must_have_its_features(tmp_path: Path) -
     root = tiny_lerobot(tmp_path / "tiny", episodes=1)
     with LeRobotRecorder.resume(root) as recorder, pytest.raises(ValueError, match=r"'observation\.grid'"):
         recorder.add_frame(frame(0, 0))
+
+
+def codecs_of(root: Path) -> set[str]:
+    """Return what the files of videos are really of."""
+    av = pytest.importorskip("av")
+    found = set()
+    for path in root.glob("videos/**/*.mp4"):
+        with av.open(str(path)) as container:
+            found.add(container.streams.video[0].codec_context.name.replace("libdav1d", "av1"))
+    return found
+
+
+@pytest.mark.parametrize("encoder", ["h264", "hevc"])
+@pytest.mark.parametrize(
+    "video", [None, {}, {"gop": 4}, {"encoder": "h264"}, {"encoder": "hevc"}, {"encoder": "av1"}], ids=str
+)
+def test_what_is_resumed_is_of_the_codec_that_info_json_tells_of(tmp_path: Path, encoder: str, video: Any) -> None:
+    pytest.importorskip("av")
+    root = tmp_path / "reach"
+    record(create(root, VIDEO_FEATURES, video={"encoder": encoder}), [3])
+    other = (video or {}).get("encoder", encoder) != encoder
+    if other:
+        with pytest.raises(SchemaError, match=rf"camera 'observation.images.top' are '{encoder}' by .*info\.json"):
+            LeRobotRecorder.resume(root, video=video)
+        assert names(tmp_path) == ["reach"]
+    else:
+        recorder = LeRobotRecorder.resume(root, video=video)
+        schema = stepwell.open(tmp_path / ".reach.recording").schema
+        assert schema is not None
+        own = dict(schema["observation.images.top"].options)
+        assert own["encoder"] == encoder and own["gop"] == (video or {}).get("gop", 2)
+        record(recorder, [2])
+        check_dataset(root, [3, 2], tolerance=8)
+    told = Metadata.load(root).info.features["observation.images.top"].raw["info"]["video.codec"]
+    assert codecs_of(root) == {told} == {encoder}
+
+
+def test_a_camera_of_a_codec_that_is_not_written_here_is_refused_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    root = tmp_path / "reach"
+    record(create(root, VIDEO_FEATURES), [2])
+    info = json.loads((root / INFO_PATH).read_text())
+    info["features"]["observation.images.top"]["info"]["video.codec"] = "vp9"
+    (root / INFO_PATH).write_text(json.dumps(info))
+    with pytest.raises(SchemaError, match=r"'observation.images.top' has videos of 'vp9', which are not written here"):
+        LeRobotRecorder.resume(root)
+
+
+def test_options_of_a_recording_that_is_gone_on_with_are_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    root = tmp_path / "reach"
+    for output in (None, "v3.0"):
+        options = {} if output is None else {"output": output}
+        path = tmp_path / ("a.well" if output is None else "reach")
+        recorder = LeRobotRecorder.create(path, fps=10, features=VIDEO_FEATURES, sync="none", **options)
+        add_frames(recorder, 0, 2)
+        recorder.save_episode()
+        with pytest.raises(KeyboardInterrupt), recorder:
+            raise KeyboardInterrupt
+        with pytest.raises(SchemaError, match="'h264'"):
+            LeRobotRecorder.resume(path, video={"encoder": "hevc"})
+        record(LeRobotRecorder.resume(path, video={"encoder": "h264", "gop": 2}), [1])
+    check_dataset(root, [2, 1], tolerance=8)
+
+
+def test_an_append_of_another_codec_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    root = tmp_path / "reach"
+    record(create(root, VIDEO_FEATURES), [2])
+    other = LeRobotRecorder.create(
+        tmp_path / "other.well", fps=10, features=VIDEO_FEATURES, sync="none", video={"encoder": "hevc"}
+    )
+    record(other, [3])
+    with pytest.raises(SchemaError, match=r"an episode of hevc, where the dataset's others are h264"):
+        write_dataset(tmp_path / "other.well", root, append=True)
+    check_dataset(root, [2], tolerance=8)
+    assert codecs_of(root) == {"h264"}

@@ -109,7 +109,7 @@ class TableFile:
         self.path = path
         self._lock = threading.Lock()
         try:
-            self._file = ParquetFile(path, pre_buffer=False)
+            self._file = ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         except _read_errors() as error:
             raise DecodeError(f"{path} cannot be opened as a parquet file: {error}.") from error
         footer = self._file.metadata

@@ -115,7 +115,12 @@ class ParquetFiles:
         plain = [field.name for field in self._schema if not pa.types.is_struct(field.type)]
         # pictures are all different: a dictionary of them, and the least and greatest, only cost
         self._writer = pa.parquet.ParquetWriter(
-            self._file, self._schema, compression=COMPRESSION, use_dictionary=plain, write_statistics=plain
+            self._file,
+            self._schema,
+            compression=COMPRESSION,
+            use_dictionary=plain,
+            write_statistics=plain,
+            write_page_checksum=True,
         )
 
 

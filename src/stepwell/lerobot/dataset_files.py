@@ -39,6 +39,7 @@ class FirstFiles:
     data: tuple[int, int] = (0, 0)
     episodes: tuple[int, int] = (0, 0)
     videos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    video_codecs: Mapping[str, str] = field(default_factory=dict)
     episode_schema: pa.Schema | None = None
 
 
@@ -78,6 +79,7 @@ class DatasetFiles(ABC):
                 fps,
                 FileNumbers(chunks_size, first.videos.get(info.name, (0, 0))),
                 video_mb,
+                first.video_codecs.get(info.name),
             )
             for info in infos
             if info.is_video

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from itertools import accumulate, count
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.lerobot.episodes import EpisodeRecords, VideoSpans
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import (
@@ -62,7 +63,23 @@ def read_episodes(root: Path, info: DatasetInfo) -> EpisodeRecords:
         raise FormatError(
             f"{root / INFO_PATH} counts {info.total_episodes} episodes, meta/ describes {len(records)}. {WHAT_TO_DO}"
         )
-    return records if len(records) == info.total_episodes else records.take(np.arange(info.total_episodes))
+    num_described = len(records)
+    records = records if num_described == info.total_episodes else records.take(np.arange(info.total_episodes))
+    frames = int(records.length.sum())
+    # who appends writes info.json last: then both counts are those of before
+    if frames != info.total_frames and num_described > info.total_episodes:
+        raise FormatError(
+            f"{root / INFO_PATH} counts {info.total_episodes} episodes and {info.total_frames} frames; meta/ describes "
+            f"{num_described} episodes, of which the first {info.total_episodes} have {frames} frames. {WHAT_TO_DO}"
+        )
+    if frames != info.total_frames:
+        warnings.warn(
+            f"{root / INFO_PATH} counts {info.total_frames} frames, the episodes in meta/ have {frames}. What they "
+            "name is read; stepwell verify says more.",
+            LeftOutWarning,
+            stacklevel=2,
+        )
+    return records
 
 
 def episode_paths(root: Path) -> list[Path]:

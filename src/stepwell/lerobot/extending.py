@@ -114,6 +114,11 @@ def first_files(before: Metadata) -> FirstFiles:
         data=_next(root / "data", size),
         episodes=_next(root / "meta/episodes", size),
         videos={name: _next(root / "videos" / name, size) for name in before.info.video_keys},
+        video_codecs={
+            name: codec
+            for name in before.info.video_keys
+            if (codec := (before.info.features[name].raw.get("info") or {}).get("video.codec"))
+        },
         episode_schema=None if schema is None else schema.remove_metadata(),
     )
 

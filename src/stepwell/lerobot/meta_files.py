@@ -102,7 +102,7 @@ def open_parquet(path: Path) -> Any:
     except ImportError as error:
         raise MissingDependencyError.of("pyarrow", "lerobot") from error
     try:
-        return ParquetFile(path, pre_buffer=False)
+        return ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except _parquet_errors() as error:

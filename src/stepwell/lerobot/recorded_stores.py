@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from stepwell.errors import SchemaError
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
-from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, VIDEO_PATHS, DatasetInfo
+from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, INFO_PATH, VIDEO_PATHS, DatasetInfo
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.schema import Array, Feature, Image, Schema, Video
@@ -30,9 +31,11 @@ from stepwell.store.ids import step_id
 from stepwell.store.records import Sync
 from stepwell.windows import View
 
-__all__ = ["create_recorded", "extend_recorded", "make_info", "settle_unfinished"]
+__all__ = ["check_kept", "create_recorded", "extend_recorded", "make_info", "settle_unfinished"]
 
 ENCODERS = ("h264", "hevc", "av1")
+# a pixel format that is asked for; the other is the default
+FULL_COLORS = "yuv444p"
 INDEX_ENTRIES = {
     name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
     for name in INDEX_FEATURES
@@ -87,6 +90,7 @@ def create_recorded(
     sync: Sync,
     repo_id: str | None = None,
     tasks: Iterable[str] = (),
+    video_of: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Store:
     """Create the store of a recording.
 
@@ -98,13 +102,18 @@ def create_recorded(
         sync: when the writer waits for the disk.
         repo_id: name on the hub, kept for whoever exports.
         tasks: texts that are known already, by ``task_index``.
+        video_of: options of single features of dtype "video", beside ``video``.
 
     Raises:
         StoreExistsError: something is there already.
         SchemaError: options that a camera cannot have.
     """
     own = {name: feature for name, feature in info.features.items() if not feature.is_index}
-    schema = {name: _camera(feature.feature, "video", video) for name, feature in own.items() if feature.is_video}
+    schema = {
+        name: _camera(feature.feature, "video", {**video, **video_of.get(name, {})})
+        for name, feature in own.items()
+        if feature.is_video
+    }
     schema |= {name: _camera(feature.feature, "image", image) for name, feature in own.items() if feature.is_image}
     features = {name: schema.get(name, feature.feature) for name, feature in own.items()}
     told = {"repo_id": repo_id, "info": info.raw, "tasks": list(tasks)}
@@ -125,13 +134,64 @@ def extend_recorded(
     Args:
         path: of the store.
         dataset: its features, and its tasks, which keep their numbers.
-        video: options of `Video`; None: the encoder of the dataset's first camera, if we have it.
+        video: options of `Video`; each camera's encoder and pixel format are those that the dataset tells of.
         image: options of `Image`.
+
+    Raises:
+        SchemaError: another encoder or pixel format, or a dataset of one that is not written here.
     """
-    codecs = [(feature.raw.get("info") or {}).get("video.codec") for feature in dataset.info.features.values()]
-    known = [codec for codec in codecs if codec in ENCODERS]
-    chosen = {"encoder": known[0]} if video is None and known else video or {}
-    return create_recorded(path, dataset.info, video=chosen, image=image, sync="episode", tasks=dataset.tasks)
+    told = {name: _told_video(dataset, name, video or {}) for name in dataset.info.video_keys}
+    return create_recorded(
+        path, dataset.info, video=video or {}, image=image, sync="episode", tasks=dataset.tasks, video_of=told
+    )
+
+
+def check_kept(store: Store, *, video: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> None:
+    """Refuse options that are not those that the cameras of a recording have.
+
+    Args:
+        store: of the recording.
+        video: options of `Video`; None: none.
+        image: options of `Image`, likewise.
+
+    Raises:
+        SchemaError: names a camera, and the options that it has.
+    """
+    for name, feature in schema_of(store).items():
+        kind = "video" if feature.codec == "video" else "image"
+        given = video if kind == "video" else image
+        if feature.kind != "image" or not given:
+            continue
+        own = {**dict(feature.options), **({} if kind == "video" else {"codec": feature.codec})}
+        other = {option: value for option, value in given.items() if str(own.get(option)) != str(value)}
+        if other:
+            raise SchemaError(
+                f"{kind}={dict(given)!r}: camera {name!r} is recorded with {own}, and a recording keeps its options. "
+                f"Leave {kind}= out, or begin another recording."
+            )
+
+
+def _told_video(dataset: Metadata, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `Video` that make of a camera what the dataset's info.json says its files are."""
+    told = dataset.info.features[name].raw.get("info") or {}
+    found: dict[str, Any] = {}
+    for option, key, allowed in (("encoder", "video.codec", ENCODERS), ("pixel_format", "video.pix_fmt", None)):
+        value = told.get(key)
+        if value is None:
+            continue
+        if allowed is not None and value not in allowed:
+            raise SchemaError(
+                f"{dataset.root}: camera {name!r} has videos of {value!r}, which are not written here. Allowed: "
+                f"{', '.join(allowed)}. Record another dataset, or write this one anew with stepwell export."
+            )
+        if given.get(option, value) != value:
+            raise SchemaError(
+                f"video={{{option!r}: {given[option]!r}}}: the videos of camera {name!r} are {value!r} by "
+                f"{dataset.root / INFO_PATH}, and a dataset has one {option}. Leave it out, or record another dataset."
+            )
+        if option == "encoder" or value == FULL_COLORS:
+            found[option] = value
+    return found
 
 
 def settle_unfinished(store: Store, writer: Writer, *, keep: bool) -> int:

@@ -25,7 +25,7 @@ from stepwell.errors import (
 from stepwell.lerobot.frame_queue import FrameQueue
 from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
-from stepwell.lerobot.recorded_stores import create_recorded, extend_recorded, make_info, settle_unfinished
+from stepwell.lerobot.recorded_stores import check_kept, create_recorded, extend_recorded, make_info, settle_unfinished
 from stepwell.lerobot.staging import Staging
 from stepwell.lerobot.tasks import add_tasks, tasks_of
 from stepwell.sizes import parse_bytes
@@ -168,13 +168,15 @@ class LeRobotRecorder:
             root: as given to `create`, or of a LeRobot v3.0 dataset on this disk.
             unfinished: what becomes of an episode that a crash cut short: "drop" (default) or "keep", as one more
                 episode. `num_unfinished_frames` tells how many frames it has.
-            video: options of `Video`, where a dataset is extended; see `create`. A store keeps its own.
+            video: options of `Video`, where a dataset is extended; see `create`. Encoder and pixel format are those
+                that its info.json tells of. A recording that is gone on with keeps its own.
             image: options of `Image`, likewise.
             queue_bytes: see `create`.
 
         Raises:
             DatasetNotFoundError: neither a recording nor a dataset is there.
             FormatError: a store that is no recording, or a dataset of another version.
+            SchemaError: options of cameras that are not the recording's, or an encoder that is not the dataset's.
             StoreBusyError: another process records a dataset there.
         """
         _check_choice("unfinished", unfinished, Unfinished)
@@ -182,10 +184,18 @@ class LeRobotRecorder:
         is_store = Path(root, STORE_JSON).exists()
         _check_writable(Path(root).absolute() if is_store else Path(root).absolute().parent)
         if is_store:
-            recorder = cls(_open_recorded(root), staging=None, queue_bytes=queue)
+            store, staging = _open_recorded(root), None
         else:
             staging = Staging.resume(root, partial(extend_recorded, video=video, image=image or PNG))
-            recorder = cls(open(staging.path), staging=staging, queue_bytes=queue)
+            store = open(staging.path)
+        try:
+            check_kept(store, video=video, image=image)
+        except SchemaError:
+            store.close()
+            if staging is not None:
+                staging.close()
+            raise
+        recorder = cls(store, staging=staging, queue_bytes=queue)
         recorder._settle(unfinished)
         return recorder
 

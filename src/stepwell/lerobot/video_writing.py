@@ -19,7 +19,7 @@ from typing import Any
 
 from stepwell.codecs.video_rows import VideoRow, parse_row
 from stepwell.codecs.video_streams import StreamId, stream_of
-from stepwell.errors import MissingDependencyError
+from stepwell.errors import MissingDependencyError, SchemaError
 from stepwell.lerobot.data_files import MEGABYTE, FileNumbers
 
 __all__ = ["EpisodePackets", "VideoFiles", "packets_of"]
@@ -100,6 +100,7 @@ class VideoFiles:
         fps: frames a second.
         numbers: of the files.
         limit_mb: a file that would become larger is not added to; 0: each episode has its own.
+        codec: that the dataset says its videos are of; None: it says nothing yet.
 
     Attributes:
         facts: what the last stream is: "codec", "pix_fmt", "height", "width"; empty before the first.
@@ -108,7 +109,14 @@ class VideoFiles:
         For one thread. A file is readable only when it is complete: when the next is begun, or after `close`.
     """
 
-    def __init__(self, path_of: Callable[[int, int], Path], fps: float, numbers: FileNumbers, limit_mb: float) -> None:
+    def __init__(
+        self,
+        path_of: Callable[[int, int], Path],
+        fps: float,
+        numbers: FileNumbers,
+        limit_mb: float,
+        codec: str | None = None,
+    ) -> None:
         self._path_of, self._fps, self._numbers = path_of, fps, numbers
         self._tick = 1 / Fraction(fps).limit_denominator(MAX_RATE_TERMS)
         self._limit_bytes = limit_mb * MEGABYTE
@@ -117,6 +125,7 @@ class VideoFiles:
         self._stream: StreamId | None = None
         self._frames = self._bytes = 0
         self._place = (0, 0)
+        self._codec = codec
         self.facts: dict[str, Any] = {}
 
     def add(self, episode: EpisodePackets) -> tuple[int, int, float]:
@@ -124,7 +133,17 @@ class VideoFiles:
 
         Returns:
             (chunk, file) it is in, and the seconds at which it begins there.
+
+        Raises:
+            SchemaError: it is of another codec than those before: info.json has one for all.
         """
+        codec = episode.stream.kind
+        if self._codec not in (None, codec):
+            raise SchemaError(
+                f"an episode of {codec}, where the dataset's others are {self._codec}: info.json tells of one codec a "
+                f'camera. Store it by that one first: stepwell convert, with Video(..., encoder="{self._codec}").'
+            )
+        self._codec = codec
         is_full = self._bytes + episode.num_bytes >= self._limit_bytes
         if self._container is not None and (is_full or episode.stream != self._stream):
             self.close()

@@ -315,7 +315,7 @@ def _write_tables(root: Path, tasks: TaskList, total: StatisticsSum, preparation
     """Write what ``meta/`` of v3.0 has beside the episodes and info.json."""
     meta, found = root / "meta", total.result()
     meta.mkdir(parents=True, exist_ok=True)
-    import_pyarrow().parquet.write_table(tasks_table(tasks.texts), meta / "tasks.parquet")
+    import_pyarrow().parquet.write_table(tasks_table(tasks.texts), meta / "tasks.parquet", write_page_checksum=True)
     infos = {info.name: info for info in preparation.infos}
     stats = {name: plain_statistics(as_lerobot(found[name], infos[name]), infos[name]) for name in found}
     _write_json(meta / "stats.json", stats)

@@ -130,7 +130,7 @@ class ArrowFiles:
         import pyarrow.parquet
 
         if path.endswith(".parquet"):
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 yield file.read(columns=[name], use_threads=False)
             return
         schema, count, batch = _batches(path)
@@ -143,7 +143,7 @@ class ArrowFiles:
         import pyarrow.parquet
 
         if path.endswith(".parquet"):
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 return file.read_row_group(number, use_threads=False)
         if self._mapped is None or self._mapped[0] != path:
             self._mapped = path, _batches(path)[2]
@@ -163,7 +163,7 @@ def _look(path: str) -> tuple[Any, list[int]]:
     except ImportError as error:
         raise MissingDependencyError.of("pyarrow", "arrow") from error
     if path.endswith(".parquet"):
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
             return file.schema_arrow, lengths
     schema, count, batch = _batches(path)

@@ -64,8 +64,9 @@ def encoder_of(name: str, field: Any) -> Encoder:
     own = [method for method in OWN_FORMAT if hasattr(type(field), method)]
     if own:
         raise SchemaError(
-            f"field {name!r}: {type(field).__qualname__} defines {', '.join(own)}: a format of its own, which only "
-            "FFCV writes. Allowed: subclasses that define encode(), and call super().encode(destination, value, malloc)."
+            f"field {name!r}: {type(field).__qualname__} defines {', '.join(own)}: a format of its own, "
+            "which only FFCV writes. Allowed: subclasses that define encode(), and call "
+            "super().encode(destination, value, malloc)."
         )
     return field.encoder if type(field).encode is Field.encode else _OwnEncoder(field)
 

@@ -568,6 +568,12 @@ def test_a_first_append_that_was_interrupted_can_be_made_up_for(
     assert open(tmp_path / "a.well")[0]["observation"].tolist() == [[2.0] * 3]
 
 
+def test_a_writer_cannot_be_sent_to_another_process_and_says_what_can(tmp_path: Path) -> None:
+    store = create(tmp_path / "a.well")
+    with store.writer() as writer, pytest.raises(WriterClosedError, match="Send the store"):
+        pickle.dumps(writer)
+
+
 def test_an_episode_that_was_pickled_is_found_where_it_is_now(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", SCHEMA, segment_bytes=1)
     with store.writer() as out:

@@ -199,7 +199,8 @@ def _fill(
 ) -> None:
     """Write the column of one segment: values of the episodes that are shown, zeros for the others."""
     table = addition.store.episodes
-    shown = np.flatnonzero(table.segment == number)
+    # a table is ordered by segment
+    shown = np.arange(*np.searchsorted(table.segment, [number, number + 1]))
     index_of = dict(zip(table.record[shown].tolist(), shown.tolist(), strict=True))
     for place, record in enumerate(addition.store.segments[number].records):
         index = index_of.get(place)

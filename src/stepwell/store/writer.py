@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -355,6 +355,11 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise WriterClosedError(
+            "a writer is of one process. Send the store, which is as small as its path, and call store.writer() there."
+        )
 
     def __del__(self) -> None:
         # an abandoned writer leaves what a killed one does, and is recovered the same way: nothing to do but let go

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -220,13 +220,15 @@ class ColumnDecoder:
         keys = np.where(cells.rows < 0, -1, (cells.segments << 32) | cells.rows)
         unique, first = np.unique(keys, return_index=True)
         wanted = [i for key, i in zip(unique.tolist(), first.tolist(), strict=True) if key >= 0 and key not in done]
-        for segment in dict.fromkeys(cells.segments[wanted].tolist()):
+        # by key, and so by segment
+        segments = cells.segments.tolist()
+        for segment, group in groupby(wanted, key=segments.__getitem__):
             codec = self.codec_of(segment)
             if not isinstance(codec, SequentialCodec) or self.is_raw_in(segment):
                 continue
             if size is not None and not codec.resizes:
                 continue
-            members = [i for i in wanted if cells.segments[i] == segment]
+            members = list(group)
             # spans are checked before a kernel walks along them
             self._spans(cells.table, cells.segments[members], cells.rows[members])
             outs = [out[i, ...] for i in members]

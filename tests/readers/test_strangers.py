@@ -192,3 +192,20 @@ def test_no_codec_of_zarr_runs_what_it_reads(tmp_path: Path, part: dict[str, Any
     with pytest.raises(FormatError):
         open_reader(tmp_path / "p.zarr")[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_a_table_merely_claims_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    from stepwell.lerobot.meta_files import open_parquet
+
+    monkeypatch.setenv("STEPWELL_MAX_ROW_BYTES", "1 MB")
+    path = tmp_path / "train.parquet"
+    pa.parquet.write_table(pa.table({"x": np.zeros(2_000_000)}), path)
+    for read in (open_reader, open_parquet):
+        with pytest.raises(FormatError, match=r"claims 2,000,000 rows in .*STEPWELL_MAX_ROW_BYTES"):
+            read(path)
+    monkeypatch.setenv("STEPWELL_MAX_ROW_BYTES", "1 GB")
+    for read in (open_reader, open_parquet):
+        read(path)

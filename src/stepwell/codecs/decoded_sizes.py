@@ -14,7 +14,7 @@ import os
 from stepwell.errors import DecodeError, StepwellError
 from stepwell.sizes import parse_bytes
 
-__all__ = ["WHAT_TO_SET", "check_decoded_bytes", "is_too_large", "max_row_bytes"]
+__all__ = ["WHAT_TO_SET", "are_too_many_rows", "check_decoded_bytes", "is_too_large", "max_row_bytes", "most_bytes"]
 
 VARIABLE = "STEPWELL_MAX_ROW_BYTES"
 DEFAULT = "1 GiB"
@@ -39,9 +39,19 @@ def _parsed(text: str) -> int:
     return parse_bytes(VARIABLE, int(text) if text.isdecimal() else text, error=StepwellError)
 
 
+def most_bytes(stored: int) -> int:
+    """Return how many bytes of memory so many stored bytes may ask for."""
+    return max(USUAL_RATIO * stored, max_row_bytes())
+
+
 def is_too_large(num_bytes: int, stored: int) -> bool:
     """Return whether bytes of memory are more than so many stored bytes may ask for."""
     return num_bytes > USUAL_RATIO * stored and num_bytes > max_row_bytes()
+
+
+def are_too_many_rows(num_rows: int, stored: int) -> bool:
+    """Return whether a table claims more rows than its file may have, of 8 bytes each: what is alike takes no bytes."""
+    return is_too_large(8 * num_rows, stored)
 
 
 def check_decoded_bytes(num_bytes: int, stored: int, told: str) -> None:

@@ -261,7 +261,7 @@ def _count(
 ) -> int:
     value = raw.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise FormatError(f"{where}: {name} is {value!r}. Allowed: a whole number from {least} to {most}.")
+        raise FormatError(f"{where}: {name} is {value!r}. Allowed: a whole number, at least {least}, at most {most}.")
     return value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, are_too_many_rows
 from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError
 
@@ -102,11 +103,16 @@ def open_parquet(path: Path) -> Any:
     except ImportError as error:
         raise MissingDependencyError.of("pyarrow", "lerobot") from error
     try:
-        return ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        file = ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        num_bytes = path.stat().st_size
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing. {WHAT_TO_DO}") from error
     except _parquet_errors() as error:
         raise FormatError(f"{path} is not a parquet file, or an unfinished one: {said(error)}. {WHAT_TO_DO}") from error
+    if are_too_many_rows(file.metadata.num_rows, num_bytes):
+        file.close()
+        raise FormatError(f"{path} claims {file.metadata.num_rows:,} rows in {num_bytes:,} bytes. {WHAT_TO_SET}")
+    return file
 
 
 def read_columns(file: Any, path: Path, names: Sequence[str]) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, are_too_many_rows
 from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.readers.arrow_columns import leaf_column, naming, outer_name
 
@@ -164,6 +166,9 @@ def _look(path: str) -> tuple[Any, list[int]]:
         raise MissingDependencyError.of("pyarrow", "arrow") from error
     if path.endswith(".parquet"):
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            num_rows, num_bytes = file.metadata.num_rows, Path(path).stat().st_size
+            if are_too_many_rows(num_rows, num_bytes):
+                raise FormatError(f"{path} claims {num_rows:,} rows in {num_bytes:,} bytes. {WHAT_TO_SET}")
             lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
             return file.schema_arrow, lengths
     schema, count, batch = _batches(path)

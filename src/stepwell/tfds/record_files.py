@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.codecs.open_files import open_file, state_of
 from stepwell.errors import FormatError
 from stepwell.tfds.crc32c import masked_crc32c
@@ -220,6 +221,8 @@ class CompressedFile:
             if len(head) < HEADER.size or HEADER.unpack(head)[1] != masked_crc32c(head[:8]):
                 raise FormatError(f"{where}: no header of a record. The file is damaged: copy or write it again.")
             size = int(HEADER.unpack(head)[0])
+            if is_too_large(size, stream.num_bytes):
+                raise FormatError(f"{where}: {size:,} bytes, in a file of {stream.num_bytes:,}. {WHAT_TO_SET}")
             record, crc = stream.take(size), stream.take(FOOTER.size)
             if len(crc) < FOOTER.size or (self._is_verified and FOOTER.unpack(crc)[0] != masked_crc32c(record)):
                 raise FormatError(f"{where}: its bytes are not what its CRC says. Copy or write the file again.")
@@ -236,6 +239,7 @@ class _Inflated:
     def __init__(self, path: str) -> None:
         self._path, self._file = path, open_file(path, state_of(path))
         self._read = 0
+        self.num_bytes = self._file.num_bytes
         self._inflater = zlib.decompressobj(ANY_WINDOW)
         self._held = bytearray()
         self.place = 0

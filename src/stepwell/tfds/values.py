@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, most_bytes
 from stepwell.codecs.image_heads import read_image_head
 from stepwell.errors import DecodeError, FormatError
 from stepwell.schema import Image
@@ -109,9 +110,11 @@ def _inflated(blob: bytes, size: int | None, key: str) -> bytes:
     """Return what was compressed; one byte more than there should be is enough to know that it is wrong."""
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(blob, 0 if size is None else size + 1)
+        found = inflater.decompress(blob, 1 + (most_bytes(len(blob)) if size is None else size))
     except zlib.error as error:
         raise FormatError(f"{key!r}: {error} in a compressed tensor. The record is damaged: write it again.") from error
+    if size is None and len(found) > most_bytes(len(blob)):
+        raise FormatError(f"{key!r}: a compressed tensor of {len(blob):,} bytes that is too large. {WHAT_TO_SET}")
     if not inflater.eof and (size is None or len(found) <= size):
         raise FormatError(f"{key!r}: a compressed tensor that is cut off. The record is damaged: write it again.")
     return found

@@ -20,6 +20,7 @@ from typing import Any
 import numpy.typing as npt
 
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
+from stepwell.codecs.addresses import local_path
 from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
 from stepwell.store.beneath import FULL
@@ -133,7 +134,7 @@ def unfinished_file(
         StoreExistsError: something is at the path already.
         DiskFullError: no space.
     """
-    target = Path(path).absolute()
+    target = Path(local_path(path)).absolute()
     target = target.resolve() if target.is_symlink() else target
     layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields))
     _check_free(target, replaces)

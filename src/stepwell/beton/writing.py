@@ -20,6 +20,7 @@ from stepwell.beton.sample_writing import Target, check_not_empty, write_indexed
 from stepwell.beton.stored_rows import JPEG_CODECS
 from stepwell.beton.window_fields import plan_windows
 from stepwell.beton.window_lots import WindowLots
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError
 from stepwell.formats.source_episodes import as_view
 from stepwell.schema import Feature
@@ -101,6 +102,7 @@ def write_beton(
         Memory: a worker holds the encoded rows of three lots, some 16 MiB each, and a page. In a script, more than one
         worker needs an ``if __name__ == "__main__":`` guard. A writer that is killed leaves nothing at the path.
     """
+    local_path(path)
     size = check_page_size(page_size)
     target = Target(path, size, check_alignment(align, size), workers, progress)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 from stepwell.errors import FormatError
 
-__all__ = ["SCHEME", "path_of_file", "plain_address"]
+__all__ = ["SCHEME", "local_path", "path_of_file", "plain_address"]
 
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+# a path object has taken a slash away
+OBJECT_SCHEME = re.compile(r"([a-z][a-z0-9+.\-]+):/", re.IGNORECASE)
 QUERY = re.compile(r"[?#]")
 FILE = "file://"
 THIS_MACHINE = ("", "localhost")
@@ -38,6 +41,29 @@ def plain_address(path: str | os.PathLike[str]) -> str:
         return scheme[0] + plain_address(rest)
     machine, slash, place = QUERY.split(rest, maxsplit=1)[0].partition("/")
     return f"{scheme[0]}{machine.rpartition('@')[2]}{slash}{place}"
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """Return the path of what is to be written; an address is refused, for which a directory would be made here.
+
+    Args:
+        path: where to write.
+
+    Raises:
+        FormatError: it begins with a scheme.
+
+    Example:
+        >>> local_path("data/new.well")
+        'data/new.well'
+    """
+    text = os.fspath(path)
+    scheme = (SCHEME if isinstance(path, str) else OBJECT_SCHEME).match(text)
+    if scheme is None or (not isinstance(path, str) and Path(f"{scheme[1]}:").is_dir()):
+        return text
+    raise FormatError(
+        f"{plain_address(text)} is an address, and stepwell writes to local paths. Write to a directory of this "
+        f"machine, and copy the whole of it to {scheme[1]}:// when that is done; a path of this machine has no scheme."
+    )
 
 
 def path_of_file(text: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from stepwell.beton.encoding import check_names
 from stepwell.beton.pages import check_page_size
 from stepwell.beton.sample_writing import Target, write_indexed, write_streams
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import MissingDependencyError, StepError, WorkerError
 from stepwell.ffcv.fields.base import Field, encoder_of
 from stepwell.recorders.pool import num_workers
@@ -55,6 +56,7 @@ class DatasetWriter:
         num_workers: int = -1,
     ) -> None:
         check_names(fields, "another key in fields")
+        local_path(fname)
         self._fname, self._encoders = fname, {name: encoder_of(name, field) for name, field in fields.items()}
         self._page_size = check_page_size(page_size)
         self._workers = None if num_workers < 1 else num_workers

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import (
     DiskFullError,
     FormatError,
@@ -141,7 +142,7 @@ class LeRobotRecorder:
                 "Make it 'image', or leave use_videos out."
             )
         make = partial(create_recorded, info=info, video=video or {}, image=image or PNG, sync=sync, repo_id=repo_id)
-        _check_writable(Path(root).absolute())
+        _check_writable(Path(local_path(root)).absolute())
         queue = parse_bytes("queue_bytes", queue_bytes, least=0)
         if output == "store":
             if Path(root, STORE_JSON).exists():

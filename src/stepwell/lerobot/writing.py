@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
 from stepwell.lerobot.camera_rows import encoding_of
@@ -134,6 +135,7 @@ def write_dataset(
         moment, it leaves nothing at a new root, and of an append the old episodes as they were; what was complete by
         then comes with the next append. Statistics look at 16,384 images of a camera at most, and at all numbers.
     """
+    local_path(root)
     if version not in WRITTEN_VERSIONS:
         raise StepwellError(f"version={version!r}. Allowed: {', '.join(map(repr, WRITTEN_VERSIONS))}.")
     if append and version != "v3.0":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError, StepError, StepwellError
 from stepwell.recorders.jobs import NUM_COUNTERS, Failure, Job, read_item
 from stepwell.recorders.pool import StartMethod, WorkerPool, num_workers
@@ -170,6 +171,8 @@ class _Recording:
         self._num_items: int | None = len(cast("Sized", source)) if self._is_indexable else None
         if settings.edges is not None and self._num_items is None:
             raise StepError("edges= of an iterator. Give a source with len() and source[i], or leave them out.")
+        if not isinstance(target, Store):
+            local_path(target)
         self._reserved: list[int] = []
         self._unfinished: Unfinished | None = None
         self._first: Any = None

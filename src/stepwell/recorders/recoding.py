@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stepwell.codecs import make_codec, same_rows
+from stepwell.codecs.addresses import local_path
 from stepwell.codecs.files import FileCodec
 from stepwell.errors import SchemaError
 from stepwell.progress import make_bar
@@ -91,6 +92,7 @@ def convert(
         sees is copied: verify it first. In a script, more than one worker needs an ``if __name__ == "__main__":``
         guard.
     """
+    local_path(target)
     began = time.perf_counter()
     num_processes = num_workers(workers)
     with nullcontext(source) if isinstance(source, Store) else open(source) as store:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import CorruptSegmentError, StoreExistsError, StoreNotFoundError, TableError
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
@@ -118,7 +119,7 @@ def save(path: str | os.PathLike[str], tables: Sequence[Table]) -> Path:
     Raises:
         StoreExistsError: something is at the path.
     """
-    target = Path(path).absolute()
+    target = Path(local_path(path)).absolute()
     if target.suffix != ".tar":
         return checkpoint(target, tables)
     if target.exists():
@@ -149,7 +150,7 @@ def load(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = None,
     source = Path(path).absolute()
     if source.suffix != ".tar":
         return restore(source, to=to, **options)
-    target = source.with_suffix("") if to is None else Path(to).absolute()
+    target = source.with_suffix("") if to is None else Path(local_path(to)).absolute()
     if target.exists():
         raise StoreExistsError(f"{target} is there already. Give another directory: load({str(path)!r}, to=...).")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:

@@ -11,6 +11,8 @@ import os
 import resource
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stepwell.codecs.regular_files import KINDS
 from stepwell.errors import (
@@ -24,14 +26,17 @@ from stepwell.errors import (
 )
 
 __all__ = [
+    "CLOSED",
     "FULL",
     "GO_ON",
     "check_directory",
+    "final_error",
     "list_directory",
     "open_file",
     "read_file",
     "remove_directory",
     "system_error",
+    "system_errors",
 ]
 
 SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -45,8 +50,12 @@ TOO_MANY = (errno.EMFILE, errno.ENFILE)
 LINKED = (errno.ELOOP, errno.EMLINK)
 GO_ON = "make room and go on, or close the writer."
 """What an error of a full disk says to a writer that may go on."""
+CLOSED = "the writer is closed, and what it had not committed is lost: make room, and go on with a new store.writer()."
+"""What it says to one that may not."""
 # what callers tell from each other, and of which they know more
 PASSED_ON = (FileNotFoundError, FileExistsError, BlockingIOError, InterruptedError)
+# of networks and processes, never of a store's files
+OTHERS = (ConnectionError, TimeoutError, ChildProcessError, ProcessLookupError)
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
@@ -72,8 +81,10 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise _wrong_kind(path, mode, "a file")
-    except BaseException:
+    except BaseException as error:
         os.close(descriptor)
+        if isinstance(error, OSError):
+            raise system_error(error, path) from error
         raise
     return descriptor
 
@@ -172,6 +183,44 @@ def system_error(
         found = StoreFileError(f"{path} cannot be {verb}: {_reason(error)}.")
     found.errno = error.errno
     return found
+
+
+@contextmanager
+def system_errors(root: str | os.PathLike[str], *, is_writing: bool = False) -> Iterator[None]:
+    """Let no bare error of the system about files of a store out; see `final_error`."""
+    try:
+        yield
+    except OSError as error:
+        found = final_error(error, root, is_writing=is_writing)
+        if found is error:
+            raise
+        raise found from error
+
+
+def final_error(error: OSError, root: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:
+    """Return the error of stepwell that an error of the system is, where nobody is left to know more.
+
+    Args:
+        error: what the system said.
+        root: path of a store.
+        is_writing: whether it was to be changed.
+
+    Returns:
+        The same error where it is one of stepwell, or of what is no file of the store: of a user's function, say.
+    """
+    if isinstance(error, (StepwellError, *OTHERS)):
+        return error
+    where = error.filename if isinstance(error.filename, str) else os.fspath(root)
+    if error.errno not in FULL and not f"{os.path.abspath(where)}/".startswith(f"{os.path.abspath(root)}/"):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return CorruptSegmentError(
+            f"{where} is missing: the store was damaged, moved or removed. Restore it from a copy; "
+            '"stepwell verify PATH" says what else is missing.'
+        )
+    if isinstance(error, PASSED_ON):
+        return StoreFileError(f"{where}: {_reason(error)}, which was not to be expected. Try again.")
+    return system_error(error, where, is_writing=is_writing)
 
 
 def _refusal(error: OSError, path: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stepwell.codecs.addresses import local_path
 from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import StepwellError, StoreExistsError
+from stepwell.store.beneath import FULL
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
 
@@ -37,13 +39,17 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
 
     Raises:
         StoreExistsError: something is at the path already.
+        FormatError: the path is an address, such as ``s3://...``.
     """
-    target = Path(path).absolute()
+    target = Path(local_path(path)).absolute()
     if target.is_symlink():
         target = target.resolve()
     _check_free(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(target)
+    except OSError as error:
+        raise disk_error(error, 0, str(target)) from error
     partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{SUFFIX}")
     try:
         with _locked_directory(partial):
@@ -53,15 +59,18 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
             sync_directory(str(target.parent))
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, StepwellError):
+        if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):
             raise disk_error(error, 0, str(target)) from error
         raise
 
 
 def _locked_directory(path: Path) -> FileLock:
     """Make a directory and hold its lock, which tells that its builder lives."""
-    path.mkdir()
-    return lock_directory(path)
+    try:
+        path.mkdir()
+        return lock_directory(path)
+    except OSError as error:
+        raise disk_error(error, 0, str(path)) from error
 
 
 def _check_free(target: Path) -> None:

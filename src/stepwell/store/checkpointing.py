@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import ARRANGEMENT, arranged_segments, replace_arrangement
-from stepwell.store.beneath import list_directory, open_file
+from stepwell.store.beneath import list_directory, open_file, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
@@ -62,7 +62,7 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callabl
     """
     store.check_writable("checkpoint it")
     source = str(store.path)
-    with built_store(path) as target:
+    with built_store(path) as target, system_errors(target, is_writing=True):
         # under the lock no column is added, no segment begun and none compacted away
         with locked_store(source):
             for file in (STORE_JSON, DELETED):

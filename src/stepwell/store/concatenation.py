@@ -15,7 +15,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
-from stepwell.store.beneath import check_directory
+from stepwell.store.beneath import check_directory, system_errors
 from stepwell.store.births import BirthLog, births_of
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
@@ -75,7 +75,7 @@ def concatenate(
     from stepwell.store.opening import open
 
     record = _joined_record([(store.path, read_record(str(store.path))) for store in stores], metadata)
-    with built_store(path) as target:
+    with built_store(path) as target, system_errors(target, is_writing=True):
         deleted = [np.empty(0, np.int64)]
         ordinal, log = 0, BirthLog(record.uuid)
         for store in stores:

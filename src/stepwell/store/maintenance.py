@@ -17,11 +17,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stepwell.codecs.file_locks import FileLock
-from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
+from stepwell.errors import CorruptSegmentError, StoreBusyError
 from stepwell.schema.schemas import is_feature_name
 from stepwell.store.arrangement import read_arrangement, replace_arrangement
-from stepwell.store.beneath import check_directory, list_directory, open_file, read_file, remove_directory
-from stepwell.store.columns import disk_error
+from stepwell.store.beneath import (
+    check_directory,
+    list_directory,
+    open_file,
+    read_file,
+    remove_directory,
+    system_errors,
+)
 from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, is_sealed_name, locked_store, replace_file
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
@@ -48,18 +54,13 @@ def maintained_store(store: str) -> Iterator[str]:
         StoreBusyError: somebody else is at it.
         DiskFullError: no space, whatever the caller was about to write.
     """
-    try:
-        with _held(store):
+    with system_errors(store, is_writing=True), _held(store):
+        _clean_up(store)
+        os.mkdir(f"{store}/{STAGING}")
+        try:
+            yield f"{store}/{STAGING}"
+        finally:
             _clean_up(store)
-            os.mkdir(f"{store}/{STAGING}")
-            try:
-                yield f"{store}/{STAGING}"
-            finally:
-                _clean_up(store)
-    except OSError as error:
-        if isinstance(error, StepwellError):
-            raise
-        raise disk_error(error, 0, store) from error
 
 
 def is_maintained(store: str) -> bool:

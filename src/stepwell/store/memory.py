@@ -62,7 +62,8 @@ def _remove_left(parent: str) -> None:
     """Remove directories whose owners are dead: nobody holds their lock."""
     for entry in os.listdir(parent):
         folder = f"{parent}/{entry}"
-        if not entry.startswith(PREFIX) or not os.path.isdir(f"{folder}/{NAME}"):
+        # a link is somebody else's
+        if not entry.startswith(PREFIX) or os.path.islink(folder) or not os.path.isdir(f"{folder}/{NAME}"):
             continue
         with suppress(OSError), lock_directory(folder, is_waiting=False):
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stepwell.codecs import make_codec
+from stepwell.codecs.addresses import local_path
 from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
+from stepwell.store.beneath import system_errors
 from stepwell.store.capacity import Capacity
 from stepwell.store.eviction import Evictor
 from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file
@@ -64,6 +66,8 @@ def create(
         StoreExistsError: something is at the path already.
         SchemaError: a feature that its codec cannot store, a schema or capacity unlike the store's, a setting that
             none can have.
+        FormatError: the path is an address, such as ``s3://...``; stores are written to local directories.
+        ReadOnlyError: nothing may be made there.
 
     Example:
         >>> import tempfile, stepwell
@@ -71,7 +75,7 @@ def create(
         >>> store.schema
         <Schema action: raw 7 float32>
     """
-    directory = Path(memory_path() if path == ":memory:" else path)
+    directory = Path(memory_path() if path == ":memory:" else local_path(path))
     limit = None if capacity is None else Capacity.parse(capacity)
     if schema is not None:
         schema = schema if isinstance(schema, Schema) else Schema(schema)
@@ -94,12 +98,13 @@ def create(
         data = seal_json(record.to_json())
     except TypeError as error:
         raise SchemaError(f"metadata: {error}. Allowed: what JSON holds.") from error
-    (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
-    # of several processes that come at the same time one creates the store, and the others find it
-    with locked_store(str(directory)):
-        is_new = not (directory / STORE_JSON).exists()
-        if is_new:
-            replace_file(str(directory / STORE_JSON), data)
+    with system_errors(directory, is_writing=True):
+        (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
+        # of several processes that come at the same time one creates the store, and the others find it
+        with locked_store(str(directory)):
+            is_new = not os.path.lexists(directory / STORE_JSON)
+            if is_new:
+                replace_file(str(directory / STORE_JSON), data)
     # what the features refer to is what the caller says
     return Store(str(directory), "a", trust=True) if is_new else _open_existing(directory, schema, limit, exist_ok)
 
@@ -120,18 +125,22 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None)
         StoreNotFoundError: no store there.
         StoreVersionError: of a newer format.
         CorruptSegmentError: damaged; the message names the file.
+        ReadOnlyError: a writer is dead, and what it left may not be changed; mode="r" shows what was sealed.
+        StoreAccessError: a file of it may not be read.
+        StoreFileError: the system does not open a file, such as for too many that are open.
     """
     if mode not in ("a", "r"):
         raise SchemaError(f'mode={mode!r} is not one of "a", "r".')
     text = os.fspath(path)
-    record = read_record(text)
-    if mode == "a" and os.access(text, os.W_OK):
-        recover_store(text, record.schema)
-        Evictor(text).evict()
-        store = Store(text, mode, trust=trust)
-        store.save_table()
-        return store
-    return Store(text, mode, trust=trust)
+    with system_errors(text, is_writing=mode == "a"):
+        record = read_record(text)
+        if mode == "a" and os.access(text, os.W_OK):
+            recover_store(text, record.schema)
+            Evictor(text).evict()
+            store = Store(text, mode, trust=trust)
+            store.save_table()
+            return store
+        return Store(text, mode, trust=trust)
 
 
 def _is_taken(directory: Path) -> bool:

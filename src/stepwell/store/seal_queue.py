@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from stepwell.store.beneath import system_error
 from stepwell.store.sealing import seal_segment
 from stepwell.store.segment_writer import SegmentWriter
 
@@ -69,6 +70,8 @@ class SealQueue:
             progress.mark_sealed()
             progress.close()
             self._sealed()
+        except OSError as error:
+            self._error = system_error(error, segment.path, is_writing=True)
         except BaseException as error:
             self._error = error
         finally:

@@ -17,6 +17,7 @@ from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, St
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.arrangement import Arrangement, arranged_keys
+from stepwell.store.beneath import final_error, system_errors
 from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
@@ -101,9 +102,10 @@ class Store:
         self._ring: RingCut | None = None
         self._evictor: Evictor | None = None
         hold_memory(self, self._path)
-        self._list_segments()
-        self._read_deleted()
-        self._take_snapshot()
+        with system_errors(self._path):
+            self._list_segments()
+            self._read_deleted()
+            self._take_snapshot()
 
     # what it is
 
@@ -168,6 +170,12 @@ class Store:
         return self._snapshot.table
 
     @property
+    def listing(self) -> tuple[SegmentList, EpisodeTable]:
+        """Its `segments` and the table of their `episodes`, both of one moment: another thread may refresh it."""
+        snapshot = self._snapshot
+        return snapshot.segments, snapshot.table
+
+    @property
     def num_episodes(self) -> int:
         """Episodes, those still being recorded included."""
         return len(self.episodes)
@@ -223,6 +231,15 @@ class Store:
         Raises:
             CorruptSegmentError: a segment that came is damaged.
         """
+        try:
+            return self._refresh()
+        except OSError as error:
+            found = final_error(error, self._path)
+            if found is error:
+                raise
+            raise found from error
+
+    def _refresh(self) -> bool:
         changed = False
         if self._mtime(STORE_JSON) != self._record_time:
             stamp, record = self._trusted_mtime(STORE_JSON), read_record(self._path)
@@ -405,7 +422,7 @@ class Store:
     def reserve_ordinals(self, count: int) -> int:
         """Take ``count`` segment ordinals that follow each other and were never given before; returns the first."""
         self.check_writable("reserve ordinals")
-        with locked_store(self._path) as lock:
+        with system_errors(self._path, is_writing=True), locked_store(self._path) as lock:
             return reserve_ordinals(self._path, lock, count)
 
     def ensure_schema(self, infer: Callable[[], Schema]) -> Schema:
@@ -460,6 +477,11 @@ class Store:
         """Raise ReadOnlyError when the store was opened for reading only."""
         if self._mode == "r":
             raise ReadOnlyError(f'{self._path} was opened with mode="r". Open it with mode="a" to {what}.')
+        if not os.access(self._path, os.W_OK) and os.path.isdir(self._path):
+            raise ReadOnlyError(
+                f"{self._path} may not be changed by this user, or lies on a file system that is read-only. Get the "
+                f"right to write there to {what}."
+            )
 
     @property
     def evictor(self) -> Evictor:
@@ -511,25 +533,29 @@ class Store:
         """
         from stepwell.store.column_adding import add_column
 
-        add_column(self, name, feature, values, final=final, progress=progress)
+        with system_errors(self._path, is_writing=True):
+            add_column(self, name, feature, values, final=final, progress=progress)
 
     def delete_episodes(self, episodes: Any) -> int:
         """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees space."""
         from stepwell.store.deletion import delete_episodes
 
-        return delete_episodes(self, episodes)
+        with system_errors(self._path, is_writing=True):
+            return delete_episodes(self, episodes)
 
     def compact(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Free the space of deleted and discarded episodes and merge small segments; returns the bytes freed."""
         from stepwell.store.compaction import compact_store
 
-        return compact_store(self, progress=progress)
+        with system_errors(self._path, is_writing=True):
+            return compact_store(self, progress=progress)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Make a store at ``path`` that is this one as it is now, of hard links, while its writers go on."""
         from stepwell.store.checkpointing import checkpoint_store
 
-        return checkpoint_store(self, path)
+        with system_errors(self._path):
+            return checkpoint_store(self, path)
 
     # lifetime
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from stepwell.errors import StepError, WriterClosedError
+from stepwell.errors import DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
+from stepwell.store.beneath import CLOSED, GO_ON, system_errors
 from stepwell.store.clock import RingClock
 from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
@@ -130,22 +131,24 @@ class Writer:
         values = []
         try:
             for name, dtype, shape, accept in self._checks:
-                value = step[name]
+                try:
+                    value = step[name]
+                except (KeyError, TypeError):
+                    break
                 if type(value) is not _ndarray or value.dtype is not dtype or value.shape != shape:
                     value = accept(value)
                 values.append(value)
-            if len(step) == len(values):
-                if segment.row >= self._look_row and self._is_overlong(segment):
-                    return self._cut(segment, values, lambda new: new.append(values))
-                return segment.append(values)
-        except KeyError:
-            pass
-        except TypeError:
-            check_mapping(step)
-            raise
-        except Exception:
+            else:
+                if len(step) == len(values):
+                    if segment.row >= self._look_row and self._is_overlong(segment):
+                        return self._cut(segment, values, lambda new: new.append(values))
+                    return segment.append(values)
+        except Exception as error:
             self._leave_if_failed(segment)
+            if isinstance(error, OSError):
+                self._raise_from(error)
             raise
+        check_mapping(step)
         return self._append_nested(step)
 
     def append_batch(self, columns: Mapping[str, Any]) -> int:
@@ -326,6 +329,15 @@ class Writer:
         self._is_closed = True
         if self._pid != os.getpid():
             return
+        try:
+            self._seal_all()
+        except OSError as error:
+            self._raise_from(error)
+        self._store.refresh()
+        self._store.save_table()
+
+    def _seal_all(self) -> None:
+        """Seal what this writer has, an open episode as an interrupted one."""
         segment, self._segment = self._segment, None
         if segment is not None:
             try:
@@ -340,8 +352,6 @@ class Writer:
             self._seals.add(segment)
         self._seals.wait()
         self._seals.check()
-        self._store.refresh()
-        self._store.save_table()
 
     @property
     def schema(self) -> Schema | None:
@@ -518,9 +528,18 @@ class Writer:
     def _left_if_failed(self, segment: SegmentWriter) -> Iterator[None]:
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._leave_if_failed(segment)
+            if isinstance(error, OSError):
+                self._raise_from(error)
             raise
+
+    def _raise_from(self, error: OSError) -> NoReturn:
+        """Raise an error of the system as one of stepwell, which says whether the writer may go on."""
+        with system_errors(self._store.path, is_writing=True):
+            if isinstance(error, DiskFullError) and self._is_closed:
+                raise DiskFullError(str(error).replace(GO_ON, CLOSED)) from error
+            raise error
 
     def _leave(self, segment: SegmentWriter) -> None:
         """Seal what a segment has committed; there is an error on its way already, so none is raised."""

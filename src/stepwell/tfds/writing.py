@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import EpisodeNotFoundError, StepwellError
 from stepwell.sizes import parse_bytes
 from stepwell.store.building import built_directory
@@ -114,6 +115,7 @@ def write_rlds(
     Source:
         RLDS (Ramos et al. 2021), and the files of TensorFlow Datasets.
     """
+    local_path(directory)
     views = views_of(source, split)
     columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
     examples = EpisodeExamples(columns, entries_of(views, metadata, labels))
@@ -156,6 +158,7 @@ def write_tfds(
         >>> len(list(path.glob("steps-train.tfrecord-*")))
         2
     """
+    local_path(directory)
     views = views_of(source, split)
     columns = steps_of(views, features, labels, rename=rename, encodings=encodings, images=images)
     writing = _Writing(DatasetName(name, version, config), file_format, shard_bytes, num_shards, description)

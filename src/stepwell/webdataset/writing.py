@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError, StepwellError
 from stepwell.formats.source_episodes import as_view
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
@@ -97,6 +98,7 @@ def write_webdataset(
     Notes:
         In a script, more than one worker needs an ``if __name__ == "__main__":`` guard. Equal stores give equal bytes.
     """
+    local_path(target)
     if samples not in KINDS:
         raise StepwellError(f'samples={samples!r}. Allowed: "steps", "episodes".')
     if not PREFIX.fullmatch(prefix):

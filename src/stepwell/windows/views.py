@@ -85,9 +85,10 @@ class View:
                 )
             if not hasattr(store, "segments"):
                 raise WindowError(f"{store!r} is not a store. Open it first: stepwell.open(path).")
+        # of one moment: another thread may refresh the store
+        listings = [(store, *store.listing) for store in found]
         self.parts = tuple(
-            Part(store, store.segments, store.episodes, np.arange(len(store.episodes), dtype=np.int64))
-            for store in found
+            Part(store, segments, table, np.arange(len(table), dtype=np.int64)) for store, segments, table in listings
         )
         self._choices: tuple[dict[str, Any], ...] = ()
         if indices is not None:

@@ -1,0 +1,249 @@
+"""Whatever the system says to a call, at whatever moment: an error of stepwell, and nothing that was acknowledged is lost."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepwell
+from stepwell import Array, CorruptSegmentError, DiskFullError, ReadOnlyError, StepwellError, StoreNotFoundError
+from stepwell.errors import StoreAccessError, StoreFileError
+from stepwell.store import Store, concatenate
+
+FEATURES = {"x": Array(4), "z": Array(3, codec="zstd")}
+NUMBERS = (errno.EMFILE, errno.EACCES, errno.EIO, errno.ENOSPC, errno.EROFS)
+# all numbers at all calls: STEPWELL_ALL_FAULTS=1
+EVERY = os.environ.get("STEPWELL_ALL_FAULTS") == "1"
+STRIDE = 1 if EVERY else 7
+WITH_PATH = ("open", "lstat", "listdir", "scandir", "mkdir", "rename", "replace", "link")
+WITH_DESCRIPTOR = ("fstat", "pread", "pwrite", "ftruncate", "fsync", "posix_fallocate")
+
+
+class Faults:
+    """Let one call of the system fail: the n-th that is made while they are on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.at, self.number = 0, -1, 0
+        self.is_on = False
+        self.failed = ""
+        for name in (*WITH_PATH, *WITH_DESCRIPTOR):
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.is_on:
+                self.count += 1
+                if self.count == self.at:
+                    self.failed = name
+                    path = arguments[0] if name in WITH_PATH else None
+                    raise OSError(self.number, os.strerror(self.number), path)
+            return real(*arguments, **options)
+
+        return call
+
+    @contextmanager
+    def on(self, at: int, number: int) -> Iterator[None]:
+        self.count, self.at, self.number, self.is_on, self.failed = 0, at, number, True, ""
+        try:
+            yield
+        finally:
+            self.is_on = False
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of two sealed segments and one whose writer died in an episode."""
+    path = tmp_path_factory.mktemp("faults") / "template.well"
+    store = stepwell.create(path, FEATURES)
+    for k in range(2):
+        with store.writer() as writer:
+            writer.add_episode(columns(k))
+    writer = stepwell.open(path).writer()
+    writer.add_episode(columns(2))
+    segment = writer._segment
+    assert segment is not None
+    writer._segment = None
+    segment.close().close()
+    return path
+
+
+def columns(k: int) -> dict[str, Any]:
+    return {"x": np.full((5, 4), k, "f4"), "z": np.full((5, 3), k, "f4")}
+
+
+def values(store: Any) -> list[float]:
+    for episode in store:
+        assert (episode["x"][:, 0] == episode["z"][:, 0]).all()
+    return [float(episode["x"][0, 0]) for episode in store]
+
+
+def write(path: Path) -> None:
+    with Store(str(path)).writer() as writer:
+        writer.add_episode(columns(7))
+
+
+def flush(path: Path) -> None:
+    with Store(str(path)).writer(sync="step") as writer:
+        writer.append(x=np.full(4, 8, "f4"), z=np.full(3, 8, "f4"))
+        writer.flush()
+        writer.end_episode()
+
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "read": lambda path: values(stepwell.open(path, mode="r")),
+    "recover": stepwell.open,
+    "write": write,
+    "flush": flush,
+    "delete": lambda path: Store(str(path)).delete_episodes([0]),
+    "compact": lambda path: Store(str(path)).compact(),
+    "checkpoint": lambda path: Store(str(path)).checkpoint(path.with_name("copy.well")),
+    "concatenate": lambda path: concatenate(path.with_name("both.well"), [stepwell.open(path)]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_error_at_any_call_is_one_of_stepwell_and_loses_nothing(
+    name: str, template: Path, tmp_path: Path, faults: Faults
+) -> None:
+    at, is_over = 1 - STRIDE, False
+    while not is_over:
+        at += STRIDE
+        for number in NUMBERS if EVERY else (NUMBERS[at % len(NUMBERS)],):
+            folder = tmp_path / "work"
+            shutil.rmtree(folder, ignore_errors=True)
+            path = folder / "a.well"
+            shutil.copytree(template, path)
+            error: BaseException | None = None
+            with faults.on(at, number):
+                try:
+                    CALLS[name](path)
+                except Exception as raised:
+                    error = raised
+            is_over = not faults.failed
+            where = (name, at, faults.failed, errno.errorcode[number], repr(error))
+            assert error is None or isinstance(error, StepwellError), where
+            assert not isinstance(error, StoreNotFoundError), where
+            store = stepwell.open(path)
+            found = values(store)
+            least = [1.0, 2.0] if name == "delete" else [0.0, 1.0, 2.0]
+            assert [value for value in found if value in least] == least, where
+            assert error is not None or name != "write" or 7.0 in found, where
+            assert store.verify(deep=True).is_ok, where
+
+
+def refused(call: Callable[[], Any], faults: Faults, number: int, name: str, nth: int = 1) -> BaseException:
+    """Return what is raised when the n-th call of a name fails."""
+    for at in range(1, 2000):
+        with faults.on(at, number):
+            try:
+                call()
+            except Exception as error:
+                if faults.failed == name:
+                    nth -= 1
+                    if nth == 0:
+                        return error
+        if not faults.failed:
+            break
+    raise AssertionError("no such call")
+
+
+def test_too_many_open_files_say_the_limit_and_how_many_are_needed(tmp_path: Path, faults: Faults) -> None:
+    store = stepwell.create(tmp_path / "a.well", FEATURES)
+
+    def record() -> None:
+        store.writer().append(x=np.zeros(4, "f4"), z=np.zeros(3, "f4"))
+
+    error = refused(record, faults, errno.EMFILE, "open", nth=3)
+    assert isinstance(error, StoreFileError)
+    assert error.errno == errno.EMFILE
+    assert "2 features has 7 files open" in str(error)
+    assert "ulimit -n" in str(error)
+
+
+def test_no_right_to_read_is_a_permission_error_of_stepwell(template: Path, faults: Faults) -> None:
+    error = refused(lambda: stepwell.open(template, mode="r"), faults, errno.EACCES, "open")
+    assert isinstance(error, StoreAccessError)
+    assert isinstance(error, PermissionError)
+    assert "store.json" in str(error)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_no_right_to_write_is_a_read_only_error(
+    template: Path, tmp_path: Path, faults: Faults, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.well"
+    shutil.copytree(template, path)
+    store = stepwell.open(path)
+    for call in (
+        lambda: store.writer().append(x=np.zeros(4, "f4"), z=np.zeros(3, "f4")),
+        lambda: store.delete_episodes([0]),
+        store.compact,
+    ):
+        assert isinstance(refused(call, faults, number, "open", nth=1), ReadOnlyError | StoreAccessError)
+    monkeypatch.setattr(os, "access", lambda *arguments, **options: False)
+    for call in (store.writer, lambda: store.delete_episodes([0]), store.compact):
+        with pytest.raises(ReadOnlyError, match="may not be changed"):
+            call()
+    assert values(stepwell.open(path)) == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "z.npy", "z.bin", "episodes.npy", "episodes.jsonl"])
+def test_a_file_that_a_dead_writer_has_lost_is_damage(template: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.well"
+    shutil.copytree(template, path)
+    (lost,) = path.glob(f"segments/*.open/{name}")
+    lost.unlink()
+    with pytest.raises(CorruptSegmentError, match=name.replace(".", "[.]")):
+        stepwell.open(path)
+
+
+@pytest.mark.parametrize("name", ["segments", "store.json"])
+def test_a_store_without_its_parts_is_damaged_and_only_one_without_its_record_is_none(
+    template: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "a.well"
+    shutil.copytree(template, path)
+    if name == "segments":
+        shutil.rmtree(path / name)
+        with pytest.raises(CorruptSegmentError, match="segments"):
+            stepwell.open(path)
+    else:
+        (path / name).unlink()
+        with pytest.raises(StoreNotFoundError):
+            stepwell.open(path)
+
+
+def test_errors_of_a_users_function_stay_as_they_are(template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.well"
+    shutil.copytree(template, path)
+
+    def read(episode: Any) -> Any:
+        return np.load(tmp_path / "labels.npy")
+
+    with pytest.raises(FileNotFoundError, match=r"labels\.npy"):
+        stepwell.open(path).add_column("new", Array(), read)
+
+
+def test_a_full_disk_says_whether_the_writer_may_go_on(tmp_path: Path, faults: Faults) -> None:
+    store = stepwell.create(tmp_path / "a.well", FEATURES)
+    writer = store.writer()
+    step = {"x": np.zeros(4, "f4"), "z": np.zeros(3, "f4")}
+    writer.append(step)
+    error = refused(lambda: writer.append(step), faults, errno.ENOSPC, "pwrite")
+    assert isinstance(error, DiskFullError)
+    assert "go on" in str(error)
+    assert "closed" not in str(error)
+    writer.append(step)
+    writer.close()
+    assert stepwell.open(tmp_path / "a.well").verify().is_ok

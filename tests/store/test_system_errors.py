@@ -1,4 +1,4 @@
-"""Whatever the system says to a call, at whatever moment: an error of stepwell, and nothing that was acknowledged is lost."""
+"""Whatever the system says to a call, at whatever moment: an error of stepwell, and what was acknowledged is there."""
 
 import errno
 import os
@@ -247,3 +247,73 @@ def test_a_full_disk_says_whether_the_writer_may_go_on(tmp_path: Path, faults: F
     writer.append(step)
     writer.close()
     assert stepwell.open(tmp_path / "a.well").verify().is_ok
+
+
+def test_a_full_disk_of_a_writer_with_video_says_that_it_is_closed(tmp_path: Path, faults: Faults) -> None:
+    pytest.importorskip("av")
+    store = stepwell.create(tmp_path / "a.well", {"image": stepwell.Video((32, 32, 3))})
+    writer = store.writer()
+    image = np.zeros((32, 32, 3), np.uint8)
+    writer.append(image=image)
+    writer.end_episode()
+    for _ in range(3):
+        writer.append(image=image)
+
+    def end() -> None:
+        writer.end_episode()
+
+    error = refused(end, faults, errno.ENOSPC, "pwrite")
+    assert isinstance(error, DiskFullError)
+    assert "the writer is closed" in str(error)
+    assert "store.writer()" in str(error)
+    with pytest.raises(stepwell.WriterClosedError):
+        writer.append(image=image)
+    assert len(stepwell.open(tmp_path / "a.well")) >= 1
+    with store.writer() as another:
+        another.append(image=image)
+        another.end_episode()
+
+
+class LookedUp(stepwell.Codec):
+    name = "looked-up"
+
+    def encode(self, value: Any) -> bytes:
+        return {0: b"zero", 1: b"one"}[int(value[0])]
+
+    def decode_into(self, data: Any, out: Any) -> None:
+        out[...] = ["zero", "one"].index(bytes(data).decode())
+
+    def decode(self, data: Any) -> Any:
+        found = np.zeros(1, np.int64)
+        self.decode_into(data, found)
+        return found
+
+
+@pytest.mark.parametrize("kind", [KeyError, TypeError, ValueError])
+def test_an_error_of_a_codec_of_ones_own_is_raised_as_it_is(
+    tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepwell.codecs import codec as codecs
+
+    stepwell.register_codec(LookedUp)
+    try:
+        store = stepwell.create(tmp_path / "a.well", {"x": Array(1, "int64", codec="looked-up")})
+        writer = store.writer()
+        writer.append(x=np.array([0]))
+        if kind is not KeyError:
+
+            def fail(self: Any, value: Any) -> bytes:
+                raise kind(7)
+
+            monkeypatch.setattr(LookedUp, "encode", fail)
+        with pytest.raises(kind) as raised:
+            writer.append(x=np.array([7]))
+        assert raised.value.args == (7,)
+        monkeypatch.undo()
+        writer.append(x=np.array([1]))
+        writer.close()
+        assert store[0]["x"].tolist() == [[0], [1]]
+    finally:
+        for names in vars(codecs).values():
+            if isinstance(names, dict):
+                names.pop("looked-up", None)

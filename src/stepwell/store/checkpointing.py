@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Feature, Schema
-from stepwell.store.arrangement import ARRANGEMENT, arranged_segments, replace_arrangement
+from stepwell.store.arrangement import arranged_segments, replace_arrangement
 from stepwell.store.beneath import list_directory, open_file, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
@@ -66,7 +67,7 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callabl
         # under the lock no column is added, no segment begun and none compacted away
         with locked_store(source):
             for file in (STORE_JSON, DELETED):
-                if os.path.lexists(f"{source}/{file}"):
+                with suppress(FileNotFoundError):
                     link_file(f"{source}/{file}", f"{target}/{file}")
             copy_file(f"{source}/{LOCK}", f"{target}/{LOCK}")
             schema = read_record(source).schema
@@ -82,7 +83,7 @@ def _take_segments(source: str, target: str, schema: Schema) -> None:
     shown, arrangement = arranged_segments(source)
     for name in shown:
         _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
-    if os.path.lexists(f"{source}/{ARRANGEMENT}"):
+    if arrangement.sequence or arrangement.positions:
         replace_arrangement(target, arrangement.positions, ())
 
 

@@ -114,7 +114,7 @@ def keep_for_undo(staging: str, segment: str, files: tuple[str, ...]) -> None:
     kept = f"{staging}/{UNDO}/{Path(segment).name}"
     os.mkdir(kept)
     for file in files:
-        if os.path.lexists(f"{segment}/{file}"):
+        with suppress(FileNotFoundError):
             link_file(f"{segment}/{file}", f"{kept}/{file}")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Schema
+from stepwell.store.beneath import check_directory
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import SEGMENTS
 from stepwell.store.segment_keys import key_of_name, name_of_key
@@ -48,6 +49,8 @@ class SegmentList(Sequence[Segment]):
         self.keys = keys
         self._store, self._schema, self._own, self._table, self._made = store, schema, own, table, made
         self._places = table.find(keys)
+        # whose directories were found to be none of somebody else's
+        self._checked: set[int] = set()
         if own:
             self._places[np.isin(keys, np.fromiter(own, np.int64, len(own)))] = -1
 
@@ -89,10 +92,14 @@ class SegmentList(Sequence[Segment]):
 
         Raises:
             OSError: it is not there, or is a link.
+            CorruptSegmentError: the segment is a link.
         """
         key = int(self.keys[index])
         own = self._own.get(key)
         directory = f"{self._store}/{SEGMENTS}/{name_of_key(key)}" if own is None else own.path
+        if key not in self._checked:
+            check_directory(directory)
+            self._checked.add(key)
         return os.open(f"{directory}/{file}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def records(self, own: Mapping[int, npt.NDArray[Any]] | None = None) -> tuple[npt.NDArray[Any], Int64s]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -227,3 +228,50 @@ def test_keys_list_what_names_say(tmp_path):
         "123456789-0001",
     ]
     assert [name_of_key(key) for key in opened.tolist()] == ["00000002-abcd"]
+
+
+@pytest.mark.parametrize("looks", ["never", "between", "after"])
+def test_a_name_that_comes_again_is_of_the_new_segment(tmp_path, looks):
+    store = stepwell.create(tmp_path / "a.well", SCHEMA)
+    record(store, range(4))
+    store, reader = stepwell.open(store.path), stepwell.open(store.path, mode="r")
+    assert len(read_table(str(store.path))) == 4
+    name = store.segments[1].name
+    shutil.rmtree(store.path / "segments" / name)
+    if looks == "between":
+        reader.refresh()
+        store.refresh()
+    other = stepwell.open(store.path)
+    with other.writer(ordinal=1, tag=name[-4:]) as writer:
+        writer.add_episode({"x": np.arange(5), "note": ["new"] * 5}, number=99)
+    assert [episode.metadata["number"] for episode in other] == [0, 99, 2, 3]
+    record(other, [4])
+    if looks != "never":
+        for each in (reader, store):
+            each.refresh()
+    if looks == "between":
+        assert seen(reader) == seen(store) == seen(other)
+    record(stepwell.open(store.path), [5])
+    again = stepwell.open(store.path)
+    assert [episode.length for episode in again] == [1, 5, 3, 1, 2, 3]
+    assert seen(again) == without_table(store.path)
+    assert again.verify().is_ok
+
+
+def test_several_stores_of_one_path_write_one_table_in_any_order(tmp_path):
+    path = stepwell.create(tmp_path / "a.well", SCHEMA).path
+    stores = [stepwell.open(path) for _ in range(3)]
+
+    def work(number):
+        for _ in range(4):
+            with stores[number].writer() as writer:
+                writer.add_episode({"x": np.arange(3), "note": ["-"] * 3}, number=number)
+            stepwell.open(path, mode="r").refresh()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
+    for store in [*stores, stepwell.open(path)]:
+        store.refresh()
+        assert len(store) == 12
+        assert seen(store) == without_table(path)
+    assert sorted(path.glob("*.tmp")) == []

@@ -29,7 +29,7 @@ from stepwell.store.layout import EPISODES, SEGMENTS, replace_file
 from stepwell.store.npy import header_size
 from stepwell.store.segment_keys import name_of_key
 
-__all__ = ["TABLE", "SegmentTable", "check_table", "load_table", "read_table", "replace_table"]
+__all__ = ["TABLE", "SegmentTable", "check_table", "drop_table", "load_table", "read_table", "replace_table"]
 
 Int64s = npt.NDArray[np.int64]
 TABLE = "segments.table"
@@ -120,6 +120,12 @@ def load_table(store: str) -> SegmentTable:
     records = data[start + 16 * num_segments :].view(EPISODE_DTYPE)
     _check(keys, ends, records)
     return SegmentTable(keys, ends, records)
+
+
+def drop_table(store: str) -> None:
+    """Remove the table: before a segment is made whose name a removed one may have had."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{store}/{TABLE}")
 
 
 def check_table(store: str) -> None:

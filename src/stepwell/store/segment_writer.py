@@ -36,6 +36,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.piecewise_rows import PiecewiseRows
 from stepwell.store.progress import Progress
+from stepwell.store.segment_table import drop_table
 from stepwell.store.sequential_columns import QUEUE_BYTES, SequentialColumns
 
 __all__ = ["SegmentWriter", "encode_metadata"]
@@ -102,6 +103,8 @@ class SegmentWriter:
             with locked_store(store) as lock:
                 if confirm is not None:
                     confirm()
+                if ordinal is not None:
+                    drop_table(store)
                 self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
                 self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"

@@ -93,6 +93,7 @@ class Store:
         self._sealed = SegmentTable.empty()
         self._table_time = 0
         self._made: dict[int, Segment] = {}
+        self._gone: set[int] = set()
         self._keys = np.empty(0, np.int64)
         self._arrangement = Arrangement()
         self._listed_time = -1
@@ -284,6 +285,9 @@ class Store:
             keys = opened = keys[:0]
         self._keys = keys
         changed = not np.array_equal(keys, before[0]) or self._arrangement.positions != before[1].positions
+        if changed and len(self._sealed):
+            # a name that comes again may be of another segment than the table's
+            self._gone.update(np.setdiff1d(before[0], keys).tolist())
         found, is_open = self._not_in_table(keys), set(opened.tolist())
         self._listed = list(found)
         for name in self._segments.keys() - found.keys():
@@ -291,9 +295,8 @@ class Store:
             if segment.is_sealed:
                 # in the table by now, if it is there: whatever keeps maps of it goes on using them
                 self._made[segment.key] = segment
-        if self._made and len(np.setdiff1d(before[0], keys)):
-            there = set(keys.tolist())
-            self._made = {key: segment for key, segment in self._made.items() if key in there}
+        if not self._gone.isdisjoint(self._made):
+            self._made = {key: segment for key, segment in self._made.items() if key not in self._gone}
         for name, key in found.items():
             if name not in self._segments and self.schema is not None:
                 changed |= self._add_segment(name, key not in is_open, self.schema)
@@ -303,12 +306,17 @@ class Store:
         """Return the segments that are read one by one, by name; the table is read again where that is worth it."""
         if self.capacity is not None:
             return {name_of_key(key): key for key in keys.tolist()}
-        missing = keys[self._sealed.find(keys) < 0]
+        missing = keys[~self._in_table(keys)]
         stamp = self._mtime(TABLE)
         if stamp != self._table_time and self._sealed.is_behind(len(missing) - len(self._segments)):
             self._table_time, self._sealed = stamp, read_table(self._path)
-            missing = keys[self._sealed.find(keys) < 0]
+            missing = keys[~self._in_table(keys)]
         return {name_of_key(key): key for key in missing.tolist()}
+
+    def _in_table(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which segments are those of the table."""
+        found = self._sealed.find(keys) >= 0
+        return found & ~np.isin(keys, np.fromiter(self._gone, np.int64, len(self._gone))) if self._gone else found
 
     def _add_segment(self, name: str, is_sealed: bool, schema: Schema) -> bool:
         base = f"{self._path}/{SEGMENTS}/{name}"
@@ -335,7 +343,7 @@ class Store:
         """Take note of what there is now; all that is shown follows from it."""
         first_rows, ring = None, self._followed_ring()
         own = {segment.key: segment for segment in self._segments.values()}
-        is_there = self._sealed.find(self._keys) >= 0
+        is_there = self._in_table(self._keys)
         if not is_there.all():
             is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
         segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
@@ -349,12 +357,13 @@ class Store:
         sealed = {segment.key: segment for segment in self._segments.values() if segment.is_sealed}
         if self._mode == "r" or self.capacity is not None or not self._sealed.is_behind(len(sealed)):
             return
-        known = self._keys[self._sealed.find(self._keys) >= 0]
+        known = self._keys[self._in_table(self._keys)]
         keys = np.union1d(known, np.fromiter(sealed, np.int64, len(sealed)))
         records, counts = SegmentList(self._path, self.schema, keys, sealed, self._sealed, {}).records()
         replace_table(self._path, keys, counts, records)
         self._sealed, self._table_time = SegmentTable(keys, np.cumsum(counts), records), self._mtime(TABLE)
         self._made.update(sealed)
+        self._gone.difference_update(sealed)
         for segment in sealed.values():
             del self._segments[segment.name]
         self._take_snapshot()
@@ -565,6 +574,7 @@ class Store:
         self._ring, self._evictor = None, None
         self._live = []
         self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
+        self._gone.clear()
         self._keys = np.empty(0, np.int64)
         self._take_snapshot()
 

@@ -318,14 +318,19 @@ class RingMachine(RuleBasedStateMachine):
         reader = WindowReader(View(self.reader), fields)
         batch = reader.read(np.arange(reader.index.num_anchors))
         by_value = {v: episode for episode in self.model for v in episode.rows}
-        anchors = np.maximum(table.length - 3 * table.is_open, 0)
-        assert len(batch["here"]) == anchors.sum()
+        # of the whole of each episode that is shown, in however many pieces: its first step, the one after its last
+        whole = {}
+        for origin in np.unique(table.origin).tolist():
+            mine = table.origin == origin
+            ends = table.skipped[mine] + table.length[mine]
+            whole[origin] = int(table.skipped[mine].min()), int(ends.max()), bool(table.is_open[mine].any())
+        assert len(batch["here"]) == sum(max(hi - lo - 3 * is_open, 0) for lo, hi, is_open in whole.values())
         for b, value in enumerate(batch["here"].tolist()):
             rows, t, piece = by_value[value].rows, int(batch["t"][b]), int(batch["piece"][b])
             assert rows[t] == value
             assert batch["first"][b] == (t == 0)
             assert batch["next"][b, 0] == rows[min(t + 1, len(rows) - 1)]
-            lo, hi = int(table.skipped[piece]), int(table.skipped[piece] + table.length[piece])
+            lo, hi, _ = whole[int(table.origin[piece])]
             assert batch["around"][b].tolist() == [rows[t + o] if lo <= t + o < hi else 0 for o in (-2, 0, 3)]
 
     @invariant()

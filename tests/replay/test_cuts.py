@@ -71,6 +71,7 @@ def make(tmp_path: Path, capacity: int = 120) -> Any:
 
 def items_of(table: Table) -> dict[int, int]:
     """Return number of the first step to length of every item."""
+    table.follow()
     size = table.size
     if not size:
         return {}
@@ -262,6 +263,18 @@ def test_items_of_ones_own_may_lie_over_pieces(tmp_path: Path) -> None:
         table.create_item(ids[breaks[1] - 3 : breaks[1] + 2])
         batch = next(ReplayLoader(table, {"action": Field("action", range(5))}, batch_size=2))
         assert batch["action"].tolist() == [list(range(breaks[1] - 3, breaks[1] + 2))] * 2
+        # two steps are there of the last one's three
+        table.reset()
+        table.create_item(ids[148:149])
+        with pytest.raises(stepwell.errors.WindowError, match="still recorded"):
+            next(ReplayLoader(table, {"action": Field("action", range(3))}, batch_size=2))
+        table.reset()
+        table.create_item(ids[breaks[-1] - 1 : breaks[-1]])
+        reach = 150 - breaks[-1]
+        batch = next(ReplayLoader(table, {"action": Field("action", range(reach + 1))}, batch_size=1))
+        assert batch["action"].tolist() == [list(range(breaks[-1] - 1, 150))]
+        with pytest.raises(stepwell.errors.WindowError, match="still recorded"):
+            next(ReplayLoader(table, {"action": Field("action", range(reach + 2))}, batch_size=1))
         with pytest.raises(stepwell.errors.TableError, match="not in one episode"):
             table.create_item([ids[breaks[0] - 1], ids[breaks[1]]])
         with pytest.raises(stepwell.errors.TableError, match="not committed yet"):
@@ -319,3 +332,21 @@ def test_a_loader_of_a_view_says_which_stacks_are_whole(tmp_path: Path) -> None:
         [30, 31, 32, 33],
         [31, 32, 33, 34],
     ]
+
+
+def test_a_table_resumes_in_the_middle_of_pieces(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    actors = Actors(store, 1)
+    pattern = Pattern(ahead=5)
+    table = Table(store, pattern=pattern)
+    for number in range(200):
+        actors.act(0)
+        if number % 7 == 0:
+            table.follow()
+        if number % 40 == 13:
+            table.save_state(tmp_path / "state")
+            for _ in range(number % 3 * 5):
+                actors.act(0)
+            table = Table.resume(store, tmp_path / "state")
+            assert items_of(table) == expected_items(actors, actors.bounds(table), pattern)
+    actors.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from stepwell.kernels.gather import (
@@ -24,7 +25,7 @@ from stepwell.kernels.gather import (
     SLOT,
     WINDOW_STRIDE,
 )
-from stepwell.kernels.locate import ROW
+from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW
 from stepwell.kernels.memory import memcpy, memset, store_u8
 
 __all__ = [
@@ -36,7 +37,11 @@ __all__ = [
     "SEGMENT",
     "START",
     "STEP",
+    "are_mapped",
+    "bounds_of_pieces",
     "gather_chained",
+    "num_leaving",
+    "widen",
 ]
 
 # columns of a table of pieces: which belong together; where each lies; the number of its first step in the episode
@@ -101,3 +106,119 @@ def gather_chained(  # noqa: PLR0917
                     row = step - pieces[piece, STEP] + pieces[piece, START]
                     memcpy(target, column[pieces[piece, SEGMENT]] + row * row_bytes, row_bytes)
                 target += item[ROW_STRIDE]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def num_leaving(places: Any, min_offset: Any, max_offset: Any) -> Any:
+    """Return how many windows between two offsets leave the rows of their anchor's piece: of most batches none does.
+
+    Args:
+        places: int64 [PLACE_ROWS, n].
+        min_offset: int64; ``max_offset``: int64.
+    """
+    rows, los, his = places[ROW], places[LO], places[HI_STEP]
+    num = 0
+    for i in range(rows.size):
+        num += rows[i] + min_offset < los[i] or rows[i] + max_offset >= his[i]
+    return num
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def widen(  # noqa: PLR0917
+    places: Any, min_offset: Any, max_offset: Any, numbers: Any, order: Any, pieces: Any, bounds: Any,
+    wide: Any, chosen: Any, at: Any,
+) -> Any:  # fmt: skip
+    """Write places with the bounds of whole episodes; return how many anchors have windows that leave their piece.
+
+    Args:
+        places: int64 [6, n].
+        min_offset: int64, the earliest step that a window reaches; ``max_offset``: int64, the latest.
+        numbers: int64 [P], episodes that are pieces, ascending.
+        order: int64 [P], the piece that each of them is.
+        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        bounds: int64 [P, 3], of each piece's episode the first step that is shown, the step after the last, and the
+            same with the final row.
+        wide: int64 [9, n], written.
+        chosen: int64 [n], written as far as there are such anchors.
+        at: int64 [n], likewise: the piece of each.
+    """
+    num = 0
+    for i in range(places.shape[1]):
+        for k in range(PLACE_ROWS):
+            wide[k, i] = places[k, i]
+        lo, hi_step, hi_final = places[LO, i], places[HI_STEP, i], places[HI_FINAL, i]
+        if places[ROW, i] + min_offset < lo or places[ROW, i] + max_offset >= hi_step:
+            found = np.searchsorted(numbers, places[EPISODE, i])
+            if found < numbers.size and numbers[found] == places[EPISODE, i]:
+                piece = order[found]
+                chosen[num], at[num] = i, piece
+                num += 1
+                shift = pieces[piece, START] - pieces[piece, STEP]
+                # what the place says of its own piece holds: it may be older than the bounds
+                lo = min(lo, bounds[piece, 0] + shift)
+                if bounds[piece, 1] + shift > hi_step:
+                    hi_step, hi_final = bounds[piece, 1] + shift, bounds[piece, 2] + shift
+        wide[OUTER_LO, i], wide[OUTER_STEP, i], wide[OUTER_FINAL, i] = lo, hi_step, hi_final
+    return num
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def are_mapped(  # noqa: PLR0917
+    places: Any, chosen: Any, at: Any, pieces: Any, min_offset: Any, max_offset: Any, num_rows: Any
+) -> Any:
+    """Return whether maps hold all rows that the windows of some anchors reach.
+
+    Args:
+        places: int64 [9, n].
+        chosen: int64 [m]; ``at``: int64 [m].
+        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        min_offset: int64; ``max_offset``: int64.
+        num_rows: int64 [S], rows of each segment that are mapped; -1: none.
+    """
+    for i in range(chosen.size):
+        anchor, piece = chosen[i], at[i]
+        lo, hi = places[OUTER_LO, anchor], places[OUTER_FINAL, anchor]
+        shift = pieces[piece, STEP] - pieces[piece, START]
+        first = min(max(places[ROW, anchor] + min_offset, lo), hi - 1) + shift
+        last = min(max(places[ROW, anchor] + max_offset, lo), hi - 1) + shift
+        while first < pieces[piece, STEP] and piece > 0:
+            piece -= 1
+        while True:
+            has_next = piece + 1 < pieces.shape[0] and pieces[piece + 1, CHAIN] == pieces[piece, CHAIN]
+            stop = last + 1
+            if has_next and pieces[piece + 1, STEP] < stop:
+                stop = pieces[piece + 1, STEP]
+            if stop > first and num_rows[pieces[piece, SEGMENT]] < stop - pieces[piece, STEP] + pieces[piece, START]:
+                return False
+            if stop > last:
+                break
+            piece += 1
+    return True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns: Any, bounds: Any) -> None:  # noqa: PLR0917
+    """Write what is shown of the episodes of pieces, as the records of a history say.
+
+    Args:
+        numbers: int64 [P], their episodes.
+        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        records: int64 [E, columns], by ``episode - base``.
+        base: int64.
+        columns: int64 [5], where the records have lo, hi_step, hi_final and flags; and the flag of what is gone.
+        bounds: int64 [P, 3], written; an episode of which nothing is left has a first step beyond all.
+    """
+    first = 0
+    while first < numbers.size:
+        stop = first
+        low, high, final = np.int64(1) << 40, np.int64(0), np.int64(0)
+        while stop < numbers.size and pieces[stop, CHAIN] == pieces[first, CHAIN]:
+            line = numbers[stop] - base
+            if line >= 0 and records[line, columns[3]] & columns[4] == 0:
+                shift = pieces[stop, STEP] - pieces[stop, START]
+                low = min(low, records[line, columns[0]] + shift)
+                high = max(high, records[line, columns[1]] + shift)
+                final = max(final, records[line, columns[2]] + shift)
+            stop += 1
+        bounds[first:stop, 0], bounds[first:stop, 1], bounds[first:stop, 2] = low, high, final
+        first = stop

@@ -24,8 +24,8 @@ from stepwell.windows.chains import Chains
 __all__ = ["Cuts"]
 
 Int64s = npt.NDArray[np.int64]
-# more steps than any episode has
-NEVER = 1 << 40
+# where the records have what the kernel looks at, and the flag of those that are gone
+COLUMNS = np.array([LO, HI_STEP, HI_FINAL, FLAGS, IS_GONE], np.int64)
 
 
 class Cuts:
@@ -93,24 +93,17 @@ class Cuts:
         """Return the pieces that there are; None without any."""
         if not self._pieces:
             return None
+        from stepwell.kernels.chains import bounds_of_pieces
+
         numbers = np.array(list(self._pieces), np.int64)
         pieces = np.array(list(self._pieces.values()), np.int64)
         order = np.lexsort((pieces[:, 3], pieces[:, 0]))
         numbers, pieces = numbers[order], np.ascontiguousarray(pieces[order])
-        shift = pieces[:, 3] - pieces[:, 2]
-        is_first = np.append(True, np.diff(pieces[:, 0]) != 0)
-        firsts, chain = np.flatnonzero(is_first), np.cumsum(is_first) - 1
         table = self._table
 
         def bounds() -> Int64s:
-            records, base = table.window
-            lines = numbers - base
-            found = records[np.maximum(lines, 0)]
-            is_there = (lines >= 0) & (found[:, FLAGS] & IS_GONE == 0)
             each = np.empty((len(numbers), 3), np.int64)
-            each[:, 0] = np.minimum.reduceat(np.where(is_there, found[:, LO] + shift, NEVER), firsts)[chain]
-            each[:, 1] = np.maximum.reduceat(np.where(is_there, found[:, HI_STEP] + shift, 0), firsts)[chain]
-            each[:, 2] = np.maximum.reduceat(np.where(is_there, found[:, HI_FINAL] + shift, 0), firsts)[chain]
+            bounds_of_pieces(numbers, pieces, *table.window, COLUMNS, each)
             return each
 
         return Chains(numbers, pieces, bounds)

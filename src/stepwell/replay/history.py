@@ -302,6 +302,14 @@ class History:
             return np.asarray(steps / (self.store.fps or np.nan))
         return np.asarray(steps == 0)
 
+    def last_episodes(self, episodes: Int64s) -> Int64s:
+        """Return the last pieces of the episodes that these (int64 [n]) are pieces of; others are their own."""
+        chains = self.chains
+        if chains is None:
+            return episodes
+        at = chains.find(episodes)
+        return np.where(at >= 0, chains.numbers[chains.last[at]], episodes)
+
     def _last_pieces(self, places: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return the episodes whose ends say how windows end, and the rows counted in theirs."""
         chains = self.chains

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.replay.records import FLAGS, HI_STEP, IS_OPEN
+from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, SEGMENT
+from stepwell.windows.chains import outer, widened
 
 if TYPE_CHECKING:
     from stepwell.replay.tables import Table
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["check_reach"]
 
 # rows of the places, as the kernels have them
-PLACE_EPISODE, PLACE_ROW, PLACE_HI_STEP = 0, 2, 4
+PLACE_EPISODE, PLACE_SEGMENT, PLACE_ROW, PLACE_HI_STEP = 0, 1, 2, 4
+PLACE_ROWS = 6
 
 
 def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArray[Any], reach: int) -> None:
@@ -43,10 +45,18 @@ def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArra
         return
     with table.lock:
         history = table.history
+        if history.chains is not None:
+            # what a piece does not have the next one may
+            places, _, _ = widened(places[:PLACE_ROWS], 0, reach, history.chains)
+            beyond = beyond[places[PLACE_ROW, beyond] + reach >= places[-2, beyond]]
+            places = outer(places)
+            places[PLACE_EPISODE] = history.last_episodes(places[PLACE_EPISODE])
         beyond = beyond[places[PLACE_EPISODE, beyond] >= history.base]
         records = history.records[places[PLACE_EPISODE, beyond] - history.base]
         # also one that has gone on, and perhaps ended, since it was drawn
-        was_open = (records[:, FLAGS] & IS_OPEN != 0) | (records[:, HI_STEP] > places[PLACE_HI_STEP, beyond])
+        is_other = places[PLACE_SEGMENT, beyond] != records[:, SEGMENT]
+        has_grown = ~is_other & (records[:, HI_STEP] > places[PLACE_HI_STEP, beyond])
+        was_open = (records[:, FLAGS] & (IS_OPEN | IS_CUT) != 0) | has_grown
     if was_open.any():
         length = int(lengths[beyond[was_open]][0])
         raise WindowError(

@@ -63,11 +63,8 @@ def clipped(places: Int64s, lengths: npt.NDArray[np.int32], chains: Chains | Non
         chains: of the history that they are places of.
     """
     stop = places[ROW] + lengths
-    if chains is not None:
-        beyond = np.flatnonzero(stop > places[HI_STEP])
-        at = chains.find(places[0, beyond])
-        if (at >= 0).any():
-            places = widened(places, beyond[at >= 0], at[at >= 0], chains)
+    if chains is not None and (stop > places[HI_STEP]).any():
+        places, _, _ = widened(places, 0, int(lengths.max()), chains)
     # in steps that are there, of the piece and of the whole episode
     for first in range(LO, len(places), 3):
         places[first] = places[ROW]

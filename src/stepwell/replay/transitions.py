@@ -320,7 +320,11 @@ def _is_whole(is_pad: Bools, steps: npt.NDArray[np.int64], before: int) -> Bools
         steps: int64 [B], number of the anchor's step in its episode.
         before: steps that a window reaches back.
     """
-    is_whole: Bools = is_pad.sum(axis=1) <= np.maximum(before - steps, 0)
+    is_whole = ~is_pad[:, 0]
+    # those that have padding at all: near the beginning of an episode there was nothing to evict
+    padded = np.flatnonzero(is_pad[:, 0])
+    if len(padded):
+        is_whole[padded] = np.count_nonzero(is_pad[padded], axis=1) <= before - steps[padded]
     return is_whole
 
 

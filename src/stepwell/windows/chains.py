@@ -13,9 +13,10 @@ another piece, and `Chained` says where. Batches of other stores, and nearly all
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from stepwell.store.segment_list import keys_of
 if TYPE_CHECKING:
     from stepwell.windows.views import View
 
-__all__ = ["Chained", "Chains", "ViewPieces", "cells_of", "linked", "outer", "pieces_of_view", "widened"]
+__all__ = ["Chained", "Chains", "ViewPieces", "cells_of", "linked", "outer", "pieces_of_view", "waiting", "widened"]
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -83,8 +84,9 @@ class Chains:
 
     def __init__(self, numbers: Int64s, pieces: Int64s, bounds: Callable[[], Int64s]) -> None:
         self.numbers, self.pieces, self.bounds = numbers, pieces, bounds
-        self._at = np.argsort(numbers, kind="stable")
-        self._sorted = numbers[self._at]
+        # int64 [P] each: the numbers in order, and the piece of each
+        self.order: Int64s = np.argsort(numbers, kind="stable")
+        self.ascending: Int64s = numbers[self.order]
         self.keys: Int64s = (pieces[:, CHAIN] << 32) | pieces[:, STEP]
         is_last = np.append(np.diff(pieces[:, CHAIN]) != 0, True)
         # int64 [P], the last piece of each one's chain
@@ -92,8 +94,8 @@ class Chains:
 
     def find(self, episodes: Int64s) -> Int64s:
         """Return the piece that each episode is (int64 [n]), -1 for one that is no piece."""
-        found = np.minimum(self._sorted.searchsorted(episodes), len(self._sorted) - 1)
-        return np.where(self._sorted[found] == episodes, self._at[found], -1)
+        found = np.minimum(self.ascending.searchsorted(episodes), len(self.ascending) - 1)
+        return np.where(self.ascending[found] == episodes, self.order[found], -1)
 
     def piece_of(self, at: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return the pieces that rows are in, and their rows there.
@@ -132,35 +134,38 @@ def located(pieces: Int64s, keys: Int64s, at: Int64s, rows: Int64s) -> tuple[Int
     return found, steps - pieces[found, STEP] + pieces[found, START]
 
 
-def widened(places: Int64s, chosen: Int64s, at: Int64s, chains: Chains) -> Int64s:
-    """Return places with the bounds of whole episodes.
+def widened(places: Int64s, min_offset: int, max_offset: int, chains: Chains) -> tuple[Int64s, Int64s, Int64s]:
+    """Return places with the bounds of whole episodes, and which of them may reach another piece.
 
     Args:
-        places: int64 [6, n].
-        chosen: int64 [m], which of them may reach another piece.
-        at: int64 [m], the pieces of these, of ``chains``.
+        places: int64 [6, n], or [9, n]: then they stay as they are.
+        min_offset: the earliest step that any window reaches, from the anchor.
+        max_offset: the latest.
         chains: of the source.
 
     Returns:
-        int64 [9, n]: in addition the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece.
+        int64 [9, n]: in addition the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece;
+        and of the m anchors that are in a piece and whose windows may leave it their indices and pieces, int64 [m].
     """
-    wide = np.empty((OUTER_ROWS, places.shape[1]), np.int64)
-    wide[:PLACE_ROWS], wide[PLACE_ROWS:] = places, places[LO:]
-    first, stop, final = (chains.bounds()[at] + (chains.pieces[at, START] - chains.pieces[at, STEP])[:, None]).T
-    lo, hi_step, hi_final = places[LO:, chosen]
-    is_followed = stop > hi_step
-    # what the place says of its own piece holds: it may be older than the bounds
-    wide[6, chosen] = np.minimum(first, lo)
-    wide[7, chosen] = np.where(is_followed, stop, hi_step)
-    wide[8, chosen] = np.where(is_followed, final, hi_final)
-    return wide
+    wide, (chosen, at) = np.empty((OUTER_ROWS, places.shape[1]), np.int64), np.empty((2, places.shape[1]), np.int64)
+    tables = chains.order, chains.pieces, chains.bounds()
+    num = _widen_kernel()(places, min_offset, max_offset, chains.ascending, *tables, wide, chosen, at)
+    return wide if len(places) == PLACE_ROWS else places, chosen[:num], at[:num]
+
+
+@functools.cache
+def _widen_kernel() -> Any:
+    """Return the kernel; looked up once, where an import for every batch would take as long as it does."""
+    from stepwell.kernels.chains import widen
+
+    return widen
 
 
 def cells_of(chains: Chains, places: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     """Return where rows of places of one source lie: segments and rows, int64 [n, K] each; see `Chained.cells`."""
     at = chains.find(places[0])
     chosen = np.flatnonzero(at >= 0)
-    return Chained(chosen, at[chosen], chains.pieces, chains.keys).cells(places[1], rows)
+    return Chained(chosen, at[chosen], chains.pieces).cells(places[1], rows)
 
 
 def outer(places: Int64s) -> Int64s:
@@ -176,13 +181,16 @@ class Chained:
         chosen: int64 [m], which of the batch's.
         at: int64 [m], the piece of each.
         pieces: int64 [P, 4], as of `Chains`, with the segments' numbers in the batch.
-        keys: int64 [P], chain and step of each.
     """
 
     chosen: Int64s
     at: Int64s
     pieces: Int64s
-    keys: Int64s
+
+    @property
+    def keys(self) -> Int64s:
+        """Chain and step of each piece, int64 [P]."""
+        return (self.pieces[:, CHAIN] << 32) | self.pieces[:, STEP]
 
     def cells(self, segments: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return where rows of all anchors lie that are counted in rows of their piece.
@@ -199,8 +207,8 @@ class Chained:
         in_segments[self.chosen] = self.pieces[found, SEGMENT]
         return in_segments, in_rows
 
-    def reached(self, places: Int64s, min_offset: int, max_offset: int) -> tuple[Int64s, Int64s]:
-        """Return the segments that windows between two offsets reach, each once, and the rows that each must have.
+    def reached(self, places: Int64s, min_offset: int, max_offset: int) -> Int64s:
+        """Return the segments that windows between two offsets reach, int64.
 
         Args:
             places: int64 [9, n].
@@ -208,16 +216,12 @@ class Chained:
             max_offset: the latest.
         """
         row, _, _, _, lo, _, hi = places[ROW:, self.chosen]
-        first, _ = located(self.pieces, self.keys, self.at, np.clip(row + min_offset, lo, hi - 1))
-        last, rows = located(self.pieces, self.keys, self.at, np.clip(row + max_offset, lo, hi - 1))
-        need: dict[int, int] = {}
-        for begin, end, stop in set(zip(first.tolist(), last.tolist(), (rows + 1).tolist(), strict=True)):
-            for piece in range(begin, end):
-                # all of it: the next piece begins where it ends
-                steps = self.pieces[piece + 1, STEP] - self.pieces[piece, STEP]
-                need[piece] = int(self.pieces[piece, START] + steps)
-            need[end] = max(need.get(end, 0), stop)
-        return self.pieces[list(need), SEGMENT], np.array(list(need.values()), np.int64)
+        ends = [
+            located(self.pieces, self.keys, self.at, np.clip(row + offset, lo, hi - 1))[0].tolist()
+            for offset in (min_offset, max_offset)
+        ]
+        pieces = {piece for first, last in set(zip(*ends, strict=True)) for piece in range(first, last + 1)}
+        return self.pieces[sorted(pieces), SEGMENT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,6 +236,7 @@ class ViewPieces:
         needs: after its last row.
         outer: int64 [q, 3], the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece.
         is_open: bool [q], whether more of the whole episode may come.
+        waits: bool [q], whether steps between it and the piece before may still come.
         endings: ``terminated``, ``truncated`` and ``is_ended`` to bool [q], of the whole episode.
     """
 
@@ -242,6 +247,7 @@ class ViewPieces:
     needs: Int64s
     outer: Int64s
     is_open: Bools
+    waits: Bools
     endings: dict[str, Bools]
 
     def holding(self, segment: int, rows: Sequence[int]) -> list[int]:
@@ -284,7 +290,8 @@ def pieces_of_view(view: View, segment_starts: Sequence[int]) -> ViewPieces | No
             numbers = np.where(is_chosen, numbers + num_episodes, -1)
             own = [getattr(table, name)[members].astype(np.int64) for name in names]
             own[4] += first_segment
-            found.append(np.stack([chains, numbers, *own]))
+            waits = waiting(origins, firsts, table.is_open[members].tolist(), chains.tolist())
+            found.append(np.stack([chains, numbers, *own, np.array(waits)]))
             num_chains = int(chains.max(initial=num_chains - 1)) + 1
         num_episodes += len(part.indices)
     if not found:
@@ -308,6 +315,7 @@ def _view_pieces(  # noqa: PLR0917
     goes_on: Int64s,
     terminated: Int64s,
     truncated: Int64s,
+    waits: Int64s,
 ) -> ViewPieces:
     pieces = np.ascontiguousarray(np.stack([chain, segment, start, skipped], axis=1))
     is_first = np.append(True, np.diff(chain) != 0)
@@ -322,4 +330,26 @@ def _view_pieces(  # noqa: PLR0917
     endings = {"terminated": terminated[final] != 0, "truncated": truncated[final] != 0, "is_ended": ~may_come}
     limits = bounds[at] + (start - skipped)[at, None]
     chains = Chains(numbers, pieces, lambda: bounds)
-    return ViewPieces(chains, numbers[at], at, start + length, start + rows, limits, may_come, endings)
+    return ViewPieces(chains, numbers[at], at, start + length, start + rows, limits, may_come, waits[at] != 0, endings)
+
+
+def waiting(
+    origins: Sequence[Hashable], firsts: Sequence[int], is_open: Sequence[bool], chains: Sequence[int]
+) -> list[bool]:
+    """Return which pieces are of an episode of which an earlier piece, in another chain, is still open.
+
+    A writer that encodes in the background may commit the next piece's first steps before the last ones of this.
+
+    Example:
+        >>> waiting([5, 5, 5, 6], [0, 8, 12, 0], [True, False, True, True], [0, 1, 1, 2])
+        [False, True, True, False]
+    """
+    opened: dict[Hashable, tuple[int, int]] = {}
+    for origin, first, is_so, chain in zip(origins, firsts, is_open, chains, strict=True):
+        if is_so:
+            opened.setdefault(origin, (first, chain))
+    found = []
+    for origin, first, chain in zip(origins, firsts, chains, strict=True):
+        before, other = opened.get(origin, (first, chain))
+        found.append(before < first and other != chain)
+    return found

@@ -96,6 +96,8 @@ class AnchorIndex:
             heads = np.maximum(heads - (limits[:, 0] - self._outer[:, 0]), 0)
             tails = np.maximum(tails - (self._outer[:, 1] - limits[:, 1]), 0)
         counts = np.maximum(lengths - heads - np.maximum(tails, 0), 0)
+        if self.pieces is not None:
+            counts[self.pieces.episodes[self.pieces.waits]] = 0
         self.anchor_starts: Int64s = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         self.num_anchors = int(self.anchor_starts[-1])
         if self.num_anchors == 0 and lengths.any() and not is_open.any():

@@ -131,12 +131,12 @@ class PlaceReader:
         page_cache: bool = True,
         known: SegmentMaps | None = None,
     ) -> None:
-        from stepwell.kernels.chains import gather_chained
+        from stepwell.kernels.chains import are_mapped, gather_chained
         from stepwell.kernels.gather import gather
         from stepwell.kernels.locate import touch
 
         # bound once: import statements in `read` would cost as much as a kernel's call
-        self._gather, self._gather_chained, self._touch = gather, gather_chained, touch
+        self._gather, self._gather_chained, self._touch, self._are_mapped = gather, gather_chained, touch, are_mapped
         self.sources, self.fields = sources, fields
         resolved = list(fields.values())
         self.sample_bytes = sum(each.num_bytes for each in resolved)
@@ -237,10 +237,10 @@ class PlaceReader:
                     scattered = read_scattered(maps, table, places, routes.routes[0].tables.plan)
                 if scattered is None:
                     table = self._mapped(places, np.unique(places[SEGMENT]))
-            if chained is not None:
-                segments, need = chained.reached(places, *self._reach)
-                if (table.num_rows[segments] < need).any():
-                    table = self._mapped(places, np.union1d(segments, places[SEGMENT]))
+            if chained is not None and not self._are_mapped(
+                places, chained.chosen, chained.at, chained.pieces, *self._reach, table.num_rows
+            ):
+                table = self._mapped(places, np.union1d(chained.reached(places, *self._reach), places[SEGMENT]))
         arrays = {key: np.ndarray(shape, dtype, memory, start) for key, shape, dtype, start in layout.views}
         if routes.is_plain and (scattered is not None or not maps.is_announcing):
             tables = routes.routes[0].tables

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.windows.chains import CHAIN, SEGMENT, STEP, Chained, Chains, widened
+from stepwell.windows.chains import CHAIN, SEGMENT, Chained, Chains, widened
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.resolved import resolve_fields
 from stepwell.windows.rows import VirtualColumns
@@ -131,6 +131,10 @@ class JoinedSources:
     def __init__(self, sources: Sequence[PlaceSource]) -> None:
         if not sources:
             raise WindowError("no source to read places of. Give at least one.")
+        from stepwell.kernels.chains import num_leaving
+
+        # bound once: an import statement would cost as much as the kernel's call
+        self._num_leaving = num_leaving
         self.sources = tuple(sources)
         self.stores = tuple(store for source in sources for store in source.stores)
         self._first_store = np.cumsum([0] + [len(source.stores) for source in sources]).tolist()
@@ -228,38 +232,34 @@ class JoinedSources:
             Places and parts, and the anchors whose windows leave their piece; all as they were, and None, where there
             is no such anchor.
         """
-        row, lo, hi_step = places[2:5]
-        beyond = np.flatnonzero((row + min_offset < lo) | (row + max_offset >= hi_step))
-        if not len(beyond):
+        if not self._num_leaving(places, min_offset, max_offset):
             return places, parts, None
         chosen, at, tables = [], [], []
         start = num_pieces = 0
         wide: list[Int64s] = []
         for numbers, source, part in zip(self._numbers, self.sources, parts, strict=True):
-            stop, chains = start + part.shape[1], source.chains
             wide.append(part)
-            if chains is not None:
-                own = beyond[(beyond >= start) & (beyond < stop)] - start
-                found = chains.find(part[0, own])
-                own, found = own[found >= 0], found[found >= 0]
+            if source.chains is not None:
+                each, own, found = widened(part, min_offset, max_offset, source.chains)
                 if len(own):
-                    wide[-1] = part if len(part) > 6 else widened(part, own, found, chains)
-                    table = chains.pieces.copy()
-                    table[:, SEGMENT] = numbers[table[:, SEGMENT]]
-                    table[:, CHAIN] += num_pieces
+                    wide[-1] = each
                     chosen.append(own + start)
                     at.append(found + num_pieces)
-                    tables.append(table)
-                    num_pieces += len(table)
-            start = stop
+                    tables.append(source.chains.pieces)
+                    if not self.is_single:
+                        tables[-1] = tables[-1].copy()
+                        tables[-1][:, SEGMENT] = numbers[tables[-1][:, SEGMENT]]
+                        tables[-1][:, CHAIN] += num_pieces
+                    num_pieces += len(tables[-1])
+            start += part.shape[1]
         if not tables:
             return places, parts, None
+        if self.is_single:
+            return wide[0], wide, Chained(chosen[0], at[0], tables[0])
         if len(places) == 6:
             wide = [each if len(each) > 6 else each[[*range(6), 3, 4, 5]] for each in wide]
             places = np.concatenate([places, np.concatenate([each[6:] for each in wide], axis=1)])
-        pieces = tables[0] if len(tables) == 1 else np.concatenate(tables)
-        keys = (pieces[:, CHAIN] << 32) | pieces[:, STEP]
-        return places, wide, Chained(np.concatenate(chosen), np.concatenate(at), pieces, keys)
+        return places, wide, Chained(np.concatenate(chosen), np.concatenate(at), np.concatenate(tables))
 
     def compute(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
         """Return a computed column at rows of the sources' places, one after the other.

@@ -142,3 +142,12 @@ def test_features_within_each_other_end_somewhere():
         record = newer("sequence_feature.Sequence", sequence={"feature": record})
     with pytest.raises(FormatError, match="more than 32 deep"):
         parse_feature(record)
+
+
+def test_content_under_a_name_that_is_none_is_an_error():
+    record = feature_json(Fields({"a": Leaf("tensor", "float32", (2,))}))
+    record["featiresDict"] = record.pop("featuresDict")
+    with pytest.raises(FormatError, match=r"FeaturesDict has 'featiresDict', and none of tensor"):
+        parse_feature(record)
+    text = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "description": "a task"}
+    assert parse_feature(text).kind == "text"

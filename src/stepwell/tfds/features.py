@@ -65,6 +65,10 @@ CONTENTS = (
 )
 
 
+# of any feature, for people
+NOTES = ("description", "valueRange")
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A feature that has values.
@@ -248,6 +252,9 @@ def _class_and_content(record: Mapping[str, Any]) -> tuple[str, Any]:
         return str(record["type"]), {} if content is None else content
     name = str(record["pythonClassName"])
     found = [record[key] for key in CONTENTS if key in record]
+    others = [key for key in record if key not in ("pythonClassName", *NOTES)]
+    if not found and others and name.rpartition(".")[2] in _PARSERS:
+        raise FormatError(f"{name} has {', '.join(map(repr, others))}, and none of {', '.join(CONTENTS)}.")
     return name, found[0] if found else {}
 
 

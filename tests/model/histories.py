@@ -24,7 +24,7 @@ import stepwell
 from stepwell import View
 
 from .features import FEATURES, make_feature, value_of
-from .plain import PlainEpisode, PlainStore
+from .plain import Piece, PlainEpisode, PlainStore
 from .readings import observe, read
 
 Operation = tuple[str, int]
@@ -62,7 +62,7 @@ class Kept:
 
     view: Any
     reader: Any
-    shown: list[PlainEpisode]
+    shown: list[Piece]
     of: Recorded
 
 
@@ -114,17 +114,16 @@ class History:
             capacity = 40
         for number in range(2):
             ring = capacity if number == 0 else None
-            # small enough that some have several segments; long episodes of a ring are not cut
-            size = rng.choice([500, 3000, 1 << 20])
+            # small enough that some have several segments, and that rings cut episodes
+            size = rng.choice([200, 500, 3000, 1 << 20])
             path = self.path()
-            store = stepwell.create(path, schema, segment_bytes=1 << 20 if ring else size, capacity=ring)
+            store = stepwell.create(path, schema, segment_bytes=size, capacity=ring)
             plain = PlainStore(ring if ring is None or isinstance(ring, int) else 1, isinstance(ring, str))
             self.recorded.append(Recorded(store, stepwell.open(path, mode="r"), plain))
 
     def start(self, rng: Random) -> None:
         recorded = rng.choice(self.recorded)
-        is_alone = recorded.plain.capacity is not None and any(each.of is recorded for each in self.writing)
-        if len(self.writing) < MOST_WRITERS and not is_alone:
+        if len(self.writing) < MOST_WRITERS:
             self.writing.append(Writing(recorded.store.writer(), recorded))
 
     def append(self, rng: Random) -> None:
@@ -223,18 +222,16 @@ class History:
 
     def delete(self, rng: Random) -> None:
         recorded = rng.choice(self.recorded)
-        shown = self.look(recorded)
-        ended = [number for number, episode in enumerate(shown) if not episode.is_open]
-        chosen = rng.sample(ended, min(len(ended), rng.choice([1, 1, 3])))
+        self.look(recorded)
+        ended = [piece.episode for piece in recorded.plain.seen if not piece.episode.is_open and piece.is_last]
+        gone = rng.sample(ended, min(len(ended), rng.choice([1, 1, 3])))
+        # all pieces of each
+        chosen = [n for n, piece in enumerate(recorded.plain.seen) if any(piece.episode is each for each in gone)]
         if chosen:
             assert recorded.store.delete_episodes(chosen) == len(chosen)
-        for number in chosen:
-            # the shown ones come first among the model's, in the same order
-            (match,) = [
-                episode for episode in recorded.plain.live() if episode.state != "gone" and episode is self.seen[number]
-            ]
-            match.state = "gone"
-            recorded.plain.num_taken_back += match.length
+        for episode in gone:
+            episode.state = "gone"
+            recorded.plain.num_taken_back += episode.length
 
     def compact(self, rng: Random) -> None:
         recorded = rng.choice(self.recorded)
@@ -249,17 +246,19 @@ class History:
         if not parts or len(self.recorded) >= MOST_STORES:
             return
         parts = rng.sample(parts, rng.randint(1, min(2, len(parts))))
-        shown = []
+        shown: list[Piece] = []
         for each in parts:
             self.recover(each)
             shown += self.look(each)
         store = stepwell.concatenate(self.path(), [each.store for each in parts], link=rng.random() < 0.5)
-        plain = PlainStore(episodes=[replace(episode, keys=list(episode.keys)) for episode in shown])
+        plain = PlainStore(episodes=copies(shown))
         # of a ring it has what is still on the disk
-        for episode, found in zip(plain.episodes, store, strict=True):
-            assert found.skipped <= episode.front
-            episode.front = found.skipped
-        plain.num_ordered = len(plain.episodes)
+        firsts: dict[int, int] = {}
+        for piece, found in zip(shown, store, strict=True):
+            assert found.skipped <= piece.begin
+            firsts.setdefault(id(piece.episode), found.skipped)
+        for episode, front in zip(plain.episodes, reversed(firsts.values()), strict=True):
+            episode.front = front
         self.recorded.append(Recorded(store, stepwell.open(store.path, mode="r"), plain))
 
     def checkpoint(self, rng: Random) -> None:
@@ -270,11 +269,11 @@ class History:
         path = self.path()
         shown = self.look(recorded)
         recorded.store.checkpoint(path)
-        episodes = [replace(episode, keys=list(episode.keys)) for episode in shown]
+        episodes = copies(shown)
         for episode in episodes:
             if episode.is_open:
                 episode.state, episode.flags = "ended", (False, False, True)
-        plain = PlainStore(episodes=episodes, num_ordered=len(episodes))
+        plain = PlainStore(episodes=episodes)
         self.recorded.append(Recorded(stepwell.open(path), stepwell.open(path, mode="r"), plain))
 
     def column(self, rng: Random) -> None:
@@ -359,23 +358,28 @@ class History:
     def reader_of(self, rng: Random, recorded: Recorded) -> Any:
         return recorded.reader if rng.random() < 0.8 else recorded.store
 
-    def look(self, recorded: Recorded, rng: Random | None = None) -> list[PlainEpisode]:
+    def look(self, recorded: Recorded, rng: Random | None = None) -> list[Piece]:
         """Refresh the objects of a store, and compare what they show."""
         for each in self.writing:
             if each.of is recorded:
                 each.writer.flush()
-        shown: list[PlainEpisode] = []
+        shown: list[Piece] = []
         for store in (recorded.store, recorded.reader):
             store.refresh()
             names = list(store.schema) if rng is None else [name for name in store.schema if rng.random() < 0.5]
             shown = observe(recorded.plain, store, names)
-        self.seen = [episode for episode in recorded.plain.live() if episode.front < episode.length]
         return shown
 
 
 def stacked(name: str, keys: list[int]) -> Any:
     values = [value_of(name, key) for key in keys]
     return values if make_feature(name, False).is_ragged else np.stack(values)
+
+
+def copies(pieces: list[Piece]) -> list[PlainEpisode]:
+    """Return the episodes of pieces once each, as episodes of another store."""
+    episodes = {id(piece.episode): piece.episode for piece in pieces}
+    return [replace(episode, keys=list(episode.keys), is_cut=True) for episode in episodes.values()]
 
 
 def wait_for_seals() -> None:

@@ -24,6 +24,8 @@ class PlainEpisode:
     metadata: dict[str, Any] = field(default_factory=dict)
     # steps at its beginning that are no more on the disk, or not shown
     front: int = 0
+    # whether it came out of a ring, in pieces
+    is_cut: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -39,8 +41,25 @@ class PlainEpisode:
 
 
 @dataclass
+class Piece:
+    """What a store shows as one of its episodes: a run of steps of an episode, all of them unless a ring cut it."""
+
+    episode: PlainEpisode
+    begin: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == self.episode.length
+
+    def stop(self, is_final: bool) -> int:
+        """Return the row behind its last one: behind a cut the next step's values are its final row."""
+        return self.episode.stop(is_final) if self.is_last else self.end + is_final
+
+
+@dataclass
 class PlainStore:
-    """What was recorded into a store; ``episodes`` are in the store's order as far as it has been seen.
+    """What was recorded into a store.
 
     Rules of what is shown:
 
@@ -48,51 +67,51 @@ class PlainStore:
     2. The order of two episodes never changes, whatever is deleted, compacted, linked or added.
     3. A ring shows the newest ``capacity`` steps by the time of appending, over all writers; episodes are cut at the
        front. What it pushed out before a deletion made room need not come back.
+    4. A ring may cut a long episode: its pieces follow each other without a gap, and are one episode to windows.
     """
 
     capacity: int | None = None
     is_in_bytes: bool = False
     episodes: list[PlainEpisode] = field(default_factory=list)
-    num_ordered: int = 0
     num_taken_back: int = 0
+    seen: list[Piece] = field(default_factory=list)
 
     def live(self) -> list[PlainEpisode]:
         return [episode for episode in self.episodes if episode.state != "gone" and episode.length]
 
-    def observe(self, seen: Sequence[tuple[Sequence[int], int]]) -> list[PlainEpisode]:
+    def observe(self, seen: Sequence[tuple[Sequence[int], int, bool]]) -> list[Piece]:
         """Compare what a store shows with the rules, and return it as the model has it.
 
         Args:
-            seen: of each episode the keys of its steps, and how many lie before the first of them.
+            seen: of each episode the keys of its steps, how many lie before the first of them, and whether it goes on.
         """
-        self._sort(seen)
+        known: dict[int, list[PlainEpisode]] = {}
+        for episode in self.live():
+            for key in episode.keys[: episode.length]:
+                known.setdefault(key, []).append(episode)
+        pieces = []
+        for keys, begin, goes_on in seen:
+            # a step is there twice where a store and its checkpoint were concatenated
+            found = [known[key].pop(0) if known.get(key) else None for key in keys]
+            assert found, "an episode without steps"
+            episode = found[0]
+            assert episode is not None, f"step {keys[0]} is shown, which was discarded, deleted, or never there"
+            piece = Piece(episode, begin, begin + len(keys))
+            assert list(keys) == episode.keys[piece.begin : piece.end], f"{keys}, expected a part of {episode}"
+            assert goes_on == (not piece.is_last), f"{keys} of {episode}: goes_on is {goes_on}"
+            pieces.append(piece)
         if self.capacity is not None:
-            self._evict(sum(len(keys) for keys, _ in seen))
-        shown = [replace(episode, keys=list(episode.keys)) for episode in self.live() if episode.front < episode.length]
-        expected = [(episode.keys[episode.front : episode.length], episode.front) for episode in shown]
-        found = [(list(keys), skipped) for keys, skipped in seen]
-        assert found == expected, f"the store shows {found}, expected {expected}"
-        return shown
-
-    def _sort(self, seen: Sequence[tuple[Sequence[int], int]]) -> None:
-        places: dict[int, list[int]] = {}
-        for place, episode in enumerate(self.episodes):
-            if episode.state != "gone":
-                for key in episode.keys[: episode.length]:
-                    places.setdefault(key, []).append(place)
-        order = []
-        for keys, _ in seen:
-            found = places.get(int(keys[0]), [])
-            assert found, f"the store shows step {keys[0]}, which was discarded, deleted, or never there"
-            order.append(found[0])
-            for key in keys:
-                # the same step may be there twice, where a store and its checkpoint were concatenated
-                places.get(int(key), []).remove(order[-1])
-        known = [place for place in order if place < self.num_ordered]
-        assert known == sorted(known), f"episodes {known} changed their order"
-        rest = [place for place in range(len(self.episodes)) if place not in set(order)]
-        self.episodes = [self.episodes[place] for place in order + rest]
-        self.num_ordered = len(order)
+            self._evict(sum(len(keys) for keys, *_ in seen))
+        for episode in self.live():
+            own = [piece for piece in pieces if piece.episode is episode]
+            places = [episode.front, *(piece.end for piece in own)]
+            assert [piece.begin for piece in own] == places[:-1], f"{own} are shown, from {episode.front} on"
+            assert places[-1] == episode.length, f"{own} are shown, not all of {episode}"
+            assert len(own) <= 1 or self.capacity is not None or episode.is_cut
+        assert _closed(pieces, self.seen) == _closed(self.seen, pieces), "episodes changed their order"
+        self.seen = pieces
+        copies = {id(episode): replace(episode, keys=list(episode.keys)) for episode in self.live()}
+        return [replace(piece, episode=copies[id(piece.episode)]) for piece in pieces]
 
     def _evict(self, num_shown: int) -> None:
         times = sorted(key for episode in self.live() for key in episode.keys[: episode.length])
@@ -104,15 +123,23 @@ class PlainStore:
             episode.front = sum(key < oldest for key in episode.keys[: episode.length])
 
 
-def anchors_of(episodes: Sequence[PlainEpisode], fields: dict[str, Field], finals: dict[str, bool]) -> list[Any]:
-    """Return the anchors of a view, numbered as they are: (number of the episode, step).
+def _closed(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[tuple[int, int]]:
+    """Return the pieces that may not grow any more and are among others, in their order."""
+    ends = [
+        [(id(p.episode), p.end) for p in some if not (p.is_last and p.episode.is_open)] for some in (pieces, others)
+    ]
+    return [end for end in ends[0] if end in set(ends[1])]
+
+
+def anchors_of(pieces: Sequence[Piece], fields: dict[str, Field], finals: dict[str, bool]) -> list[Any]:
+    """Return the anchors of a view, numbered as they are: (number of the piece, step).
 
     A step is an anchor when each window with pad="drop" lies within its episode; and, while the episode is recorded,
     when no window reaches beyond what is there.
     """
     found = []
-    for number, episode in enumerate(episodes):
-        begin, end = episode.front, episode.length
+    for number, piece in enumerate(pieces):
+        episode, begin, end = piece.episode, piece.begin, piece.end
         for each in fields.values():
             if each.at != "anchor":
                 continue

@@ -16,7 +16,7 @@ from stepwell import Field, Loader, View, WindowDataset, mixed, pooled, random, 
 from stepwell.errors import OrderError, WindowError
 
 from .features import COMBINED, assert_same, blank_of, tolerance_of, value_of
-from .plain import PlainEpisode, PlainStore, anchors_of, window_of
+from .plain import Piece, PlainEpisode, PlainStore, anchors_of, window_of
 
 COMPUTED = ("step_index", "is_first", "is_last", "terminated", "truncated")
 OFFSETS: tuple[Any, ...] = (
@@ -26,18 +26,24 @@ OFFSETS: tuple[Any, ...] = (
 )
 
 
-def observe(plain: PlainStore, store: Any, names: Sequence[str]) -> list[PlainEpisode]:
+def observe(plain: PlainStore, store: Any, names: Sequence[str]) -> list[Piece]:
     """Compare all that the episodes of a store say of themselves with the model; return what is shown."""
     episodes = list(store)
-    shown = plain.observe([(episode["key"][: episode.length].tolist(), episode.skipped) for episode in episodes])
-    assert (store.num_episodes, store.num_steps) == (len(shown), sum(each.length - each.front for each in shown))
-    for number, (found, expected) in enumerate(zip(episodes, shown, strict=True)):
-        assert (found.has_final, found.is_open) == (expected.has_final, expected.is_open), f"episode {number}"
-        assert (found.terminated, found.truncated, found.interrupted) == expected.flags, f"episode {number}"
-        assert found.metadata == expected.metadata, f"episode {number}"
+    told = [(each["key"][: each.length].tolist(), each.skipped, each.goes_on) for each in episodes]
+    shown = plain.observe(told)
+    assert (store.num_episodes, store.num_steps) == (len(shown), sum(each.end - each.begin for each in shown))
+    for number, (found, piece) in enumerate(zip(episodes, shown, strict=True)):
+        expected = piece.episode
+        flags = found.terminated, found.truncated, found.interrupted
+        assert found.has_final == (piece.stop(True) > piece.end), f"episode {number}"
+        if piece.is_last:
+            assert (flags, found.is_open) == (expected.flags, expected.is_open), f"episode {number}"
+            assert found.metadata == expected.metadata, f"episode {number}"
+        else:
+            assert (flags, found.is_open) == ((False, False, False), False), f"episode {number}"
         for name in names:
             is_final = store.schema[name].final
-            keys = expected.keys[expected.front : expected.stop(is_final)]
+            keys = expected.keys[piece.begin : piece.stop(is_final)]
             column = found[name]
             assert len(column) == len(keys), f"episode {number}: {len(column)} of {name}"
             for value, key in zip(column, keys, strict=True):
@@ -66,9 +72,10 @@ def make_fields(rng: Random, names: Sequence[str], finals: dict[str, bool]) -> d
 class Expected:
     """What a view of the model holds under some fields."""
 
-    def __init__(self, episodes: Sequence[PlainEpisode], fields: dict[str, Field], finals: dict[str, bool]) -> None:
-        self.episodes, self.fields, self.finals = episodes, fields, finals
-        self.anchors = anchors_of(episodes, fields, finals)
+    def __init__(self, pieces: Sequence[Piece], fields: dict[str, Field], finals: dict[str, bool]) -> None:
+        self.episodes = [piece.episode for piece in pieces]
+        self.fields, self.finals = fields, finals
+        self.anchors = anchors_of(pieces, fields, finals)
 
     def check(self, batch: Any) -> list[int]:
         """Compare a batch; returns the anchors that are valid."""
@@ -122,11 +129,11 @@ class Expected:
         return np.bool_(marks[name] and not is_zero)
 
 
-def read(rng: Random, views: Sequence[tuple[Any, list[PlainEpisode]]], names: Sequence[str], notes: list[str]) -> None:
+def read(rng: Random, views: Sequence[tuple[Any, list[Piece]]], names: Sequence[str], notes: list[str]) -> None:
     """Read stores together, each with what it shows, in a way that ``rng`` draws."""
     finals = {name: views[0][0].schema[name].final for name in names}
     fields = make_fields(rng, names, finals)
-    expected = Expected([episode for _, shown in views for episode in shown], fields, finals)
+    expected = Expected([piece for _, shown in views for piece in shown], fields, finals)
     view = View([store for store, _ in views])
     settings = {
         "batch_size": rng.randint(1, 9),

@@ -282,6 +282,10 @@ class History:
         rest = [name for name in FEATURES if name not in recorded.store.schema]
         if self.is_recorded(recorded) or not rest:
             return
+        self.look(recorded)
+        if recorded.plain.capacity is not None and any(episode.front for episode in recorded.plain.live()):
+            # steps that a ring pushed out get no value, and may come back: by a deletion, or in a concatenation
+            return
         name = rng.choice(rest)
         is_final = self.finals.setdefault(name, rng.random() < 0.4)
         self.recover(recorded)

@@ -36,6 +36,8 @@ WEIGHTS = {
 MOST_WRITERS = 4
 MOST_STORES = 4
 MOST_STEPS = 150
+# runs in which a history that failed is made shorter
+MOST_TRIES = 100
 
 
 @dataclass
@@ -413,12 +415,13 @@ def failure(operations: list[Operation]) -> tuple[BaseException, list[str]] | No
 
 
 def shortest(operations: list[Operation]) -> list[Operation]:
-    """Drop operations from a history that fails for as long as it fails in the same way."""
+    """Drop operations from a history that fails for as long as it fails in the same way, and not too long."""
     kind = _kind(failure(operations))
-    size = len(operations) // 2
+    size, left = len(operations) // 2, MOST_TRIES
     while size:
         begin = 1
-        while begin < len(operations):
+        while begin < len(operations) and left:
+            left -= 1
             fewer = operations[:begin] + operations[begin + size :]
             if _kind(failure(fewer)) == kind:
                 operations = fewer

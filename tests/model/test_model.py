@@ -29,6 +29,7 @@ def check(seed: int) -> None:
     found = failure(history)
     if found is None:
         return
+    print(f"seed {seed}: {history}")
     short = shortest(history)
     error, notes = failure(short) or found
     print(f"seed {seed}: {short}", *notes[-4:], sep="\n")

@@ -33,6 +33,7 @@ __all__ = [
     "final_error",
     "list_directory",
     "open_file",
+    "open_sized",
     "read_file",
     "remove_directory",
     "system_error",
@@ -73,20 +74,25 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
         ReadOnlyError: it may not be written.
         StoreFileError: it cannot be opened, such as for too many open files.
     """
+    return open_sized(path, flags)[0]
+
+
+def open_sized(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> tuple[int, int]:
+    """Return a descriptor of a regular file of a store, and the file's bytes; see `open_file`."""
     try:
         descriptor = os.open(path, flags | SAFE, 0o644)
     except OSError as error:
         raise _refusal(error, path, is_writing=bool(flags & WRITING)) from error
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise _wrong_kind(path, mode, "a file")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _wrong_kind(path, status.st_mode, "a file")
     except BaseException as error:
         os.close(descriptor)
         if isinstance(error, OSError):
             raise system_error(error, path) from error
         raise
-    return descriptor
+    return descriptor, status.st_size
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
@@ -95,9 +101,9 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     Raises:
         CorruptSegmentError: it is larger than what stepwell writes.
     """
-    with open(open_file(path), "rb", buffering=0) as file:
+    descriptor, size = open_sized(path)
+    with open(descriptor, "rb", buffering=0) as file:
         try:
-            size = os.fstat(file.fileno()).st_size
             if size > MAX_TABLE_BYTES:
                 raise CorruptSegmentError(
                     f"{path} has {size} bytes; a file of this name has at most {MAX_TABLE_BYTES}. It was not read."

@@ -15,7 +15,7 @@ from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import check_directory, open_file, system_error
+from stepwell.store.beneath import check_directory, open_sized, system_error
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
@@ -153,9 +153,9 @@ class Segment:
 
     def blob_map(self, name: str) -> npt.NDArray[np.uint8]:
         """Map the encoded rows of a feature: read-only uint8; [offsets[i], offsets[i + 1]) is row i."""
-        descriptor = self._open(f"{name}.bin")
+        descriptor, size = self._open(f"{name}.bin")
         try:
-            return map_descriptor(descriptor, os.fstat(descriptor).st_size)
+            return map_descriptor(descriptor, size)
         except OSError as error:
             raise self._refused(f"{name}.bin", error) from error
         finally:
@@ -172,7 +172,7 @@ class Segment:
         Raises:
             CorruptSegmentError: the file ends before that.
         """
-        descriptor = self._open(f"{name}.npy")
+        descriptor, _ = self._open(f"{name}.npy")
         try:
             avoid_read_ahead(descriptor)
             header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
@@ -184,7 +184,7 @@ class Segment:
 
     def read_blob_into(self, name: str, start: int, out: npt.NDArray[np.uint8]) -> None:
         """Read encoded rows past the page cache, from byte ``start`` of their file; see `read_raw_into`."""
-        descriptor = self._open(f"{name}.bin")
+        descriptor, _ = self._open(f"{name}.bin")
         try:
             self._read_past_cache(descriptor, f"{name}.bin", start, out)
         except OSError as error:
@@ -217,7 +217,7 @@ class Segment:
 
     def metadata_bytes(self) -> bytes:
         """Return the file of its episodes' metadata, as it is."""
-        with os.fdopen(self._open(METADATA), "rb") as file:
+        with os.fdopen(self._open(METADATA)[0], "rb") as file:
             try:
                 return file.read()
             except OSError as error:
@@ -310,11 +310,8 @@ class Segment:
         """Refuse more committed rows than the first column has room for: who counts them takes memory for each."""
         name, feature = next(iter(self._schema.items()))
         need = rows * feature.row_bytes if feature.is_raw else (rows + 1) * 8
-        descriptor = self._open(f"{name}.npy")
-        try:
-            size = os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+        descriptor, size = self._open(f"{name}.npy")
+        os.close(descriptor)
         if size < need:
             raise self._damaged(f"{name}.npy", f"{rows} rows were committed, its {size} bytes are not so many")
 
@@ -364,9 +361,9 @@ class Segment:
     def _read_records(self, known: int, count: int | None) -> tuple[bytes, int]:
         """Return the records from number ``known`` on, as bytes, and how many there are in all."""
         header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
-        descriptor = self._open(EPISODES)
+        descriptor, file_bytes = self._open(EPISODES)
         try:
-            length = os.fstat(descriptor).st_size - header
+            length = file_bytes - header
             num = length // size if count is None else count
             is_whole = length == num * size if count is None else length >= num * size
             if num < known or not is_whole:
@@ -383,9 +380,8 @@ class Segment:
         return data, num
 
     def _map_npy(self, file: str, need: int) -> npt.NDArray[np.uint8]:
-        descriptor = self._open(file)
+        descriptor, size = self._open(file)
         try:
-            size = os.fstat(descriptor).st_size
             start = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{file}")
             if size - start < need:
                 raise self._damaged(file, f"{need} bytes of {self.num_rows} rows are not there, {size - start} are")
@@ -395,7 +391,8 @@ class Segment:
         finally:
             os.close(descriptor)
 
-    def _open(self, file: str) -> int:
+    def _open(self, file: str) -> tuple[int, int]:
+        """Return a descriptor of one of its files, under whichever name it has now, and the file's bytes."""
         # once: another thread's refresh may replace it at any moment
         directory = self._directory
         try:
@@ -409,11 +406,11 @@ class Segment:
                 raise self._gone() from None
             raise self._damaged(file, "the file is missing") from None
 
-    def _open_in(self, directory: str, file: str) -> int:
+    def _open_in(self, directory: str, file: str) -> tuple[int, int]:
         if self._checked != directory:
             check_directory(directory)
             self._checked = directory
-        return open_file(f"{directory}/{file}")
+        return open_sized(f"{directory}/{file}")
 
     def _refused(self, file: str, error: OSError) -> OSError:
         return system_error(error, f"{self._directory}/{file}")

@@ -32,6 +32,7 @@ WRITERS: dict[str, Callable[[Any, str], Any]] = {
     "write_samples": lambda store, path: write_samples(path, [{"x": np.zeros(2, "f4")}], workers=1),
     "Table.checkpoint": lambda store, path: Table(store).checkpoint(path),
     "Table.save": lambda store, path: Table(store).save(path),
+    "Table.save_state": lambda store, path: Table(store).save_state(path),
     "save": lambda store, path: save(f"{path}.tar", [Table(store)]),
     "write_beton": lambda store, path: write_beton(store, path, workers=1),
     "write_webdataset": lambda store, path: write_webdataset(store, path, workers=1),

@@ -29,6 +29,7 @@ from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
 from stepwell.store import Store, create, open
 from stepwell.store.arrangement import ARRANGEMENT
+from stepwell.store.beneath import read_file
 from stepwell.store.building import built_store
 from stepwell.store.layout import (
     DELETED,
@@ -95,10 +96,12 @@ def read_plan(store: str | os.PathLike[str]) -> dict[str, Any] | None:
     Raises:
         CorruptSegmentError: the record is damaged.
     """
-    file = Path(store, IMPORTING)
+    if not Path(store).is_dir():
+        return None
+    file = str(Path(store, IMPORTING))
     try:
-        return dict(open_json(file.read_bytes(), name=str(file)))
-    except (FileNotFoundError, NotADirectoryError):
+        return dict(open_json(read_file(file), name=file))
+    except FileNotFoundError:
         return None
 
 

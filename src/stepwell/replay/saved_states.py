@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepwell.codecs.addresses import local_path
 from stepwell.errors import StepwellError, StoreNotFoundError, TableError
 from stepwell.replay.checkpoints import read_arrays
 from stepwell.replay.table_states import text_array
@@ -35,12 +36,12 @@ STORE = "store"
 
 def save_state(table: Table, path: str | os.PathLike[str]) -> Path:
     """Write the state of a table; see `Table.save_state`."""
+    target = Path(local_path(path)).absolute()
     with table.lock:
         arrays = table.state_arrays()
     buffer = io.BytesIO()
     arrays[STORE] = text_array(table.store.uuid)
     np.savez(buffer, allow_pickle=False, **arrays)
-    target = Path(path).absolute()
     replace_file(str(target), buffer.getvalue())
     return target
 

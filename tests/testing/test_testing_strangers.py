@@ -33,7 +33,7 @@ def careful(path: Path) -> Any:
         rows = np.frombuffer(read_regular(path / told["name"]), "<f4")
         if len(rows) != told["count"]:
             raise FormatError("another count")
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise FormatError(f"{path}: {error}") from error
     return rows
 
@@ -59,7 +59,7 @@ def follows(path: Path) -> Any:
 def is_changed(path: Path) -> bool:
     """Return whether the note is another one, of a data set that is in order but for that."""
     careful(path)
-    return bool(json.loads(read_regular(path / "info.json"))["note"] != "any")
+    return bool(json.loads(read_regular(path / "info.json")).get("note") != "any")
 
 
 def allocates(path: Path) -> Any:

@@ -13,6 +13,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from stepwell.codecs.regular_files import KINDS
 from stepwell.errors import (
@@ -34,6 +35,7 @@ __all__ = [
     "list_directory",
     "open_file",
     "open_sized",
+    "raise_from",
     "read_file",
     "remove_directory",
     "system_error",
@@ -82,7 +84,7 @@ def open_sized(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> tuple[
     try:
         descriptor = os.open(path, flags | SAFE, 0o644)
     except OSError as error:
-        raise _refusal(error, path, is_writing=bool(flags & WRITING)) from error
+        raise_from(_refusal(error, path, is_writing=bool(flags & WRITING)), error)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -90,7 +92,7 @@ def open_sized(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> tuple[
     except BaseException as error:
         os.close(descriptor)
         if isinstance(error, OSError):
-            raise system_error(error, path) from error
+            raise_from(system_error(error, path), error)
         raise
     return descriptor, status.st_size
 
@@ -110,7 +112,22 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
                 )
             return file.read()
         except OSError as error:
-            raise system_error(error, path) from error
+            raise_from(system_error(error, path), error)
+
+
+def raise_from(found: Exception, error: Exception) -> NoReturn:
+    """Raise what an error became, with it as the cause; where it is the same, as it is.
+
+    An error that is its own cause would keep the frames that it came through, and stores and files in them, until the
+    garbage collector comes.
+    """
+    try:
+        if found is error:
+            raise error
+        raise found from error
+    finally:
+        # nor may they hold this frame, which holds them
+        del found, error
 
 
 def check_directory(path: str | os.PathLike[str]) -> None:
@@ -124,7 +141,7 @@ def check_directory(path: str | os.PathLike[str]) -> None:
     try:
         mode = os.lstat(path).st_mode
     except OSError as error:
-        raise _refusal(error, path) from error
+        raise_from(_refusal(error, path), error)
     if not stat.S_ISDIR(mode):
         raise _wrong_kind(path, mode, "a directory")
 
@@ -135,7 +152,7 @@ def list_directory(path: str | os.PathLike[str]) -> list[str]:
     try:
         return os.listdir(path)
     except OSError as error:
-        raise _refusal(error, path) from error
+        raise_from(_refusal(error, path), error)
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
@@ -150,7 +167,7 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
     try:
         shutil.rmtree(path)
     except OSError as error:
-        raise system_error(error, path, is_writing=True) from error
+        raise_from(system_error(error, path, is_writing=True), error)
 
 
 def system_error(
@@ -197,10 +214,7 @@ def system_errors(root: str | os.PathLike[str], *, is_writing: bool = False) -> 
     try:
         yield
     except OSError as error:
-        found = final_error(error, root, is_writing=is_writing)
-        if found is error:
-            raise
-        raise found from error
+        raise_from(final_error(error, root, is_writing=is_writing), error)
 
 
 def final_error(error: OSError, root: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stepwell.codecs.addresses import local_path
 from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import StepwellError, StoreExistsError
-from stepwell.store.beneath import FULL
+from stepwell.store.beneath import FULL, system_errors
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
 
@@ -27,7 +27,8 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
     See `built_directory`.
     """
     with built_directory(path) as partial:
-        os.mkdir(f"{partial}/{SEGMENTS}")
+        with system_errors(partial, is_writing=True):
+            os.mkdir(f"{partial}/{SEGMENTS}")
         yield partial
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from stepwell.codecs import make_codec
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.schema import Feature
-from stepwell.store.beneath import open_file, system_error
+from stepwell.store.beneath import open_file, raise_from, system_error
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.first_rows import check_first_row
 from stepwell.store.npy import header_bytes, header_size
@@ -237,7 +237,7 @@ def reserve(descriptor: int, num_bytes: int, path: str) -> None:
     try:
         os.posix_fallocate(descriptor, 0, max(num_bytes, 1))
     except OSError as error:
-        raise disk_error(error, num_bytes, path) from error
+        raise_from(disk_error(error, num_bytes, path), error)
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int, path: str) -> None:
@@ -249,7 +249,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int, path: str)
             view = view[written:]
             offset += written
     except OSError as error:
-        raise disk_error(error, len(data), path) from error
+        raise_from(disk_error(error, len(data), path), error)
 
 
 def write_gathered(descriptor: int, buffers: Sequence[bytes | memoryview], start: int, end: int, path: str) -> None:
@@ -257,7 +257,7 @@ def write_gathered(descriptor: int, buffers: Sequence[bytes | memoryview], start
     try:
         written = os.pwritev(descriptor, buffers, start)
     except OSError as error:
-        raise disk_error(error, end - start, path) from error
+        raise_from(disk_error(error, end - start, path), error)
     if start + written < end:
         # rare: the disk is full, or more than the system takes at once
         write_all(descriptor, b"".join(buffers)[written:], start + written, path)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from stepwell.codecs.file_locks import FileLock
-from stepwell.store.beneath import check_directory, list_directory, open_file, system_error
+from stepwell.store.beneath import check_directory, list_directory, open_file, raise_from, system_error
 
 __all__ = [
     "DELETED",
@@ -99,7 +99,7 @@ def _lock(path: str) -> FileLock:
     try:
         return FileLock(open_file(path, os.O_RDWR | os.O_CREAT))
     except OSError as error:
-        raise system_error(error, path, is_writing=True) from error
+        raise_from(system_error(error, path, is_writing=True), error)
 
 
 def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:
@@ -175,7 +175,7 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
-        raise system_error(error, path, is_writing=True, num_bytes=len(data)) from error
+        raise_from(system_error(error, path, is_writing=True, num_bytes=len(data)), error)
 
 
 def sync_directory(path: str) -> None:
@@ -188,4 +188,4 @@ def sync_directory(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise system_error(error, path, is_writing=True) from error
+        raise_from(system_error(error, path, is_writing=True), error)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.store.beneath import check_directory, system_error
+from stepwell.store.beneath import check_directory, raise_from, system_error
 from stepwell.store.layout import SEGMENTS, parse_segment_name
 
 __all__ = ["TAG_BITS", "key_of_name", "list_keys", "name_of_key", "ordinals_of_keys"]
@@ -58,7 +58,7 @@ def list_keys(store: str) -> tuple[Int64s, Int64s]:
     try:
         entries = os.listdir(os.fsencode(directory))
     except OSError as error:
-        raise system_error(error, directory) from error
+        raise_from(system_error(error, directory), error)
     if not entries:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     chars = np.array(entries, "S").view(np.uint8).reshape(len(entries), -1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.beneath import open_file, system_error
+from stepwell.store.beneath import open_file, raise_from, system_error
 from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
@@ -110,9 +110,11 @@ class SegmentWriter:
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
                 self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
         except OSError as error:
-            raise system_error(
-                error, store, is_writing=True, num_bytes=FIRST_BYTES, advice=_files_needed(schema)
-            ) from error
+            advice = _files_needed(schema)
+            raise_from(
+                system_error(error, store, is_writing=True, num_bytes=FIRST_BYTES, advice=advice),
+                error,
+            )
         _LIVE.add(self)
 
     def _create(self, directory: str) -> None:

@@ -15,7 +15,7 @@ from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import check_directory, open_sized, system_error
+from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
@@ -157,7 +157,7 @@ class Segment:
         try:
             return map_descriptor(descriptor, size)
         except OSError as error:
-            raise self._refused(f"{name}.bin", error) from error
+            raise_from(self._refused(f"{name}.bin", error), error)
         finally:
             os.close(descriptor)
 
@@ -178,7 +178,7 @@ class Segment:
             header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
             self._read_past_cache(descriptor, f"{name}.npy", header + start, out)
         except OSError as error:
-            raise self._refused(f"{name}.npy", error) from error
+            raise_from(self._refused(f"{name}.npy", error), error)
         finally:
             os.close(descriptor)
 
@@ -188,7 +188,7 @@ class Segment:
         try:
             self._read_past_cache(descriptor, f"{name}.bin", start, out)
         except OSError as error:
-            raise self._refused(f"{name}.bin", error) from error
+            raise_from(self._refused(f"{name}.bin", error), error)
         finally:
             os.close(descriptor)
 
@@ -221,7 +221,7 @@ class Segment:
             try:
                 return file.read()
             except OSError as error:
-                raise self._refused(METADATA, error) from error
+                raise_from(self._refused(METADATA, error), error)
 
     def metadata_lines(self) -> list[dict[str, Any]]:
         """Return the metadata of all its ended episodes."""
@@ -372,7 +372,7 @@ class Segment:
                 raise self._damaged(EPISODES, f"its header is not that of {num} records")
             data = os.pread(descriptor, (num - known) * size, header + known * size)
         except OSError as error:
-            raise self._refused(EPISODES, error) from error
+            raise_from(self._refused(EPISODES, error), error)
         finally:
             os.close(descriptor)
         if len(data) != (num - known) * size:
@@ -387,7 +387,7 @@ class Segment:
                 raise self._damaged(file, f"{need} bytes of {self.num_rows} rows are not there, {size - start} are")
             return map_descriptor(descriptor, size)[start:]
         except OSError as error:
-            raise self._refused(file, error) from error
+            raise_from(self._refused(file, error), error)
         finally:
             os.close(descriptor)
 

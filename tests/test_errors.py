@@ -10,7 +10,8 @@ import pytest
 from stepwell import errors
 from stepwell.errors import FeatureNotFoundError, MissingDependencyError, StepwellError
 
-CLASSES = [getattr(errors, name) for name in errors.__all__ if name not in ("LeftOutWarning", "StepwellError")]
+WARNINGS = {"LeftOutWarning", "SharedFileSystemWarning"}
+CLASSES = [getattr(errors, name) for name in errors.__all__ if name not in {*WARNINGS, "StepwellError"}]
 
 
 @pytest.mark.parametrize("error", CLASSES)
@@ -24,7 +25,7 @@ def test_error_is_a_stepwell_error_and_the_builtin_that_the_tree_draws(error: ty
 def test_tree_exports_and_draws_every_error_and_no_other() -> None:
     defined = {name for name, value in vars(errors).items() if inspect.isclass(value)}
     assert set(errors.__all__) == defined
-    assert set(re.findall(r"── (\w+)", errors.__doc__ or "")) | {"LeftOutWarning", "StepwellError"} == defined
+    assert set(re.findall(r"── (\w+)", errors.__doc__ or "")) | {*WARNINGS, "StepwellError"} == defined
 
 
 @pytest.mark.parametrize("error", [StepwellError, *CLASSES])

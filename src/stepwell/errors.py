@@ -32,7 +32,8 @@
     ├── WorkerError              (RuntimeError)       a worker of a parallel recording that raised: names the item
     └── MissingDependencyError   (ImportError)        an extra that is not installed: says the pip line
 
-The only warning is `LeftOutWarning`, a UserWarning: some of what a source holds is left out.
+Two warnings, both UserWarnings: `LeftOutWarning`, some of what a source holds is left out; `SharedFileSystemWarning`, a
+store lies where several machines may write, and what that means.
 """
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "ReadOnlyError",
     "SchemaError",
     "SegmentGoneError",
+    "SharedFileSystemWarning",
     "StateError",
     "StepError",
     "StepwellError",
@@ -196,3 +198,7 @@ class MissingDependencyError(StepwellError, ImportError):
 
 class LeftOutWarning(UserWarning):
     """A reader leaves out some of what its source holds, or the source tells of more; what is read is right."""
+
+
+class SharedFileSystemWarning(UserWarning):
+    """A store is written on a file system that other machines may mount; said once a file system and process."""

@@ -14,12 +14,20 @@ from stepwell.formats.addresses import scheme_of
 from stepwell.store.opening import open as open_store
 
 if TYPE_CHECKING:
+    from stepwell.store.owners import Recover
     from stepwell.store.store import Mode, Store
 
 __all__ = ["open", "point_to_reader"]
 
 
-def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None, **options: Any) -> Store:
+def open(
+    path: str | os.PathLike[str],
+    *,
+    mode: Mode = "a",
+    trust: Trust = None,
+    recover: Recover = "dead",
+    **options: Any,
+) -> Store:
     """Open a store, or a data set of another system in place.
 
     Args:
@@ -33,6 +41,9 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None,
             the data set's files. Of any other store references are followed only where this says so, and of a data set
             links that lead out of its directory: a directory or an address, several of them, or True for every file of
             yours. Directories of the environment variable ``STEPWELL_TRUST`` count, too. See docs/security.md.
+        recover: what is done about segments that other processes have left, for mode "a". "dead" (default): what dead
+            writers left is sealed. "silent": also what writers of other machines left on a file system of the network,
+            if they gave no sign of life for a minute. "none": nothing is. See docs/recording.md.
         options: of an address: those of what opens it. A path has none.
 
     Returns:
@@ -67,7 +78,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None,
             '"lerobot://owner/name" has.'
         )
     try:
-        return open_store(text, mode=mode, trust=trust)
+        return open_store(text, mode=mode, trust=trust, recover=recover)
     except (StoreNotFoundError, NotADirectoryError) as error:
         point_to_reader(text, error)
         raise

@@ -30,6 +30,8 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
         with system_errors(partial, is_writing=True):
             os.mkdir(f"{partial}/{SEGMENTS}")
         yield partial
+        sync_directory(f"{partial}/{SEGMENTS}")
+        sync_directory(partial)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def write_store(
     """Write a new store; it appears whole, at the end, or not at all.
 
     Its segments have no statistics of their own: they are computed when they are asked for. Encoded rows are taken on
-    trust. Nothing waits for the disk: a loss of power may damage it, a kill cannot.
+    trust. Neither a kill nor a loss of power can leave half of it.
 
     Args:
         path: of its directory.
@@ -126,7 +126,7 @@ def write_store(
         finally:
             if segment is not None:
                 segment.close()
-        replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()), sync=False)
+        replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
 
 
 class _Segment:
@@ -170,7 +170,7 @@ class _Segment:
     def seal(self) -> None:
         """Finish the files and write the manifest."""
         self.close()
-        write_manifest(self._directory, self._schema, sync=False, has_statistics=False)
+        write_manifest(self._directory, self._schema, sync=True, has_statistics=False)
 
     def close(self) -> None:
         """Close the files."""

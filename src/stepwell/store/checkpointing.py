@@ -120,7 +120,7 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
         rows = segment.num_rows
         _write(f"{target}/{CLOCK}", header_bytes("<i8", (), rows), clock[:rows].view(np.uint8))
     _copy_episodes(segment, target)
-    progress = Progress.create(f"{target}/{PROGRESS}")
+    progress = Progress.create(f"{target}/{PROGRESS}", is_owned=False)
     progress.carry(*segment.carried)
     progress.commit_episode(len(segment.records), segment.num_rows)
     progress.close()

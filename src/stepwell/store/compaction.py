@@ -90,13 +90,16 @@ def compact_store(store: Store, *, progress: Callable[[int, int], None] | None =
     if schema is None:
         return 0
     recover_store(path, schema)
-    with maintained_store(path) as staging:
-        replaced = _build(path, staging, schema, store.record.segment_bytes, progress)
-        old = [source.segment for one in replaced for source in one.sources]
-        freed = sum(_directory_bytes(str(segment.path)) for segment in old) - sum(one.num_bytes for one in replaced)
-        if replaced:
-            _swap(path, staging, replaced)
-    store.refresh()
+    try:
+        with maintained_store(path) as staging:
+            replaced = _build(path, staging, schema, store.record.segment_bytes, progress)
+            old = [source.segment for one in replaced for source in one.sources]
+            freed = sum(_directory_bytes(str(segment.path)) for segment in old) - sum(one.num_bytes for one in replaced)
+            if replaced:
+                _swap(path, staging, replaced)
+    finally:
+        # also where the swap was made, and something failed after it
+        store.refresh()
     return freed
 
 

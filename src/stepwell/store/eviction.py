@@ -34,6 +34,7 @@ from stepwell.store.layout import (
     SEGMENT_JSON,
     SEGMENTS,
     locked_store,
+    sync_directory,
 )
 from stepwell.store.maintenance import is_maintained
 from stepwell.store.manifests import read_manifest
@@ -82,6 +83,9 @@ class Evictor:
                 self._schema, self._followed = record.schema, _EndedSteps(self._store, record.schema, record.capacity)
             names = self._followed.look()
             gone = [name for name in names if self._rename(name)]
+            if gone:
+                # first their names: one that came back after a loss of power would lack files
+                sync_directory(self._path("").rstrip("/"))
             # under the lock nobody makes a segment, so all there are were left by others
             left = [entry for entry in list_directory(self._path("").rstrip("/")) if entry.startswith(NEW_PREFIX)]
         for entry in left:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from stepwell.codecs.file_locks import FileLock
-from stepwell.store.beneath import check_directory, list_directory, open_file, raise_from, system_error
+from stepwell.store.beneath import list_directory, open_file, raise_from, system_error
 
 __all__ = [
     "DELETED",
@@ -160,7 +160,13 @@ def _set_next(lock: int, ordinal: int) -> None:
 
 
 def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
-    """Write a file whole: readers see the old bytes or the new ones, whatever happens in between."""
+    """Write a file whole: readers see the old bytes or the new ones, whatever happens in between.
+
+    Args:
+        path: of it.
+        data: all of its bytes.
+        sync: whether to wait until the new bytes, under this name, are on the disk.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         # a new file, never one that is there: a killed process may have had this number, or somebody may know it
@@ -172,6 +178,8 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
             if sync:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+        if sync:
+            sync_directory(os.path.dirname(path) or ".")
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
@@ -180,7 +188,6 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
 
 def sync_directory(path: str) -> None:
     """Wait until a directory's entries are on the disk."""
-    check_directory(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -28,7 +28,7 @@ from stepwell.store.beneath import (
     remove_directory,
     system_errors,
 )
-from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, is_sealed_name, locked_store, replace_file
+from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, is_sealed_name, locked_store, replace_file, sync_directory
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.records import read_record
@@ -132,6 +132,7 @@ def _clean_up(store: str) -> None:
     for name in hidden:
         _remove_segment(store, staging, name)
     if hidden:
+        sync_directory(f"{store}/{SEGMENTS}")
         with locked_store(store):
             replace_arrangement(store, read_arrangement(store).positions, ())
     # last, since its being there is what calls for cleaning up

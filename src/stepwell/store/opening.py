@@ -16,9 +16,10 @@ from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import system_errors
 from stepwell.store.capacity import Capacity
 from stepwell.store.eviction import Evictor
-from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file
+from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file, sync_directory
 from stepwell.store.manifests import seal_json
 from stepwell.store.memory import memory_path
+from stepwell.store.owners import Recover, warn_if_shared
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord, Sync, read_record
 from stepwell.store.recovery import recover_store
 from stepwell.store.store import Mode, Store
@@ -98,8 +99,12 @@ def create(
         data = seal_json(record.to_json())
     except TypeError as error:
         raise SchemaError(f"metadata: {error}. Allowed: what JSON holds.") from error
+    made = [parent for parent in directory.absolute().parents if not parent.exists()]
     with system_errors(directory, is_writing=True):
         (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
+        if sync != "none":
+            for entry in (directory.absolute(), *made):
+                sync_directory(str(entry.parent))
         # of several processes that come at the same time one creates the store, and the others find it
         with locked_store(str(directory)):
             is_new = not os.path.lexists(directory / STORE_JSON)
@@ -109,7 +114,7 @@ def create(
     return Store(str(directory), "a", trust=True) if is_new else _open_existing(directory, schema, limit, exist_ok)
 
 
-def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None) -> Store:
+def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None, recover: Recover = "dead") -> Store:
     """Open a store.
 
     Args:
@@ -117,6 +122,7 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None)
         mode: "a" (default): for reading and writing, and what dead writers left is recovered first. "r": touches
             nothing.
         trust: see `stepwell.open`.
+        recover: see `stepwell.open`.
 
     Returns:
         The store.
@@ -131,12 +137,16 @@ def open(path: str | os.PathLike[str], *, mode: Mode = "a", trust: Trust = None)
     """
     if mode not in ("a", "r"):
         raise SchemaError(f'mode={mode!r} is not one of "a", "r".')
+    if recover not in get_args(Recover):
+        raise SchemaError(f"recover={recover!r} is not one of {', '.join(map(repr, get_args(Recover)))}.")
     text = os.fspath(path)
     with system_errors(text, is_writing=mode == "a"):
         record = read_record(text)
         if mode == "a" and os.access(text, os.W_OK):
-            recover_store(text, record.schema)
-            Evictor(text).evict()
+            warn_if_shared(text)
+            recover_store(text, record.schema, recover=recover)
+            if recover != "none":
+                Evictor(text).evict()
             store = Store(text, mode, trust=trust)
             store.save_table()
             return store

@@ -1,21 +1,28 @@
-"""The commit record of an open segment: 64 mapped bytes that say how much of it is there.
+"""The commit record of an open segment: 256 mapped bytes that say how much of it is there, and who writes it.
 
 ::
 
     0        8         12    16     24         32          40       48        56       64
     | magic  | version | pid | rows | episodes | opened_ns | sealed | carried | origin |
 
+    64             72                 80        96       104         112    176    256
+    | durable rows | durable episodes | boot id | start | namespace | host | zeros |
+
 The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads
-``rows``
-before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is not there.
-Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors the system
-calls between two appends do so in practice.)
+``rows`` before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is
+not there. Both are aligned 8-byte words: one store, one load. (x86-64 keeps the order of stores; on other processors
+the system calls between two appends do so in practice.)
 
 Where a ring cut an episode and it goes on in row 0 of this segment, ``carried`` is how many of its steps lie in earlier
 segments, and ``origin`` the id of its first step; else both are 0. Bit 32 of ``carried`` says that the segment is full:
 nothing more comes, and it is about to be sealed.
 
-The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead.
+``rows`` and ``episodes`` hold for the boot in which they were stored: the pages of a killed writer are in memory. After
+a loss of power only the ``durable`` words count: they are set when what they cover is on the disk, and reach it last.
+Records of earlier versions have 64 bytes; what is missing is 0, and they count as before.
+
+The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead, where
+locks reach the writer's machine (see `stepwell.store.owners`).
 """
 
 from __future__ import annotations
@@ -29,18 +36,24 @@ from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
 from stepwell.store.beneath import open_file
 from stepwell.store.ids import MAX_ROWS
+from stepwell.store.owners import NOBODY, Owner, Recover, is_shared, may_take_over, this_process
 
 __all__ = ["Progress"]
 
 MAGIC = b"stepwell"
 VERSION = 1
-NUM_BYTES = 64
+NUM_BYTES = 256
+OLD_NUM_BYTES = 64
 ROWS_WORD = 2
 EPISODES_WORD = 3
 OPENED_WORD = 4
 SEALED_WORD = 5
 CARRIED_WORD = 6
 ORIGIN_WORD = 7
+DURABLE_ROWS_WORD = 8
+DURABLE_EPISODES_WORD = 9
+OWNER = struct.Struct("<16sqq64s")
+OWNER_START = 80
 FULL = 1 << 32
 
 
@@ -54,21 +67,41 @@ class Progress:
         parent.
     """
 
-    __slots__ = ("_descriptor", "words")
+    __slots__ = ("_descriptor", "_episodes_word", "_rows_word", "is_hidden", "words")
 
-    def __init__(self, descriptor: int, *, writable: bool) -> None:
-        self._descriptor = descriptor if writable else -1
-        self.words = map_descriptor(descriptor, NUM_BYTES, writable=writable).data.cast("q")
+    def __init__(self, words: memoryview[int], descriptor: int = -1, owner: Owner = NOBODY) -> None:
+        self._descriptor = descriptor
+        self.words = words
+        # whether nothing of the segment is to be shown or known
+        self.is_hidden = False
+        self._rows_word, self._episodes_word = ROWS_WORD, EPISODES_WORD
+        if owner.is_elsewhere:
+            self._rows_word, self._episodes_word = DURABLE_ROWS_WORD, DURABLE_EPISODES_WORD
 
     @classmethod
-    def create(cls, path: str) -> Progress:
-        """Make the file, locked by this process."""
+    def hidden(cls) -> Progress:
+        """Return the record of a segment of which nothing is shown: nothing is there, or it is written elsewhere."""
+        progress = cls(memoryview(bytes(NUM_BYTES)).cast("q"))
+        progress.is_hidden = True
+        return progress
+
+    @classmethod
+    def create(cls, path: str, *, is_owned: bool = True) -> Progress:
+        """Make the file, locked by this process.
+
+        Args:
+            path: of it.
+            is_owned: whether it names this process; False where what is made is as a dead writer leaves it.
+        """
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
-            os.pwrite(descriptor, head.ljust(NUM_BYTES, b"\0"), 0)
-            return cls(descriptor, writable=True)
+            owner = this_process() if is_owned else NOBODY
+            host = owner.host.encode()[:64]
+            rest = OWNER.pack(owner.boot, owner.start, owner.namespace, host)
+            os.pwrite(descriptor, (head.ljust(OWNER_START, b"\0") + rest).ljust(NUM_BYTES, b"\0"), 0)
+            return cls(_mapped(descriptor, writable=True), descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -78,22 +111,28 @@ class Progress:
         """Map an existing file for reading.
 
         Raises:
-            FileNotFoundError: the segment was sealed meanwhile.
+            FileNotFoundError: the segment was sealed meanwhile, or nothing of the record has reached the disk.
             CorruptSegmentError: not a commit record.
         """
         descriptor = open_file(path)
         try:
-            _check(descriptor, path)
-            return cls(descriptor, writable=False)
+            owner = _read_owner(descriptor, path)
+            if owner.is_elsewhere and is_shared(path):
+                return cls.hidden()
+            return cls(_mapped(descriptor), -1, owner)
         finally:
             os.close(descriptor)
 
     @classmethod
-    def take_over(cls, path: str) -> Progress | None:
-        """Lock the record of a dead writer; None when its writer is alive.
+    def take_over(cls, path: str, recover: Recover = "dead") -> Progress | None:
+        """Lock the record of a dead writer; None when its writer is alive, or may be.
+
+        Args:
+            path: of it.
+            recover: whose, see `stepwell.store.owners.may_take_over`.
 
         Raises:
-            FileNotFoundError: the segment was sealed meanwhile.
+            FileNotFoundError: the segment was sealed meanwhile, or nothing of the record has reached the disk.
             CorruptSegmentError: not a commit record.
         """
         descriptor = open_file(path, os.O_RDWR)
@@ -103,21 +142,29 @@ class Progress:
             os.close(descriptor)
             return None
         try:
-            _check(descriptor, path)
+            owner = _read_owner(descriptor, path)
+            if may_take_over(owner, path, recover):
+                return cls(_mapped(descriptor, writable=True), descriptor, owner)
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(descriptor, writable=True)
+        os.close(descriptor)
+        return None
 
     @property
     def rows(self) -> int:
-        """Committed rows."""
-        return self.words[ROWS_WORD]
+        """Committed rows that count."""
+        return self.words[self._rows_word]
 
     @property
     def episodes(self) -> int:
-        """Ended episodes."""
-        return self.words[EPISODES_WORD]
+        """Ended episodes that count."""
+        return self.words[self._episodes_word]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only what was on the disk counts: the writer's machine has started anew since."""
+        return self._rows_word != ROWS_WORD
 
     @property
     def is_full(self) -> bool:
@@ -161,6 +208,17 @@ class Progress:
         self.words[EPISODES_WORD] = episodes
         self.words[ROWS_WORD] = rows
 
+    def commit_durable(self, rows: int, episodes: int) -> None:
+        """Say that so many rows and ended episodes are on the disk, and wait until this is there, too."""
+        # in this order: an episode's rows are those that its record says
+        self.words[DURABLE_EPISODES_WORD] = episodes
+        self.words[DURABLE_ROWS_WORD] = rows
+        self.sync()
+
+    def sync(self) -> None:
+        """Wait until the record is on the disk."""
+        os.fsync(self._descriptor)
+
     def close(self) -> None:
         """Let go of the map and of the writer's lock."""
         # a map holds the open file, and with it the lock, as a descriptor does
@@ -171,10 +229,24 @@ class Progress:
             os.close(descriptor)
 
 
-def _check(descriptor: int, path: str) -> None:
-    head = os.pread(descriptor, NUM_BYTES, 0)
-    if len(head) != NUM_BYTES or head[:8] != MAGIC:
+def _mapped(descriptor: int, *, writable: bool = False) -> memoryview[int]:
+    # of a short one, of an earlier version, the rest of the page is mapped, and is zeros
+    return map_descriptor(descriptor, NUM_BYTES, writable=writable).data.cast("q")
+
+
+def _read_owner(descriptor: int, path: str) -> Owner:
+    """Check a record and return who writes, or wrote, the segment."""
+    record = os.pread(descriptor, NUM_BYTES, 0)
+    if not record.strip(b"\0"):
+        raise FileNotFoundError(f"nothing of {path} has reached the disk")
+    if len(record) < OLD_NUM_BYTES or record[:8] != MAGIC:
         raise CorruptSegmentError(f'{path} is not the commit record of a segment. Run "stepwell verify PATH".')
-    rows, episodes = struct.unpack_from("<qq", head, 16)
-    if not 0 <= rows < MAX_ROWS or not 0 <= episodes < MAX_ROWS:
-        raise CorruptSegmentError(f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".')
+    record = record.ljust(NUM_BYTES, b"\0")
+    for rows, episodes in (struct.unpack_from("<qq", record, 16), struct.unpack_from("<qq", record, 64)):
+        if not 0 <= rows < MAX_ROWS or not 0 <= episodes < MAX_ROWS:
+            raise CorruptSegmentError(
+                f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".'
+            )
+    (pid,) = struct.unpack_from("<I", record, 12)
+    boot, start, namespace, host = OWNER.unpack_from(record, OWNER_START)
+    return Owner(boot, pid, start, namespace, host.rstrip(b"\0").decode(errors="replace"))

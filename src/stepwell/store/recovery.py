@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -28,15 +29,16 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import recover_maintenance
 from stepwell.store.npy import header_size
+from stepwell.store.owners import Recover, is_shared, is_silent
 from stepwell.store.progress import Progress
 from stepwell.store.records import read_record
-from stepwell.store.sealing import seal_segment, trim_lines
+from stepwell.store.sealing import remove_segment, seal_segment, trim_lines
 from stepwell.store.segment_writer import encode_metadata
 
 __all__ = ["recover_store"]
 
 
-def recover_store(store: str, schema: Schema | None) -> list[str]:
+def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead") -> list[str]:
     """Seal every open segment whose writer is dead; those of live writers are left alone.
 
     Any number of processes may do so at once: the commit record's lock says who does.
@@ -44,6 +46,7 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
     Args:
         store: path of the store.
         schema: its features; None for a store that has no steps yet.
+        recover: what of which writers, see `stepwell.store.owners.may_take_over`.
 
     Returns:
         The names of the segments that were sealed or removed.
@@ -63,7 +66,7 @@ def recover_store(store: str, schema: Schema | None) -> list[str]:
                 if entry.startswith(NEW_PREFIX):
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
     for path in _open_segments(store, entries):
-        if schema is not None and _recover(path, schema, has_statistics=read_record(store).capacity is None):
+        if schema is not None and _recover(path, schema, recover, has_statistics=read_record(store).capacity is None):
             recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))
     return recovered
 
@@ -75,21 +78,22 @@ def _open_segments(store: str, entries: list[str]) -> Iterator[str]:
             yield f"{store}/{SEGMENTS}/{entry}"
 
 
-def _recover(path: str, schema: Schema, *, has_statistics: bool) -> bool:
+def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: bool) -> bool:
     """Recover one open segment; False when its writer lives or somebody else has done it."""
     try:
         check_directory(path)
-        progress = Progress.take_over(f"{path}/{PROGRESS}")
+        progress = Progress.take_over(f"{path}/{PROGRESS}", recover)
     except FileNotFoundError:
-        return _finish_rename(path)
+        return _finish(path, recover)
     if progress is None:
         return False
     try:
         if not os.path.isdir(path):
             return False
         rows, episodes = progress.rows, progress.episodes
-        rows, episodes = _close_open_episode(path, rows, episodes, progress)
-        progress.commit_episode(episodes, rows)
+        if rows or episodes:
+            rows, episodes = _close_open_episode(path, rows, episodes, progress)
+            progress.commit_episode(episodes, rows)
         seal_segment(path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics)
         progress.mark_sealed()
         return True
@@ -97,12 +101,29 @@ def _recover(path: str, schema: Schema, *, has_statistics: bool) -> bool:
         progress.close()
 
 
-def _finish_rename(path: str) -> bool:
-    """Give a segment its sealed name that was killed just before it got it."""
-    if not os.path.exists(f"{path}/{SEGMENT_JSON}"):
+def _finish(path: str, recover: Recover) -> bool:
+    """Finish or remove a segment whose commit record is gone, or never reached the disk; False when it is not there.
+
+    With a manifest it is sealed but for its name. Without one, a loss of power came before anything of it was promised.
+    """
+    if os.path.lexists(f"{path}/{SEGMENT_JSON}"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}/{PROGRESS}")
+    elif not os.path.isdir(path) or (is_shared(path) and not (recover == "silent" and is_silent(path))):
+        # there, a machine elsewhere may have written what has not come here yet
         return False
+    else:
+        return _removed(path)
     try:
         os.rename(path, path.removesuffix(OPEN_SUFFIX))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _removed(path: str) -> bool:
+    try:
+        remove_segment(path)
     except FileNotFoundError:
         return False
     return True

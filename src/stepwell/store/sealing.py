@@ -3,6 +3,9 @@
 Order of things, so that a kill between any two of them is repaired by doing it all again::
 
     trim files to what is committed → statistics, checksums → segment.json → remove progress → rename NAME.open to NAME
+
+Every file is on the disk before ``segment.json`` is, and that before ``progress`` goes, whatever ``sync`` says: nobody
+looks again at what is sealed, so a loss of power must not find a manifest of bytes that never arrived.
 """
 
 from __future__ import annotations
@@ -38,8 +41,9 @@ from stepwell.store.manifests import seal_json
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.writeback import begin_writeback
 
-__all__ = ["file_checksum", "seal_segment", "trim_lines", "write_manifest"]
+__all__ = ["file_checksum", "remove_segment", "seal_segment", "trim_lines", "write_manifest"]
 
 CHUNK_BYTES = 4 << 20
 
@@ -61,7 +65,7 @@ def seal_segment(
         schema: the store's features.
         rows: committed rows.
         episodes: ended episodes, which hold all the rows.
-        sync: whether to wait until all of it is on the disk.
+        sync: whether to wait until its new name is on the disk, too.
         has_statistics: False leaves its statistics to who asks for them: those of a ring would go with it unread.
         checksums: bytes and CRC-32 of files, by name, that were computed as they were written; others are read.
 
@@ -73,11 +77,11 @@ def seal_segment(
         DiskFullError: no space for the manifest; the segment stays open and can be sealed later.
     """
     if episodes == 0:
-        _remove(path)
+        remove_segment(path)
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, sync=sync, has_statistics=has_statistics, checksums=checksums)
+        write_manifest(path, schema, sync=True, has_statistics=has_statistics, checksums=checksums)
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -94,11 +98,12 @@ def seal_segment(
     return sealed
 
 
-def _remove(path: str) -> None:
+def remove_segment(path: str) -> None:
     """Remove a segment, first from where it is seen: half of one, left by a kill, could not be opened."""
     directory, name = os.path.split(path)
     gone = f"{directory}/{NEW_PREFIX}{name}"
     os.rename(path, gone)
+    sync_directory(directory)
     # whoever recovers the store may be removing it as well
     shutil.rmtree(gone, ignore_errors=True)
 
@@ -138,9 +143,12 @@ def write_manifest(
     if has_statistics:
         write_statistics(path, statistics)
     files: dict[str, Any] = {}
-    for name in sorted(list_directory(path)):
-        if name in (SEGMENT_JSON, PROGRESS):
-            continue
+    names = sorted(set(list_directory(path)) - {SEGMENT_JSON, PROGRESS})
+    if sync:
+        # all are on their way before the first is waited for
+        for name in names:
+            _begin_writeback(f"{path}/{name}")
+    for name in names:
         num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=(checksums or {}).get(name))
         files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
     manifest = {
@@ -152,6 +160,14 @@ def write_manifest(
         "statistics": statistics_json(statistics),
     }
     replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest), sync=sync)
+
+
+def _begin_writeback(path: str) -> None:
+    descriptor = open_file(path)
+    try:
+        begin_writeback(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics]:

@@ -100,8 +100,13 @@ def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
         # rows before episodes: see progress.py
         rows, episodes = progress.rows, progress.episodes
         progress.close()
+    except FileNotFoundError:
+        # sealed meanwhile; or a loss of power came before anything of it was promised
+        return
     except (CorruptSegmentError, OSError) as error:
         yield _failed(path / PROGRESS, error)
+        return
+    if rows == episodes == 0:
         return
     yield Check(path / EPISODES, functools.partial(_check_open_episodes, path, episodes, rows))
     if os.path.lexists(path / CLOCK):
@@ -136,7 +141,7 @@ def _check_bytes(file: Path, num_bytes: int, crc32: str) -> None:
 
 def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Iterator[Check]:
     """Yield a failed check for every file that is there and should not be, or is not listed and should be."""
-    for name in sorted(set(list_directory(path)) - set(files) - {SEGMENT_JSON}):
+    for name in sorted(set(list_directory(path)) - set(files) - {SEGMENT_JSON, PROGRESS}):
         problem = f"not listed in {SEGMENT_JSON}. Remove it, if nobody needs it."
         yield _failed(path / name, CorruptSegmentError(problem))
     needed = {EPISODES, METADATA}

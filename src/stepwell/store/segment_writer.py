@@ -21,6 +21,7 @@ from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
+from stepwell.store.heartbeats import keep_beating
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
     CLOCK,
@@ -33,7 +34,9 @@ from stepwell.store.layout import (
     locked_store,
     new_tag,
     reserve_ordinals,
+    sync_directory,
 )
+from stepwell.store.owners import is_shared, warn_if_shared
 from stepwell.store.piecewise_rows import PiecewiseRows
 from stepwell.store.progress import Progress
 from stepwell.store.segment_table import drop_table
@@ -137,7 +140,16 @@ class SegmentWriter:
             self._metadata = open_file(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT)
             undo.callback(os.close, self._metadata)
             os.rename(directory, self.path)
+            undo.callback(shutil.rmtree, self.path, ignore_errors=True)
+            is_seen_elsewhere = is_shared(self.path)
+            if self.sync != "none" or is_seen_elsewhere:
+                self._progress.sync()
+                sync_directory(self.path)
+                sync_directory(os.path.dirname(self.path))
             undo.pop_all()
+        if is_seen_elsewhere:
+            warn_if_shared(self.path)
+            keep_beating(self)
         for column in self._files:
             column.moved(directory, self.path)
         self._sequential = SequentialColumns.of(self.columns, self.schema, self._progress, self._queue_bytes)
@@ -206,12 +218,12 @@ class SegmentWriter:
             self._grow(row + 1)
         self._store(row, values)
         self.row = row + 1
-        if self._sequential is not None:
+        if self.sync == "step":
+            self._commit_synced()
+        elif self._sequential is not None:
             self._sequential.commit(row + 1)
         else:
             self._progress.commit_rows(row + 1)
-        if self.sync == "step":
-            self.flush()
         return (self.ordinal << 32) | row
 
     def _store(self, row: int, values: Sequence[Any]) -> None:
@@ -232,12 +244,12 @@ class SegmentWriter:
         if self._sequential is not None:
             self._sequential.put_rows(row, columns, count)
         self.row = row + count
-        if self._sequential is not None:
+        if self.sync == "step":
+            self._commit_synced()
+        elif self._sequential is not None:
             self._sequential.commit(self.row)
         else:
             self._progress.commit_rows(self.row)
-        if self.sync == "step":
-            self.flush()
         return step_id(self.ordinal, row)
 
     def _store_rows(self, columns: Sequence[Any], count: int) -> None:
@@ -266,9 +278,15 @@ class SegmentWriter:
         """
         first, row, lines = self.num_episodes, self.row, b"{}\n" * count
         if self._sequential is not None:
-            for k in range(count):
-                self.append_rows([values[k : k + 1] for values in columns], 1)
-                self.end_episode(metadata=b"{}\n")
+            sync, self.sync = self.sync, "none"
+            try:
+                for k in range(count):
+                    self.append_rows([values[k : k + 1] for values in columns], 1)
+                    self.end_episode(metadata=b"{}\n")
+            finally:
+                self.sync = sync
+            if self.sync != "none":
+                self.sync_committed()
             return first
         self._store_rows(columns, count)
         if first + count > len(self._episodes.rows):
@@ -283,9 +301,7 @@ class SegmentWriter:
         self._metadata_end += len(lines)
         self.num_episodes += count
         self.row = self.episode_start = row + count
-        if self.sync != "none":
-            self._sync_columns()
-        self._progress.commit_episode(self.num_episodes, self.row)
+        self._commit_episodes()
         return first
 
     def end_episode(
@@ -340,11 +356,7 @@ class SegmentWriter:
         self._metadata_end += len(metadata)
         self.num_episodes += 1
         self.row = self.episode_start = end
-        if self.sync != "none":
-            self._sync_columns()
-        self._progress.commit_episode(self.num_episodes, end)
-        if self._sequential is not None:
-            self._sequential.commit(end)
+        self._commit_episodes()
         return self.num_episodes - 1
 
     def _store_final(self, final: Mapping[str, Any]) -> None:
@@ -385,12 +397,34 @@ class SegmentWriter:
     def flush(self) -> None:
         """Wait until all steps that were appended are committed and on the disk, whatever ``sync`` says."""
         self.settle()
+        self.sync_committed()
+
+    def sync_committed(self) -> None:
+        """Wait until all that is committed now is on the disk, and its commit record says so."""
+        # rows before episodes, as readers do: a thread may commit more meanwhile
+        rows, episodes = self._progress.rows, self._progress.episodes
         self._sync_columns()
-        descriptor = open_file(f"{self.path}/{PROGRESS}", os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._progress.commit_durable(rows, episodes)
+
+    def _commit_synced(self) -> None:
+        """Commit the rows of the open episode when they are on the disk."""
+        if self._sequential is not None:
+            self._sequential.commit(self.row)
+            self.flush()
+            return
+        self._sync_columns()
+        self._progress.commit_rows(self.row)
+        self._progress.commit_durable(self.row, self.num_episodes)
+
+    def _commit_episodes(self) -> None:
+        """Commit ended episodes, whose rows are all stored; where it is asked for, when they are on the disk."""
+        if self.sync != "none":
+            self._sync_columns()
+        self._progress.commit_episode(self.num_episodes, self.row)
+        if self._sequential is not None:
+            self._sequential.commit(self.row)
+        if self.sync != "none":
+            self._progress.commit_durable(self.row, self.num_episodes)
 
     def _sync_columns(self) -> None:
         for column in self._files:

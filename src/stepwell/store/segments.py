@@ -19,7 +19,7 @@ from stepwell.store.beneath import check_directory, open_sized, raise_from, syst
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
+from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, SEGMENT_JSON, parse_segment_name
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
 from stepwell.store.segment_keys import TAG_BITS
@@ -113,15 +113,17 @@ class Segment:
 
     @property
     def commit_words(self) -> memoryview[int] | None:
-        """The words of its commit record, see `stepwell.store.progress`; None when nothing more comes."""
+        """The words of its commit record, see `stepwell.store.progress`; None when they do not count."""
         progress = self._progress
-        return None if progress is None else progress.words
+        return None if progress is None or progress.is_cut else progress.words
 
     def refresh(self) -> bool:
         """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""
         progress = self._progress
         if progress is None:
             return False
+        if progress.is_hidden:
+            return self._refresh_hidden()
         is_same = progress.rows == self.num_rows and progress.episodes == len(self.records)
         if is_same and not progress.is_sealed:
             return False
@@ -135,11 +137,15 @@ class Segment:
 
     def offsets_map(self, name: str) -> npt.NDArray[np.uint64]:
         """Map the offsets of an encoded feature: read-only uint64 [>= num_rows + 1]."""
+        if self._has_nothing:
+            return np.zeros(1, "<u8")
         data = self._map_npy(f"{name}.npy", (self.num_rows + 1) * 8)
         return data[: len(data) // 8 * 8].view("<u8")
 
     def clock_map(self) -> npt.NDArray[np.int64] | None:
         """Map the stamps of its rows: read-only int64 [>= num_rows]; None where it was written without a clock."""
+        if self._has_nothing:
+            return np.empty(0, "<i8")
         directory = self._directory
         if not os.path.lexists(f"{directory}/{CLOCK}"):
             # it may have been sealed since
@@ -295,8 +301,10 @@ class Segment:
                 self.carried = progress.carried
                 self._check_size(progress.rows)
         except FileNotFoundError:
-            self._become_sealed()
-            return
+            if not self._is_unwritten():
+                self._become_sealed()
+                return
+            progress = self._progress = Progress.hidden()
         if progress.is_sealed:
             self._become_sealed()
             return
@@ -306,8 +314,28 @@ class Segment:
             self._add_records(episodes)
         self.num_rows = max(rows, num_ended_rows(self.records))
 
+    @property
+    def _has_nothing(self) -> bool:
+        """Whether there will be no rows, and files may be missing: a loss of power came before any were promised."""
+        progress = self._progress
+        return progress is not None and (progress.is_hidden or progress.is_cut) and self.num_rows == 0
+
+    def _is_unwritten(self) -> bool:
+        """Whether a loss of power left neither a commit record nor a manifest: nothing of it was promised."""
+        return os.path.isdir(self._directory) and not os.path.lexists(f"{self._directory}/{SEGMENT_JSON}")
+
+    def _refresh_hidden(self) -> bool:
+        """Look whether a segment of which nothing was shown is sealed."""
+        if os.path.lexists(self._directory):
+            return False
+        self._become_sealed()
+        return True
+
     def _check_size(self, rows: int) -> None:
         """Refuse more committed rows than the first column has room for: who counts them takes memory for each."""
+        if rows == 0:
+            # there may be no file: a loss of power comes between any two
+            return
         name, feature = next(iter(self._schema.items()))
         need = rows * feature.row_bytes if feature.is_raw else (rows + 1) * 8
         descriptor, size = self._open(f"{name}.npy")

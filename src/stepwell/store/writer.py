@@ -499,6 +499,9 @@ class Writer:
         try:
             # in this order: an episode whose next step cannot be stored is as before
             appended = append(new)
+            if self._sync == "episode":
+                # first what follows: an episode that goes on is not to end in nothing
+                new.sync_committed()
             start = step_id(segment.ordinal, segment.episode_start)
             segment.end_episode(metadata=encode_metadata({}), final=final or None, goes_on=True, time_ns=time_ns)
         except BaseException:

@@ -19,6 +19,7 @@ from tests.store.power import Disk
 
 ROUNDS = int(os.environ.get("STEPWELL_POWER_CUTS", "2"))
 OTHER_BOOT = bytes(range(16))
+INODE_OFFSET = 176
 SYNCS = ("none", "episode", "step")
 KINDS = ("raw", "encoded", "delta", "video", "ring", "ring of delta", "ring in bytes")
 CAPACITY = 24
@@ -244,6 +245,7 @@ def run_history(tmp_path, monkeypatch, kind, sync, seed, rate):
             if kind == "video" and history.writer._segment is not None:
                 history.writer._segment._sequential._wait()
             disk.copy(tmp_path / f"kill{number}")
+            as_in_place(tmp_path / f"kill{number}")
         moments.append((tmp_path / f"cut{number}", tmp_path / f"kill{number}" if kill else None, told))
 
     disk = Disk(root, take)
@@ -262,6 +264,15 @@ def run_history(tmp_path, monkeypatch, kind, sync, seed, rate):
     return moments, history
 
 
+def as_in_place(path: Path) -> None:
+    """Let commit records of a copy say that they are no copy, as those of a killed writer."""
+    for record in path.rglob("progress"):
+        with record.open("r+b") as file:
+            file.seek(INODE_OFFSET)
+            file.write(record.stat().st_ino.to_bytes(8, "little"))
+
+
+@pytest.mark.filterwarnings("ignore::stepwell.errors.LeftOutWarning")
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_promised_is_there_and_nothing_else_after_a_loss_of_power_or_a_kill(
@@ -279,7 +290,9 @@ def test_what_was_promised_is_there_and_nothing_else_after_a_loss_of_power_or_a_
             if (path / "store.json").exists():
                 num_cuts += 1
                 with monkeypatch.context() as patch:
-                    patch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+                    # in a copy only what was synced counts, in whichever boot
+                    if num_cuts % 2:
+                        patch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
                     check(stepwell.open(path, mode="r"), told, kind, sync)
                     store = stepwell.open(path)
                     check(store, told, kind, sync)

@@ -35,6 +35,7 @@ def make_store(path: Path) -> None:
     killed = stepwell.open(path)
     writer = killed.writer()
     writer.add_episode(columns(3))
+    writer.flush()  # of what is not on the disk a copy says nothing
     segment = writer._segment
     assert segment is not None
     # a writer that nobody closes leaves the same as one that is killed

@@ -1,6 +1,8 @@
-"""Signs of life of writers on a file system that several machines mount: nobody there can see their locks.
+"""A thread that goes round the open segments of this process every few seconds.
 
-One thread of a process touches the commit records of its writers; it ends when there are none.
+It says that their writers live, where a file system that several machines mount shows no locks, and it syncs what was
+committed: a loss of power costs a writer that waits for no disk a few seconds of steps, and none of its calls waits. It
+ends when there are no writers.
 """
 
 from __future__ import annotations
@@ -9,53 +11,52 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from typing import Protocol
 
-from stepwell.store.layout import PROGRESS
+__all__ = ["attend", "forget"]
 
-__all__ = ["keep_beating"]
-
-PERIOD = 10.0
+PERIOD = 5.0
 """Seconds."""
 
 
-class HasPath(Protocol):
+class Attended(Protocol):
     """A segment that is being written."""
 
-    path: str
+    def attend(self) -> None:
+        """Say that its writer lives, and sync what it committed."""
 
 
-_beating: weakref.WeakSet[HasPath] = weakref.WeakSet()
+_attended: weakref.WeakSet[Attended] = weakref.WeakSet()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def keep_beating(writer: HasPath) -> None:
-    """Touch a writer's commit record every ten seconds, for as long as the writer and the record are there."""
+def attend(segment: Attended) -> None:
+    """Go round a segment, too, until it is forgotten, or nobody has it."""
     global _thread
     with _lock:
-        _beating.add(writer)
+        _attended.add(segment)
         if _thread is None:
             _thread = threading.Thread(target=_run, name="stepwell-heartbeat", daemon=True)
             _thread.start()
 
 
-def beat() -> bool:
-    """Touch all commit records once; False when there are no writers left."""
+def forget(segment: Attended) -> None:
+    """Go round a segment no more."""
     with _lock:
-        writers = list(_beating)
-    for writer in writers:
-        try:
-            # by name: a descriptor may be another file's by now
-            os.utime(f"{writer.path}/{PROGRESS}")
-        except FileNotFoundError:
-            # sealed
-            with _lock:
-                _beating.discard(writer)
-        except OSError:
-            # the next time will do: a server may be away
-            continue
-    return bool(writers)
+        _attended.discard(segment)
+
+
+def beat() -> bool:
+    """Go round all segments once; False when there are none left."""
+    with _lock:
+        segments = list(_attended)
+    for segment in segments:
+        # the next time will do: a server may be away
+        with suppress(OSError):
+            segment.attend()
+    return bool(segments)
 
 
 def _run() -> None:
@@ -64,7 +65,7 @@ def _run() -> None:
         time.sleep(PERIOD)
         is_needed = beat()
         with _lock:
-            if not is_needed and not _beating:
+            if not is_needed and not _attended:
                 _thread = None
                 return
 
@@ -72,7 +73,7 @@ def _run() -> None:
 def _leave_all() -> None:
     global _thread, _lock
     _lock, _thread = threading.Lock(), None
-    _beating.clear()
+    _attended.clear()
 
 
 os.register_at_fork(after_in_child=_leave_all)

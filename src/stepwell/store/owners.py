@@ -54,6 +54,7 @@ class Owner:
         start: when it started, in ticks since the boot; 0: not known.
         namespace: inode of its namespace of process numbers; 0: not known.
         host: name of its machine.
+        inode: of its commit record; 0: not known. A copy of the file has another one.
     """
 
     boot: bytes = NO_BOOT
@@ -61,6 +62,7 @@ class Owner:
     start: int = 0
     namespace: int = 0
     host: str = ""
+    inode: int = 0
 
     @property
     def is_elsewhere(self) -> bool:

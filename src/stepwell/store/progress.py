@@ -5,8 +5,8 @@
     0        8         12    16     24         32          40       48        56       64
     | magic  | version | pid | rows | episodes | opened_ns | sealed | carried | origin |
 
-    64             72                 80        96       104         112    176    256
-    | durable rows | durable episodes | boot id | start | namespace | host | zeros |
+    64             72                 80        96      104         112    176     184   256
+    | durable rows | durable episodes | boot id | start | namespace | host | inode | zeros |
 
 The writer stores rows first, then the record of an ended episode, then ``episodes``, then ``rows``; a reader loads
 ``rows`` before ``episodes``. So a reader never sees a final row as a step of an open episode, and never a row that is
@@ -18,7 +18,8 @@ segments, and ``origin`` the id of its first step; else both are 0. Bit 32 of ``
 nothing more comes, and it is about to be sealed.
 
 ``rows`` and ``episodes`` hold for the boot in which they were stored: the pages of a killed writer are in memory. After
-a loss of power only the ``durable`` words count: they are set when what they cover is on the disk, and reach it last.
+a loss of power, and in a copy of the file (of another inode), which may have been taken from a disk that lost power,
+only the ``durable`` words count: they are set when what they cover is on the disk, and reach it last.
 Records of earlier versions have 64 bytes; what is missing is 0, and they count as before.
 
 The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead, where
@@ -52,7 +53,7 @@ CARRIED_WORD = 6
 ORIGIN_WORD = 7
 DURABLE_ROWS_WORD = 8
 DURABLE_EPISODES_WORD = 9
-OWNER = struct.Struct("<16sqq64s")
+OWNER = struct.Struct("<16sqq64sQ")
 OWNER_START = 80
 FULL = 1 << 32
 
@@ -69,13 +70,13 @@ class Progress:
 
     __slots__ = ("_descriptor", "_episodes_word", "_rows_word", "is_hidden", "words")
 
-    def __init__(self, words: memoryview[int], descriptor: int = -1, owner: Owner = NOBODY) -> None:
+    def __init__(self, words: memoryview[int], descriptor: int = -1, *, is_cut: bool = False) -> None:
         self._descriptor = descriptor
         self.words = words
         # whether nothing of the segment is to be shown or known
         self.is_hidden = False
         self._rows_word, self._episodes_word = ROWS_WORD, EPISODES_WORD
-        if owner.is_elsewhere:
+        if is_cut:
             self._rows_word, self._episodes_word = DURABLE_ROWS_WORD, DURABLE_EPISODES_WORD
 
     @classmethod
@@ -99,7 +100,8 @@ class Progress:
             head = MAGIC + struct.pack("<IIqqq", VERSION, os.getpid() & 0xFFFFFFFF, 0, 0, time.time_ns())
             owner = this_process() if is_owned else NOBODY
             host = owner.host.encode()[:64]
-            rest = OWNER.pack(owner.boot, owner.start, owner.namespace, host)
+            inode = os.fstat(descriptor).st_ino if is_owned else 0
+            rest = OWNER.pack(owner.boot, owner.start, owner.namespace, host, inode)
             os.pwrite(descriptor, (head.ljust(OWNER_START, b"\0") + rest).ljust(NUM_BYTES, b"\0"), 0)
             return cls(_mapped(descriptor, writable=True), descriptor)
         except BaseException:
@@ -119,7 +121,7 @@ class Progress:
             owner = _read_owner(descriptor, path)
             if owner.is_elsewhere and is_shared(path):
                 return cls.hidden()
-            return cls(_mapped(descriptor), -1, owner)
+            return cls(_mapped(descriptor), is_cut=_is_cut(owner, descriptor))
         finally:
             os.close(descriptor)
 
@@ -144,7 +146,7 @@ class Progress:
         try:
             owner = _read_owner(descriptor, path)
             if may_take_over(owner, path, recover):
-                return cls(_mapped(descriptor, writable=True), descriptor, owner)
+                return cls(_mapped(descriptor, writable=True), descriptor, is_cut=_is_cut(owner, descriptor))
         except BaseException:
             os.close(descriptor)
             raise
@@ -163,8 +165,13 @@ class Progress:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only what was on the disk counts: the writer's machine has started anew since."""
+        """Whether only what was on the disk counts: the machine was started since, or the file is a copy."""
         return self._rows_word != ROWS_WORD
+
+    @property
+    def num_unsure(self) -> int:
+        """Rows that were committed and do not count."""
+        return self.words[ROWS_WORD] - self.rows
 
     @property
     def is_full(self) -> bool:
@@ -215,6 +222,11 @@ class Progress:
         self.words[DURABLE_ROWS_WORD] = rows
         self.sync()
 
+    @property
+    def durable(self) -> tuple[int, int]:
+        """Rows and ended episodes that are on the disk."""
+        return self.words[DURABLE_ROWS_WORD], self.words[DURABLE_EPISODES_WORD]
+
     def sync(self) -> None:
         """Wait until the record is on the disk."""
         os.fsync(self._descriptor)
@@ -234,6 +246,10 @@ def _mapped(descriptor: int, *, writable: bool = False) -> memoryview[int]:
     return map_descriptor(descriptor, NUM_BYTES, writable=writable).data.cast("q")
 
 
+def _is_cut(owner: Owner, descriptor: int) -> bool:
+    return owner.is_elsewhere or owner.inode not in (0, os.fstat(descriptor).st_ino)
+
+
 def _read_owner(descriptor: int, path: str) -> Owner:
     """Check a record and return who writes, or wrote, the segment."""
     record = os.pread(descriptor, NUM_BYTES, 0)
@@ -248,5 +264,5 @@ def _read_owner(descriptor: int, path: str) -> Owner:
                 f'{path}: {rows} rows and {episodes} episodes cannot be. Run "stepwell verify PATH".'
             )
     (pid,) = struct.unpack_from("<I", record, 12)
-    boot, start, namespace, host = OWNER.unpack_from(record, OWNER_START)
-    return Owner(boot, pid, start, namespace, host.rstrip(b"\0").decode(errors="replace"))
+    boot, start, namespace, host, inode = OWNER.unpack_from(record, OWNER_START)
+    return Owner(boot, pid, start, namespace, host.rstrip(b"\0").decode(errors="replace"), inode)

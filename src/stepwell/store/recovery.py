@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
 
-from stepwell.errors import CorruptSegmentError
+from stepwell.errors import CorruptSegmentError, LeftOutWarning
 from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.columns import write_all
@@ -91,6 +92,14 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
         if not os.path.isdir(path):
             return False
         rows, episodes = progress.rows, progress.episodes
+        if progress.num_unsure > 0:
+            warnings.warn(
+                f"{path}: {progress.num_unsure} rows more were recorded; nothing says that they were on the disk when "
+                "the machine stopped, or when the files were copied, so they are left out. Open a store where it was "
+                "recorded before you copy it.",
+                LeftOutWarning,
+                stacklevel=5,
+            )
         if rows or episodes:
             rows, episodes = _close_open_episode(path, rows, episodes, progress)
             progress.commit_episode(episodes, rows)

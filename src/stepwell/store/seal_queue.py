@@ -58,6 +58,7 @@ class SealQueue:
             before.join()
         progress = segment.close()
         try:
+            segment.check_synced()
             seal_segment(
                 segment.path,
                 segment.schema,

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
-from stepwell.store.heartbeats import keep_beating
+from stepwell.store.heartbeats import attend, forget
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
     CLOCK,
@@ -98,6 +99,9 @@ class SegmentWriter:
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
         self.capacity = _first_capacity(self._fixed_bytes)
         self._metadata_end = 0
+        # held while the files are synced, by this thread or by the one that goes round all segments
+        self._sync_lock = threading.Lock()
+        self._sync_error: OSError | None = None
         self._queue_bytes = queue_bytes
         self._carried = carried
         # the last one that a row got
@@ -119,6 +123,7 @@ class SegmentWriter:
                 error,
             )
         _LIVE.add(self)
+        attend(self)
 
     def _create(self, directory: str) -> None:
         os.mkdir(directory)
@@ -141,15 +146,14 @@ class SegmentWriter:
             undo.callback(os.close, self._metadata)
             os.rename(directory, self.path)
             undo.callback(shutil.rmtree, self.path, ignore_errors=True)
-            is_seen_elsewhere = is_shared(self.path)
-            if self.sync != "none" or is_seen_elsewhere:
+            self._is_shared = is_shared(self.path)
+            if self.sync != "none" or self._is_shared:
                 self._progress.sync()
                 sync_directory(self.path)
                 sync_directory(os.path.dirname(self.path))
             undo.pop_all()
-        if is_seen_elsewhere:
+        if self._is_shared:
             warn_if_shared(self.path)
-            keep_beating(self)
         for column in self._files:
             column.moved(directory, self.path)
         self._sequential = SequentialColumns.of(self.columns, self.schema, self._progress, self._queue_bytes)
@@ -401,10 +405,40 @@ class SegmentWriter:
 
     def sync_committed(self) -> None:
         """Wait until all that is committed now is on the disk, and its commit record says so."""
-        # rows before episodes, as readers do: a thread may commit more meanwhile
-        rows, episodes = self._progress.rows, self._progress.episodes
-        self._sync_columns()
-        self._progress.commit_durable(rows, episodes)
+        with self._sync_lock:
+            # rows before episodes, as readers do: a thread may commit more meanwhile
+            rows, episodes = self._progress.rows, self._progress.episodes
+            self._sync_columns()
+            self._progress.commit_durable(rows, episodes)
+
+    def attend(self) -> None:
+        """Say that the writer lives, and sync what it committed; called by the thread that goes round all segments.
+
+        Rings that wait for no disk are left alone: what is written now may be gone before it is to be there.
+        """
+        with self._sync_lock:
+            if self._metadata < 0 or self._sync_error is not None:
+                return
+            if self._is_shared:
+                os.utime(f"{self.path}/{PROGRESS}")
+            committed = self._progress.rows, self._progress.episodes
+            if committed == self._progress.durable or (self._clock is not None and self.sync == "none"):
+                return
+            try:
+                self._sync_columns()
+                if not self._progress.durable[0] and self.sync == "none":
+                    # what was made is to be found, too
+                    sync_directory(self.path)
+                    sync_directory(os.path.dirname(self.path))
+                self._progress.commit_durable(*committed)
+            except OSError as error:
+                # the system says so once: the next sync would be told that all is well
+                self._sync_error = error
+
+    def check_synced(self) -> None:
+        """Raise what the disk said when the files were synced in the background: rows may be lost."""
+        if self._sync_error is not None:
+            raise self._sync_error
 
     def _commit_synced(self) -> None:
         """Commit the rows of the open episode when they are on the disk."""
@@ -412,21 +446,27 @@ class SegmentWriter:
             self._sequential.commit(self.row)
             self.flush()
             return
-        self._sync_columns()
-        self._progress.commit_rows(self.row)
-        self._progress.commit_durable(self.row, self.num_episodes)
+        with self._sync_lock:
+            self._sync_columns()
+            self._progress.commit_rows(self.row)
+            self._progress.commit_durable(self.row, self.num_episodes)
 
     def _commit_episodes(self) -> None:
         """Commit ended episodes, whose rows are all stored; where it is asked for, when they are on the disk."""
-        if self.sync != "none":
+        if self.sync == "none":
+            self._progress.commit_episode(self.num_episodes, self.row)
+            if self._sequential is not None:
+                self._sequential.commit(self.row)
+            return
+        with self._sync_lock:
             self._sync_columns()
-        self._progress.commit_episode(self.num_episodes, self.row)
-        if self._sequential is not None:
-            self._sequential.commit(self.row)
-        if self.sync != "none":
+            self._progress.commit_episode(self.num_episodes, self.row)
+            if self._sequential is not None:
+                self._sequential.commit(self.row)
             self._progress.commit_durable(self.row, self.num_episodes)
 
     def _sync_columns(self) -> None:
+        self.check_synced()
         for column in self._files:
             column.sync()
         os.fsync(self._metadata)
@@ -449,12 +489,14 @@ class SegmentWriter:
         A child that is forked until then gives up its copy of the lock, too.
         """
         self._close_encoders()
-        for column in self._files:
-            column.close()
-        self._stamp_rows = None
-        metadata, self._metadata = self._metadata, -1
-        if metadata >= 0:
-            os.close(metadata)
+        forget(self)
+        with self._sync_lock:
+            for column in self._files:
+                column.close()
+            self._stamp_rows = None
+            metadata, self._metadata = self._metadata, -1
+            if metadata >= 0:
+                os.close(metadata)
         return self._progress
 
     def finish(self) -> None:

@@ -192,7 +192,10 @@ class History:
         if each is not None:
             each.writer.discard_episode()
             if each.episode is not None:
-                each.episode.state, each.episode = "gone", None
+                each.episode.state = "gone"
+                # pieces of it that were sealed may have pushed out others
+                each.of.plain.num_taken_back += each.episode.length
+                each.episode = None
 
     def close(self, rng: Random) -> None:
         """Close a writer; an episode that is open is kept as interrupted."""
@@ -259,7 +262,7 @@ class History:
         for piece, found in zip(shown, store, strict=True):
             assert found.skipped <= piece.begin
             firsts.setdefault(id(piece.episode), found.skipped)
-        for episode, front in zip(plain.episodes, reversed(firsts.values()), strict=True):
+        for episode, front in zip(plain.episodes, firsts.values(), strict=True):
             episode.front = front
         self.recorded.append(Recorded(store, stepwell.open(store.path, mode="r"), plain))
 

@@ -66,7 +66,7 @@ class PlainStore:
     1. A step is shown as soon as it is appended. Discarded and deleted episodes are not, nor are those without a step.
     2. The order of two episodes never changes, whatever is deleted, compacted, linked or added.
     3. A ring shows the newest ``capacity`` steps by the time of appending, over all writers; episodes are cut at the
-       front. What it pushed out before a deletion made room need not come back.
+       front. What it pushed out need not come back where a deletion, or a discarded episode, makes room.
     4. A ring may cut a long episode: its pieces follow each other without a gap, and are one episode to windows.
     """
 
@@ -101,7 +101,7 @@ class PlainStore:
             assert goes_on == (not piece.is_last), f"{keys} of {episode}: goes_on is {goes_on}"
             pieces.append(piece)
         if self.capacity is not None:
-            self._evict(sum(len(keys) for keys, *_ in seen))
+            self._evict(pieces)
         for episode in self.live():
             own = [piece for piece in pieces if piece.episode is episode]
             places = [episode.front, *(piece.end for piece in own)]
@@ -113,14 +113,20 @@ class PlainStore:
         copies = {id(episode): replace(episode, keys=list(episode.keys)) for episode in self.live()}
         return [replace(piece, episode=copies[id(piece.episode)]) for piece in pieces]
 
-    def _evict(self, num_shown: int) -> None:
+    def _evict(self, pieces: Sequence[Piece]) -> None:
         times = sorted(key for episode in self.live() for key in episode.keys[: episode.length])
+        num_shown = sum(piece.end - piece.begin for piece in pieces)
         if not self.is_in_bytes:
             most = min(len(times), self.capacity or 0)
             assert most - self.num_taken_back <= num_shown <= most, f"{num_shown} steps are shown of {most}"
-        oldest = times[-num_shown] if num_shown else len(times) and times[-1] + 1
+        # but for those that make room, and others that come back for them, it is the newest that are shown
+        gone, kept = set(times[: len(times) - num_shown]), set(times[len(times) - num_shown + self.num_taken_back :])
         for episode in self.live():
-            episode.front = sum(key < oldest for key in episode.keys[: episode.length])
+            keys = episode.keys[: episode.length]
+            episode.front = min([p.begin for p in pieces if p.episode is episode], default=episode.length)
+            hidden = set(keys[: episode.front])
+            assert not hidden & kept, f"{episode} lacks new steps"
+            assert self.num_taken_back or not set(keys[episode.front :]) & gone, f"{episode} has old steps"
 
 
 def _closed(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[tuple[int, int]]:

@@ -126,7 +126,7 @@ def shown_rows(segments: list[Rows], capacity: Capacity, deleted: set[int]) -> d
 
 
 def found_rows(cut: RingCut, segments: list[Rows], capacity: Capacity, deleted: set[int]) -> dict[int, list[int]]:
-    firsts = cut.first_rows([one.name for one in segments]).tolist()
+    firsts = cut.first_rows(cut.slots(one.name for one in segments)).tolist()
     return {
         one.ordinal: [row for _, _, row, _ in one.steps(capacity, deleted) if row >= first]
         for one, first in zip(segments, firsts, strict=True)
@@ -210,9 +210,9 @@ def test_the_rule_is_the_newest_steps_that_fit_by_the_clock(part: int) -> None:
                 if ring.rng.random() < 0.5:
                     ring.held.clear()
                 continue
-            before = cut.first_rows(names).tolist()
+            before = cut.first_rows(cut.slots(names)).tolist()
             moved = cut.move()
-            after = cut.first_rows(names).tolist()
+            after = cut.first_rows(cut.slots(names)).tolist()
             assert set(moved) == {name for name, old, new in zip(names, before, after, strict=True) if old != new}
             expected = shown_rows(ring.segments, capacity, ring.ids)
             assert found_rows(cut, ring.segments, capacity, ring.ids) == expected

@@ -452,6 +452,9 @@ class History:
         record[FLAGS] = flags_of(terminated, truncated, interrupted, cut)
         record[SKIPPED] = cut & MAX_SKIPPED
         self._runs.append((episode, seen, start + length, 1))
+        if record[LO] >= record[HI_STEP]:
+            # all its steps went while it was recorded, by a writer that stood still
+            self._evicted.append(self._table.mark_gone(np.array([episode])))
 
     def _add_ended(self, fresh: list[tuple[FollowedSegment, npt.NDArray[np.void]]]) -> None:
         """Add episodes that began and ended since the last look, of all segments at once."""

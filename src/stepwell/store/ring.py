@@ -56,6 +56,7 @@ class RingCut:
 
     Attributes:
         slack: after `move`: weight that may come before any step has to go.
+        deleted: of the last `follow`.
 
     Notes:
         For one thread. Maps the stamps of the segments, and in bytes their offsets, and keeps the maps: it can be asked
@@ -69,7 +70,7 @@ class RingCut:
         self._names = [name for name, feature in schema.items() if not feature.is_raw] if in_bytes else []
         self._segments: list[_RingSegment] = []
         self._by_name: dict[str, _RingSegment] = {}
-        self._deleted: Int64s | None = None
+        self.deleted: Int64s | None = None
         self._is_anew = False
         self._table, self._changed = (
             np.zeros((FIRST_SEGMENTS, NUM_COLUMNS), np.int64),
@@ -93,8 +94,8 @@ class RingCut:
             FileNotFoundError: the segment is gone.
             CorruptSegmentError: the file of its stamps is damaged.
         """
-        if deleted is not self._deleted:
-            self._deleted, self._is_anew = deleted, bool(self._segments)
+        if deleted is not self.deleted:
+            self.deleted, self._is_anew = deleted, bool(self._segments)
             for one in self._segments:
                 self._take(one, is_anew=True)
         found = self._by_name.get(segment.name)
@@ -109,13 +110,16 @@ class RingCut:
             self._take(found, is_anew=True)
         elif not found.is_done:
             found.segment = segment
+            if self._move is not None and found.has_only_grown():
+                self._table[found.slot, NUM_ROWS] = segment.num_rows
+                return
             if found.is_legacy:
                 self._is_anew = True
             self._take(found)
 
     def _take(self, one: _RingSegment, *, is_anew: bool = False) -> None:
         """Write what is known of a segment into the table."""
-        self._is_anew |= one.take(self._deleted, is_anew=is_anew)
+        self._is_anew |= one.take(self.deleted, is_anew=is_anew)
         self._most += one.most - one.counted
         one.counted = one.most
         self._table[one.slot, : len(one.row)] = one.row
@@ -166,9 +170,14 @@ class RingCut:
         """Return the first row of a segment that is shown; its number of rows where none is."""
         return int(self._table[self._by_name[name].slot, FIRST])
 
-    def first_rows(self, names: Iterable[str]) -> Int64s:
+    def slots(self, names: Iterable[str]) -> Int64s:
+        """Return what `first_rows` takes, int64 [S], for as long as no segment comes or goes."""
+        return np.array([self._by_name[name].slot for name in names], np.int64)
+
+    def first_rows(self, slots: Int64s) -> Int64s:
         """Return the first row of each segment that is shown, int64 [S]; see `first_row`."""
-        return self._table[[self._by_name[name].slot for name in names], FIRST]
+        found: Int64s = self._table[slots, FIRST]
+        return found
 
     @property
     def oldest(self) -> tuple[str, int, int] | None:
@@ -206,6 +215,7 @@ class _RingSegment:
         "_num_seen",
         "_offsets",
         "_offsets_at",
+        "_room",
         "_row_bytes",
         "counted",
         "is_done",
@@ -223,7 +233,7 @@ class _RingSegment:
         self._offsets: list[npt.NDArray[np.uint64]] = []
         self._offsets_at = np.empty(0, np.int64)
         self._episodes = np.zeros((FIRST_EPISODES, 4), np.int64)
-        self._num_seen = 0
+        self._num_seen = self._room = 0
         self.is_done = self.is_legacy = False
         self.most = self.counted = 0
         # CLOCK to ENDED_WEIGHT, ORDINAL, OFFSETS of the table
@@ -238,7 +248,14 @@ class _RingSegment:
         self._clock = stamps_of_records(segment.records, segment.num_rows) if clock is None else clock
         self._offsets = [segment.offsets_map(name) for name in self._names]
         self._offsets_at = np.array([offsets.ctypes.data for offsets in self._offsets], np.int64)
+        self._room = min([len(self._clock), *[len(offsets) - 1 for offsets in self._offsets]])
         self.row[CLOCK], self.row[OFFSETS] = self._clock.ctypes.data, self._offsets_at.ctypes.data
+
+    def has_only_grown(self) -> bool:
+        """Whether nothing but rows of an open episode came since, which lie in the maps."""
+        segment = self.segment
+        is_live = not segment.is_sealed and not self.is_legacy
+        return is_live and len(segment.records) == self._num_seen and segment.num_rows <= self._room
 
     def take(self, deleted: Int64s | None, *, is_anew: bool) -> bool:
         """Take in what the segment's last refresh brought; return whether steps may have been taken back.
@@ -251,8 +268,7 @@ class _RingSegment:
         num_rows, records = segment.num_rows, segment.records
         if is_anew:
             self._num_seen = row[NUM_EPISODES] = row[ENDED_WEIGHT] = row[ENDED_ROWS] = 0
-        is_short = num_rows > len(self._clock) or (self._offsets and num_rows >= len(self._offsets[0]))
-        if is_short or (self.is_legacy and not self.is_done):
+        if num_rows > self._room or (self.is_legacy and not self.is_done):
             self.map_files()
         row[NUM_ROWS] = num_rows
         has_less = len(records) > self._num_seen and self._add(records[self._num_seen :], deleted)

@@ -53,6 +53,8 @@ class SegmentList(Sequence[Segment]):
         self._checked: set[int] = set()
         if own:
             self._places[np.isin(keys, np.fromiter(own, np.int64, len(own)))] = -1
+        # numbers and segments that were not sealed when this was made
+        self.open = [(number, segment) for number, segment in self.own if not segment.is_sealed]
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -64,7 +64,7 @@ class Snapshot:
         self._deleted, self._first_rows = deleted, first_rows
         self._metadata = metadata
         self._live = {
-            number: (segment.records, segment.num_rows) for number, segment in segments.own if not segment.is_sealed
+            number: (segment.records, segment.num_rows) for number, segment in segments.open if not segment.is_sealed
         }
 
     @cached_property

@@ -100,7 +100,11 @@ class Store:
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
         self._metadata = MetadataLines()
+        # the segments of the last snapshot, while none came or went
+        self._listing: SegmentList | None = None
+        self._live: list[Segment] = []
         self._ring: RingCut | None = None
+        self._slots = np.empty(0, np.int64)
         self._evictor: Evictor | None = None
         hold_memory(self, self._path)
         with system_errors(self._path):
@@ -264,7 +268,7 @@ class Store:
 
     def _forget(self, name: str) -> bool:
         """Leave out a segment that is gone; the directory is looked at again at the next refresh."""
-        self._listed_time = -1
+        self._listed_time, self._listing = -1, None
         return self._segments.pop(name, None) is not None
 
     def _list_segments(self) -> bool:
@@ -278,7 +282,7 @@ class Store:
 
     def _list_once(self) -> bool:
         """Look at the directory; a segment that goes before it is opened is left out, for another look."""
-        self._listed_time = self._trusted_mtime(SEGMENTS)
+        self._listed_time, self._listing = self._trusted_mtime(SEGMENTS), None
         before = self._keys, self._arrangement
         keys, opened, self._arrangement = arranged_keys(self._path)
         if self.schema is None:
@@ -341,15 +345,19 @@ class Store:
 
     def _take_snapshot(self) -> None:
         """Take note of what there is now; all that is shown follows from it."""
-        first_rows, ring = None, self._followed_ring()
-        own = {segment.key: segment for segment in self._segments.values()}
-        is_there = self._in_table(self._keys)
-        if not is_there.all():
-            is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
-        segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
-        if ring is not None:
-            first_rows = ring.first_rows(own[key].name for key in segments.keys.tolist())
-        self._live = [segment for segment in own.values() if not segment.is_sealed]
+        ring = self._followed_ring()
+        segments = self._listing
+        if segments is None:
+            own = {segment.key: segment for segment in self._segments.values()}
+            is_there = self._in_table(self._keys)
+            if not is_there.all():
+                is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
+            segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
+            self._listing = segments
+            if ring is not None:
+                self._slots = ring.slots(own[key].name for key in segments.keys.tolist())
+        first_rows = None if ring is None else ring.first_rows(self._slots)
+        self._live = [segment for _, segment in segments.open if not segment.is_sealed]
         self._snapshot = Snapshot(segments, self._deleted, self._metadata, first_rows)
 
     def save_table(self) -> None:
@@ -366,6 +374,7 @@ class Store:
         self._gone.difference_update(sealed)
         for segment in sealed.values():
             del self._segments[segment.name]
+        self._listing = None
         self._take_snapshot()
 
     def _followed_ring(self) -> RingCut | None:
@@ -373,12 +382,14 @@ class Store:
         if self.capacity is None or self.schema is None:
             return None
         ring = self._ring = self._ring or RingCut(self.capacity, self.schema)
-        for name, segment in list(self._segments.items()):
+        is_same = self._listing is not None and ring.deleted is self._deleted
+        for segment in self._live if is_same else list(self._segments.values()):
             try:
                 ring.follow(segment, self._deleted)
             except FileNotFoundError:
-                self._forget(name)
-        ring.forget(ring.names - self._segments.keys())
+                self._forget(segment.name)
+        if self._listing is None:
+            ring.forget(ring.names - self._segments.keys())
         ring.move()
         return ring
 
@@ -461,7 +472,7 @@ class Store:
             self._segments.clear()
             self._made = {}
             self._ring, self._evictor = None, None
-            self._listed_time = -1
+            self._listed_time, self._listing = -1, None
         self._record_time, self._record = stamp, self._reaching(record)
 
     def _reaching(self, record: StoreRecord) -> StoreRecord:
@@ -571,7 +582,7 @@ class Store:
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         self._segments.clear()
-        self._ring, self._evictor = None, None
+        self._ring, self._evictor, self._listing = None, None, None
         self._live = []
         self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
         self._gone.clear()

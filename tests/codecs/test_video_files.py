@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.video_files import VideoFile
+from stepwell.codecs.video_index import make_index
 from stepwell.codecs.video_rows import pack_row, parse_row
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, SchemaError, StepError
@@ -401,3 +404,31 @@ def test_file_that_was_changed_since_it_was_looked_at_is_refused(tmp_path: Path)
         list(video.rows(video.feature))
     path.write_bytes(whole)
     assert len(list(video.rows(video.feature))) == NUM_FRAMES
+
+
+TURNS = {
+    "as they lie": (1, 0, 0, 1),
+    "turned by 90 degrees": (0, 1, -1, 0),
+    "turned by 180 degrees": (-1, 0, 0, -1),
+    "turned by 270 degrees": (0, -1, 1, 0),
+    "turned by 180 degrees and mirrored": (-1, 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_frames_that_players_turn_are_refused_by_name(tmp_path: Path, turn: str) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    data, (a, b, c, d) = path.read_bytes(), TURNS[turn]
+    upright = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+    turned = struct.pack(">9i", a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
+    assert data.count(upright) == 2  # the film's and the track's
+    place = data.index(upright, data.index(b"tkhd"))
+    path.write_bytes(data[:place] + turned + data[place + len(upright) :])
+    if turn == "as they lie":
+        assert "steps" in repr(VideoFile(path))
+        return
+    with pytest.raises(DecodeError, match=rf"a\.mp4: players show its frames {turn} \(a display matrix\)"):
+        VideoFile(path)
+    file = OpenFile(str(path))
+    with pytest.raises(DecodeError, match=turn):
+        make_index(str(path), file.num_bytes, file.read)

@@ -1,13 +1,13 @@
-"""What ffmpeg does not tell of an mp4 file: by how much pictures are shown after they are decoded.
+"""What PyAV does not say of an mp4 file: how much later than decoded frames are shown, and turned by how much.
 
 ::
 
-    moov ── trak ── tkhd                        number of the track
+    moov ── trak ── tkhd                        number of the track, display matrix
                └─── mdia ── minf ── stbl ── stsz        how many packets
                                        └─── ctts        runs of packets that are shown equally late; none: not late
 
 Source:
-    ISO/IEC 14496-12, sections 4.2, 8.3, 8.6.1.3 and 8.7.3.
+    ISO/IEC 14496-12, sections 4.2, 8.3, 8.6.1.3 and 8.7.3; of matrices section 6.2.2.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["packet_delays"]
+__all__ = ["display_matrix", "packet_delays"]
 
 HEAD = struct.Struct(">I4s")
 LARGE_HEAD = struct.Struct(">I4sQ")
 FULL_BOX_BYTES = 4
 # after version and flags of a track's header: two times of 32 or 64 bits
 TRACK_PLACES = {0: 8, 1: 16}
+# after version and flags: times, number, duration, layer, group and volume
+MATRIX_PLACES = {0: 36, 1: 48}
+MATRIX = struct.Struct(">iiiiiiiii")
 STSZ_COUNT_PLACE = FULL_BOX_BYTES + 4
 CTTS_ENTRY = np.dtype([("count", ">u4"), ("offset", ">i4")])
 MAX_MOOV_BYTES = 1 << 30
@@ -46,14 +49,38 @@ def packet_delays(read: Read, num_bytes: int, track: int, num_packets: int) -> n
         fragmented, no mp4, or cut off.
     """
     try:
-        moov = next(_boxes(read, 0, num_bytes, b"moov"))
-        data = read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
-        for trak in _boxes(_reader(data), 0, len(data), b"trak"):
-            if _track_of(data, trak) == track:
-                return _delays(data, _child(data, trak, b"mdia", b"minf", b"stbl"), num_packets)
+        data, trak = _track(read, num_bytes, track)
+        return _delays(data, _child(data, trak, b"mdia", b"minf", b"stbl"), num_packets)
     except (StopIteration, struct.error, ValueError, KeyError):
         return None
-    return None
+
+
+def display_matrix(read: Read, num_bytes: int, track: int) -> tuple[float, float, float, float] | None:
+    """Return how players turn and mirror the frames of a track: x is shown at (a, b), y at (c, d).
+
+    Args:
+        read: (place, count) to bytes of the file.
+        num_bytes: of the file.
+        track: number of the track, ffmpeg's id of the stream.
+
+    Returns:
+        (a, b, c, d), (1, 0, 0, 1) where frames are shown as they are; None where this file does not say it.
+    """
+    try:
+        data, trak = _track(read, num_bytes, track)
+        header = _child(data, trak, b"tkhd")
+        matrix = MATRIX.unpack_from(data, header.start + FULL_BOX_BYTES + MATRIX_PLACES[data[header.start]])
+    except (StopIteration, struct.error, ValueError, KeyError):
+        return None
+    a, b, _, c, d = (value / 65536 for value in matrix[:5])
+    return a, b, c, d
+
+
+def _track(read: Read, num_bytes: int, track: int) -> tuple[bytes, range]:
+    """Return the bytes of a file's head, and where in them a track is described."""
+    moov = next(_boxes(read, 0, num_bytes, b"moov"))
+    data = read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
+    return data, next(trak for trak in _boxes(_reader(data), 0, len(data), b"trak") if _track_of(data, trak) == track)
 
 
 def _delays(data: bytes, table: range, num_packets: int) -> npt.NDArray[np.int64] | None:

@@ -61,8 +61,9 @@ class VideoFile:
 
     Notes:
         Reading the table of packets reads the file once; tables of the last few files are kept. A file is open only
-        while an iterator of `rows` is. A rotation that a phone wrote beside the pictures is not applied. A writer holds
-        the bytes of an episode's rows in memory until they are stored: take a file of many GB in several episodes.
+        while an iterator of `rows` is. An mp4 file whose frames are to be shown turned (a phone's) is refused. A
+        writer holds the bytes of an episode's rows in memory until they are stored: take a file of many GB in several
+        episodes.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs.mp4_boxes import display_matrix
 from stepwell.codecs.regular_files import check_status
 from stepwell.codecs.video_decoding import PictureDecoder
 from stepwell.codecs.video_rows import STREAM_KINDS
@@ -270,10 +272,29 @@ def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
         videos = container.streams.video
         if not 0 <= stream < len(videos):
             raise DecodeError(f"{path}: no video stream {stream}. It has {len(videos)}, counted from 0.")
+        if "mp4" in container.format.name:
+            _check_is_upright(path, videos[stream].id)
         try:
             yield container, videos[stream]
         except av.error.FFmpegError as error:
             raise DecodeError(f"{path}: damaged ({error}).") from error
+
+
+def _check_is_upright(path: str, track: int) -> None:
+    """Refuse frames that players show turned or mirrored: rows hold packets, which say nothing of that."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        num_bytes = os.fstat(file.fileno()).st_size
+        matrix = display_matrix(lambda place, count: os.pread(file.fileno(), count, place), num_bytes, track)
+    if matrix is None or (matrix[1:3] == (0, 0) and matrix[0] >= 0 and matrix[3] >= 0):
+        return
+    a, b, c, d = matrix
+    degrees = round(math.degrees(math.atan2(b, a))) % 360
+    mirrored = " and mirrored" if a * d - b * c < 0 else ""
+    raise DecodeError(
+        f"{path}: players show its frames turned by {degrees} degrees{mirrored} (a display matrix), which rows "
+        "cannot say. Turn the frames themselves, ffmpeg -i OLD NEW.mp4; or show them as they lie, ffmpeg "
+        "-display_rotation 0 -i OLD -c copy NEW.mp4."
+    )
 
 
 def kind_of(video: Any) -> str:

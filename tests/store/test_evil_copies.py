@@ -32,7 +32,11 @@ def test_evil_copies_do_nothing(tmp_path: Path) -> None:
         "text": Text(),
     }
     with stepwell.create(tmp_path / "a.well", features) as store:
-        rows = {"x": [[0, 1]] * 3, "z": [np.ones((2, 2))] * 3, "image": [np.zeros((5, 6, 3), np.uint8)] * 3}
+        rows = {
+            "x": np.ones((3, 2), np.float32),
+            "z": [np.ones((2, 2), np.float32)] * 3,
+            "image": [np.zeros((5, 6, 3), np.uint8)] * 3,
+        }
         with store.writer() as writer:
             for number in range(2):
                 writer.add_episode({**rows, "text": ["a"] * 3}, number=number)

@@ -15,6 +15,7 @@ write JSON as Python does. The last lines have exactly one form, so that a chang
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -22,8 +23,9 @@ from typing import Any
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.store.beneath import read_file
+from stepwell.store.layout import SEGMENT_JSON
 
-__all__ = ["RESTORE", "open_json", "read_manifest", "seal_json"]
+__all__ = ["RESTORE", "has_listed_files", "open_json", "read_manifest", "seal_json"]
 
 TAIL = re.compile(rb'  "crc32": "([0-9a-f]{8})"\n\}\n')
 RESTORE = "Restore it from a copy, or remove the segment."
@@ -111,3 +113,18 @@ def read_manifest(path: str) -> dict[str, Any]:
         if not FILE_NAME.fullmatch(name):
             raise CorruptSegmentError(f"{path} lists {name!r:.200}, which is no file of a segment. {RESTORE}")
     return manifest
+
+
+def has_listed_files(directory: str) -> bool:
+    """Return whether a segment has a manifest, and every file that it lists; of a damaged one that is not known: True.
+
+    A manifest comes after the bytes of all files are on the disk, but a loss of power may have kept its name and not
+    theirs.
+    """
+    try:
+        files = read_manifest(f"{directory}/{SEGMENT_JSON}")["files"]
+    except FileNotFoundError:
+        return False
+    except CorruptSegmentError:
+        return True
+    return all(os.path.lexists(f"{directory}/{name}") for name in files)

@@ -102,6 +102,8 @@ def create(
     made = [parent for parent in directory.absolute().parents if not parent.exists()]
     with system_errors(directory, is_writing=True):
         (directory / SEGMENTS).mkdir(parents=True, exist_ok=True)
+        # before its record: a store without its directory of segments would be a damaged one
+        sync_directory(str(directory))
         if sync != "none":
             for entry in (directory.absolute(), *made):
                 sync_directory(str(entry.parent))

@@ -22,13 +22,13 @@ from stepwell.store.layout import (
     NEW_PREFIX,
     OPEN_SUFFIX,
     PROGRESS,
-    SEGMENT_JSON,
     SEGMENTS,
     locked_store,
     mend_ordinals,
     parse_segment_name,
 )
 from stepwell.store.maintenance import recover_maintenance
+from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size
 from stepwell.store.owners import Recover, is_shared, is_silent
 from stepwell.store.progress import Progress
@@ -113,9 +113,10 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
 def _finish(path: str, recover: Recover) -> bool:
     """Finish or remove a segment whose commit record is gone, or never reached the disk; False when it is not there.
 
-    With a manifest it is sealed but for its name. Without one, a loss of power came before anything of it was promised.
+    With a manifest, and all that it lists, it is sealed but for its name. Else a loss of power came before anything
+    of it was promised.
     """
-    if os.path.lexists(f"{path}/{SEGMENT_JSON}"):
+    if has_listed_files(path):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}/{PROGRESS}")
     elif not os.path.isdir(path) or (is_shared(path) and not (recover == "silent" and is_silent(path))):

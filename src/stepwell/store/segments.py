@@ -19,7 +19,8 @@ from stepwell.store.beneath import check_directory, open_sized, raise_from, syst
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, SEGMENT_JSON, parse_segment_name
+from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
+from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.progress import Progress
 from stepwell.store.segment_keys import TAG_BITS
@@ -321,8 +322,8 @@ class Segment:
         return progress is not None and (progress.is_hidden or progress.is_cut) and self.num_rows == 0
 
     def _is_unwritten(self) -> bool:
-        """Whether a loss of power left neither a commit record nor a manifest: nothing of it was promised."""
-        return os.path.isdir(self._directory) and not os.path.lexists(f"{self._directory}/{SEGMENT_JSON}")
+        """Whether a loss of power left neither a commit record nor a whole sealed one: nothing of it was promised."""
+        return os.path.isdir(self._directory) and not has_listed_files(self._directory)
 
     def _refresh_hidden(self) -> bool:
         """Look whether a segment of which nothing was shown is sealed."""

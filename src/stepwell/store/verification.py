@@ -26,11 +26,11 @@ from stepwell.store.layout import (
     NEW_PREFIX,
     OPEN_SUFFIX,
     PROGRESS,
-    SEGMENT_JSON,
     SEGMENTS,
     STORE_JSON,
     parse_segment_name,
 )
+from stepwell.store.manifests import has_listed_files
 from stepwell.store.reaching import reaching
 from stepwell.store.records import read_record
 from stepwell.store.segment_checks import Check, open_checks, sealed_checks
@@ -172,7 +172,7 @@ def _segment_checks(path: Path, schema: Schema | None, deep: bool) -> Iterator[C
         return
     check_directory(path)
     # one that was killed between the removal of its commit record and its renaming is sealed but for its name
-    if is_open and (os.path.lexists(path / PROGRESS) or not os.path.lexists(path / SEGMENT_JSON)):
+    if is_open and (os.path.lexists(path / PROGRESS) or not has_listed_files(str(path))):
         yield from open_checks(path, schema)
     else:
         yield from sealed_checks(path, schema, deep=deep)

@@ -199,6 +199,51 @@ def test_steps_of_a_dead_writer_go_when_their_time_comes_and_its_directory_too(t
     assert store.verify().is_ok
 
 
+@pytest.mark.parametrize("ending", ["append", "close", "kill"])
+def test_a_stalled_writer_that_goes_on_during_an_eviction_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    from stepwell.store import eviction
+
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=100, segment_bytes=1_000)
+    writers = {"stalled": store.writer(), "fast": store.writer()}
+    writers["stalled"].append(actor=0, n=0, note=b"")
+    for n in range(1, 201):
+        writers["fast"].append(actor=1, n=n, note=b"")
+        if n % 20 == 0:
+            writers["fast"].end_episode()
+    wait_for_seals()
+    look = eviction._EndedSteps.look
+
+    def look_and_wait(self: Any) -> Any:
+        found = look(self)
+        assert any(not segment.is_sealed for segment in found)
+        writers["stalled"].append(actor=0, n=201, note=b"")
+        if ending == "close":
+            _seal(writers.pop("stalled"))
+        elif ending == "kill":
+            del writers["stalled"]
+        return found
+
+    monkeypatch.setattr(eviction._EndedSteps, "look", look_and_wait)
+    eviction.Evictor(str(store.path)).evict()
+    assert shown(store) == list(range(102, 202))
+
+
+def _seal(writer: Writer) -> None:
+    """Close a writer whose segment is sealed in this thread, which holds the store's lock."""
+    from stepwell.store.sealing import seal_segment
+    from stepwell.store.segment_writer import encode_metadata
+
+    segment: Any = writer._segment
+    segment.end_episode(metadata=encode_metadata({}))
+    progress = segment.close()
+    seal_segment(segment.path, segment.schema, rows=segment.row, episodes=1, sync=False, has_statistics=False)
+    progress.mark_sealed()
+    progress.close()
+    writer._segment = None
+
+
 def test_a_clock_that_is_set_back_makes_no_new_step_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=100, segment_bytes=1_000)
     now = [time.time_ns()]

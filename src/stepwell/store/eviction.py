@@ -81,8 +81,7 @@ class Evictor:
                 return []
             if self._followed is None or record.schema != self._schema:
                 self._schema, self._followed = record.schema, _EndedSteps(self._store, record.schema, record.capacity)
-            names = self._followed.look()
-            gone = [name for name in names if self._rename(name)]
+            gone = [segment.name for segment in self._followed.look() if self._rename(segment)]
             if gone:
                 # first their names: one that came back after a loss of power would lack files
                 sync_directory(self._path("").rstrip("/"))
@@ -95,10 +94,10 @@ class Evictor:
     def _path(self, name: str) -> str:
         return f"{self._store}/{SEGMENTS}/{name}"
 
-    def _rename(self, name: str) -> bool:
-        """Take a segment out of the store; False where its writer is alive."""
-        path = self._path(name)
-        if os.path.lexists(path):
+    def _rename(self, segment: Segment) -> bool:
+        """Take a segment out of the store; False where its writer is alive, or recorded more since it was looked at."""
+        name, path = segment.name, self._path(segment.name)
+        if segment.is_sealed:
             check_directory(path)
             os.rename(path, self._path(NEW_PREFIX + name))
             return True
@@ -110,6 +109,8 @@ class Evictor:
         if progress is None:
             return False
         try:
+            if progress.is_sealed or (progress.rows, progress.episodes) != (segment.num_rows, len(segment.records)):
+                return False
             os.rename(path + OPEN_SUFFIX, self._path(NEW_PREFIX + name))
         except FileNotFoundError:
             # whoever opened the store just now has sealed it
@@ -136,8 +137,8 @@ class _EndedSteps:
         # of sealed ones: whether they are what their manifests say
         self._is_sound: dict[str, bool] = {}
 
-    def look(self) -> list[str]:
-        """Look at the store's segments; return the names of those of which nothing is within the capacity.
+    def look(self) -> list[Segment]:
+        """Look at the store's segments; return those of which nothing is within the capacity.
 
         The caller keeps segments from going.
         """
@@ -153,7 +154,7 @@ class _EndedSteps:
         self._is_sound = {name: is_sound for name, is_sound in self._is_sound.items() if name in found or not is_sound}
         self._cut.forget(self._cut.names - found.keys())
         self._cut.move()
-        return [name for name, segment in found.items() if self._is_gone(segment)]
+        return [segment for segment in found.values() if self._is_gone(segment)]
 
     def first_row(self, name: str) -> int:
         """Return the first row of a segment that is within the capacity."""

@@ -94,6 +94,35 @@ def test_the_newest_steps_of_all_writers_are_there(
     assert shown(stepwell.open(store.path)) == newest
 
 
+def test_a_table_that_is_smaller_than_the_ring_takes_the_newest_episodes_of_all_writers(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=1_500)
+    writers = [store.writer() for _ in range(8)]
+    for n in range(1_600):
+        writers[n % 8].append(actor=n % 8, n=n, note=b"")
+        if n % 40 >= 32:
+            writers[n % 8].end_episode()
+    table = Table(store, max_size=200, pattern=Pattern(ahead=0))
+    batch = next(ReplayLoader(table, {"n": "n"}, batch_size=3_000))
+    assert table.size == 200
+    assert batch["n"].min() >= 1_600 - 200 - 2 * 40
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.parametrize("file", ["progress", "clock"])
+def test_what_is_damaged_keeps_no_writer_from_recording(tmp_path: Path, file: str) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=100_000)
+    writers = [store.writer() for _ in range(2)]
+    writers[0].append(actor=0, n=0, note=b"")
+    damaged = store.path / "clock" if file == "clock" else next(store.path.glob("segments/*.open/progress"))
+    with damaged.open("r+b") as opened:
+        opened.write(b"\xff" * 8)
+    for n in range(1, 4):
+        writers[1].append(actor=1, n=n, note=b"")
+    if file == "clock":
+        assert shown(store) == [0, 1, 2, 3]
+
+
 def test_each_environment_of_a_vector_has_its_share(tmp_path: Path) -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from stepwell.recorders import VectorRecorder, schema_of

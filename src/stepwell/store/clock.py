@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.mapping import map_descriptor
+from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import open_file
@@ -45,7 +46,7 @@ class RingClock:
         schema: its features.
 
     Raises:
-        CorruptSegmentError: a segment's files are damaged, or the clock is no file.
+        CorruptSegmentError: the clock is no file.
         DiskFullError: no space for the clock.
 
     Notes:
@@ -79,7 +80,8 @@ class RingClock:
 def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
     """Yield the newest stamp of each segment that has one."""
     for name, (_, is_sealed) in arranged_segments(store)[0].items():
-        with suppress(FileNotFoundError):
+        # one that is damaged keeps nobody from recording
+        with suppress(FileNotFoundError, CorruptSegmentError):
             segment = Segment(f"{store}/{SEGMENTS}/{name}{'' if is_sealed else OPEN_SUFFIX}", schema)
             clock, num_rows = segment.clock_map(), segment.num_rows
             stamps = segment.records["time_ns"] if clock is None else clock[max(num_rows - 1, 0) : num_rows]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.capacity import Capacity, fixed_row_bytes
 from stepwell.store.clock import stamps_of_records
@@ -378,8 +379,8 @@ def growing_segments(store: str) -> set[str]:
             continue
         try:
             progress = Progress.open(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
-        except FileNotFoundError:
-            # sealed meanwhile
+        except (FileNotFoundError, CorruptSegmentError):
+            # sealed meanwhile; nobody writes to one that is damaged
             continue
         if not progress.is_full:
             found.add(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Feature, Schema
-from stepwell.store.arrangement import arranged_segments, replace_arrangement
+from stepwell.store.arrangement import Arrangement, arranged_segments, replace_arrangement
 from stepwell.store.beneath import list_directory, open_file, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
@@ -84,7 +84,11 @@ def _take_segments(source: str, target: str, schema: Schema) -> None:
     for name in shown:
         _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
     if arrangement.sequence or arrangement.positions:
-        replace_arrangement(target, arrangement.positions, ())
+        replace_arrangement(target, arrangement.positions, (), new_keys=_keys_of(arrangement, shown))
+
+
+def _keys_of(arrangement: Arrangement, shown: Iterable[str]) -> dict[str, str]:
+    return {name: arrangement.keys[name] for name in shown if name in arrangement.keys}
 
 
 def _take_segment(base: str, target: str, schema: Schema) -> None:

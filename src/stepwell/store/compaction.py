@@ -131,18 +131,20 @@ def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal:
 
 def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     """Return the groups of neighbouring segments that become one new segment each."""
-    shown, _ = arranged_segments(path)
+    shown, arrangement = arranged_segments(path)
     hidden, is_ring = np.concatenate([read_deleted(path), evicted_ids(path)]), read_record(path).capacity is not None
     groups: list[list[Source]] = []
     run: list[Source] = []
-    run_bytes = 0
+    run_bytes, run_key = 0, ""
     for name, (_, is_sealed) in shown.items():
         source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden) if is_sealed else None
         size = 0 if source is None else _kept_bytes(source, schema)
         # segments of a ring are as old as their last episode: those that are merged would grow younger
-        if source is None or is_ring or size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes:
+        is_large = size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes
+        key = arrangement.keys.get(name, "")
+        if source is None or is_ring or is_large or key != run_key:
             groups.append(run)
-            run, run_bytes = [], 0
+            run, run_bytes, run_key = [], 0, key
         if source is not None:
             run.append(source)
             # one that is large ends its run at once
@@ -180,13 +182,17 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     for one in new:
         os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")
     sync_directory(f"{path}/{SEGMENTS}")
-    arrangement = Arrangement(positions)
+    arrangement = Arrangement(positions, keys=read_arrangement(path).keys)
+    keys = {}
     for one in new:
         first = one.sources[0].segment
-        positions[one.name] = arrangement.key(first.ordinal, first.name)[0]
+        key, positions[one.name], _, _ = arrangement.place(first.ordinal, first.name)
+        if key:
+            keys[one.name] = key
     with locked_store(path):
         _carry_deletions(path, new)
-        replace_arrangement(path, positions, [source.segment.name for one in replaced for source in one.sources])
+        old = [source.segment.name for one in replaced for source in one.sources]
+        replace_arrangement(path, positions, old, new_keys=keys)
 
 
 def _carry_births(path: str, new: Sequence[_Replacement]) -> None:

@@ -7,8 +7,9 @@
       lock                    flock while a segment is made or the store is changed; holds the next ordinal
       clock                   of a ring: the last stamp that a writer gave to a row
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
-      arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; absent before a
-      compaction maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
+      arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; often absent
+      maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
+      keys/                   flocks of writers with a key
       segments/
         00000000-7f3a/        sealed
         00000001-91bc.open/   being written

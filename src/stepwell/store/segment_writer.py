@@ -17,6 +17,7 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
+from stepwell.store.arrangement import add_key
 from stepwell.store.beneath import open_file, raise_from, system_error
 from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
@@ -68,6 +69,7 @@ class SegmentWriter:
         queue_bytes: values that may wait for slow codecs.
         carried: of the episode that goes on here: its steps in earlier segments, and its origin.
         clock: of a ring: what stamps its rows.
+        key: of the writer, which the segment sorts by; see `stepwell.store.writer_keys`.
 
     Raises:
         DiskFullError: no space for the first rows.
@@ -89,6 +91,7 @@ class SegmentWriter:
         queue_bytes: int = QUEUE_BYTES,
         carried: tuple[int, int] = (0, 0),
         clock: RingClock | None = None,
+        key: str | None = None,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -115,6 +118,9 @@ class SegmentWriter:
                 self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
                 self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
+                if key is not None:
+                    # before it is there: nobody sees it elsewhere than in its place
+                    add_key(store, self.name, key)
                 self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
         except OSError as error:
             advice = _files_needed(schema)

@@ -16,7 +16,7 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.arrangement import Arrangement, arranged_keys
+from stepwell.store.arrangement import Arrangement, arranged_keys, check_key
 from stepwell.store.beneath import final_error, system_errors
 from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
@@ -44,6 +44,7 @@ from stepwell.store.segments import Segment
 from stepwell.store.sequential_columns import QUEUE_BYTES
 from stepwell.store.snapshot import MetadataLines, Snapshot
 from stepwell.store.writer import Writer
+from stepwell.store.writer_keys import WriterKey
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -288,7 +289,7 @@ class Store:
         if self.schema is None:
             keys = opened = keys[:0]
         self._keys = keys
-        changed = not np.array_equal(keys, before[0]) or self._arrangement.positions != before[1].positions
+        changed = not np.array_equal(keys, before[0]) or not self._arrangement.has_order_of(before[1])
         if changed and len(self._sealed):
             # a name that comes again may be of another segment than the table's
             self._gone.update(np.setdiff1d(before[0], keys).tolist())
@@ -412,6 +413,7 @@ class Store:
         queue_bytes: int | str = QUEUE_BYTES,
         ordinal: int | None = None,
         tag: str | None = None,
+        key: str | None = None,
     ) -> Writer:
         """Return a writer that records episodes into segments of its own.
 
@@ -422,22 +424,45 @@ class Store:
             ordinal: write one segment with this ordinal, from `reserve_ordinals`; for parallel writers of a fixed
                 order.
             tag: the segment's four hexadecimal digits; default random.
+            key: text of 1 to 200 characters that names a task which may be tried again. What earlier writers of this
+                key recorded is removed now, and this store refreshed. Episodes with a key are shown after those
+                without one, in the order of the keys (of their code points), whenever they were recorded. Not for
+                rings, and not together with ``ordinal`` or ``tag``.
 
         Raises:
             ReadOnlyError: the store was opened for reading only.
+            StoreBusyError: another writer of this key is open; or there is something to remove while a column is
+                being added or the store is compacted.
         """
         self.check_writable("write to it")
         sync = self._record.sync if sync is None else sync
         if sync not in ("none", "episode", "step"):
             raise StepwellError(f'sync={sync!r} is not one of "none", "episode", "step".')
+        num_bytes = parse_bytes("queue_bytes", queue_bytes, least=0)
         return Writer(
             self,
             sync=sync,
             limit=SegmentLimit(self._record.segment_bytes, self._record.capacity),
-            queue_bytes=parse_bytes("queue_bytes", queue_bytes, least=0),
+            queue_bytes=num_bytes,
             ordinal=ordinal,
             tag=tag,
+            key=None if key is None else self._take_key(key, is_placed=ordinal is not None or tag is not None),
         )
+
+    def _take_key(self, text: str, *, is_placed: bool) -> WriterKey:
+        if self.capacity is not None:
+            raise StepwellError("key= is not for rings, which keep what is newest, whatever its key. Leave it out.")
+        if is_placed:
+            raise StepwellError("key= places segments itself. Leave ordinal and tag out, or key.")
+        key = WriterKey(self._path, check_key(text))
+        try:
+            with system_errors(self._path, is_writing=True):
+                key.discard_earlier()
+            self.refresh()
+        except BaseException:
+            key.release()
+            raise
+        return key
 
     def reserve_ordinals(self, count: int) -> int:
         """Take ``count`` segment ordinals that follow each other and were never given before; returns the first."""

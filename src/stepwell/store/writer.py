@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from stepwell.store.store import Store
+    from stepwell.store.writer_keys import WriterKey
 
 __all__ = ["Writer"]
 
@@ -80,6 +81,7 @@ class Writer:
         queue_bytes: int,
         ordinal: int | None = None,
         tag: str | None = None,
+        key: WriterKey | None = None,
     ) -> None:
         self._store = store
         self._sync: Sync = sync
@@ -89,7 +91,7 @@ class Writer:
         # ids of the first steps of the open episode's pieces in earlier segments
         self._pieces: list[int] = []
         self._queue_bytes = queue_bytes
-        self._ordinal, self._tag = ordinal, tag
+        self._ordinal, self._tag, self._key = ordinal, tag, key
         self._pid = os.getpid()
         self._segment: SegmentWriter | None = None
         is_ring = limit.capacity is not None
@@ -333,6 +335,9 @@ class Writer:
             self._seal_all()
         except OSError as error:
             self._raise_from(error)
+        finally:
+            if self._key is not None:
+                self._key.release()
         self._store.refresh()
         self._store.save_table()
 
@@ -377,6 +382,9 @@ class Writer:
         if segment is not None and self._pid == os.getpid():
             segment.finish()
             segment.close().close()
+        key = getattr(self, "_key", None)
+        if key is not None:
+            key.leave()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
@@ -413,6 +421,7 @@ class Writer:
             queue_bytes=self._queue_bytes,
             carried=carried,
             clock=self._clock,
+            key=None if self._key is None else self._key.text,
         )
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
@@ -554,6 +563,8 @@ class Writer:
         else:
             self._seals.add(segment)
         self._seals.wait()
+        if self._key is not None:
+            self._key.release()
         self._store.refresh()
 
     def _check_usable(self) -> None:

@@ -14,6 +14,9 @@ SMOKE = tests/codecs tests/schema tests/readers tests/recorders/test_gymnasium.p
 	tests/beton/test_pictures.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_showing.py \
 	tests/lerobot/test_tables.py tests/lerobot/test_video_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py
 PY = $(VENV)/bin/python
+# writers wait for the disk when they seal, and tests make thousands of stores: in memory, where there are 4 GiB of it
+SHM := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR==2{print $$4}')" -gt 4194304 && echo /dev/shm)
+IN_MEMORY = $(if $(SHM),PYTEST_DEBUG_TEMPROOT=$(SHM))
 PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
 TORCH = torch==2.13.0+cpu
@@ -38,10 +41,10 @@ demo: $(VENV)/.demo
 	@$(VENV)/bin/stepwell demo
 
 test: $(VENV)/.test
-	$(PY) -m pytest -n $(WORKERS)
+	$(IN_MEMORY) $(PY) -m pytest -n $(WORKERS)
 
 test-lowest: $(LOWEST)/.ready
-	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -n $(WORKERS) $(SMOKE)
+	$(IN_MEMORY) NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -n $(WORKERS) $(SMOKE)
 
 test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop -m "not lerobot21"

@@ -27,7 +27,8 @@ def start_example(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str
         command = [sys.executable, EXAMPLES / name, "--out", tmp_path / out, *arguments]
         process = subprocess.Popen(
             list(map(str, command)),
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            # networks this small are slower on several threads, which spin beside the other tests
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

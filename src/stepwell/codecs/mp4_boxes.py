@@ -80,7 +80,10 @@ def _track(read: Read, num_bytes: int, track: int) -> tuple[bytes, range]:
     """Return the bytes of a file's head, and where in them a track is described."""
     moov = next(_boxes(read, 0, num_bytes, b"moov"))
     data = read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
-    return data, next(trak for trak in _boxes(_reader(data), 0, len(data), b"trak") if _track_of(data, trak) == track)
+    for trak in _boxes(_reader(data), 0, len(data), b"trak"):
+        if _track_of(data, trak) == track:
+            return data, trak
+    raise ValueError
 
 
 def _delays(data: bytes, table: range, num_packets: int) -> npt.NDArray[np.int64] | None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,14 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _ctrl_c() -> None:
     """Have Ctrl-C raise KeyboardInterrupt: a suite that a script starts with ``&`` begins with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_heartbeat() -> None:
+    """Let no thread go round open segments: tests count threads, and images of disks hold what was synced by calls."""
+    from stepwell.store import heartbeats
+
+    heartbeats._thread = threading.main_thread()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-import threading
+import time
 
 import numpy as np
 import pytest
@@ -80,6 +80,20 @@ def test_a_disk_that_fails_in_the_background_is_told_of(store, monkeypatch):
         writer.close()
 
 
+def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch):
+    monkeypatch.setattr(heartbeats, "_thread", None)
+    monkeypatch.setattr(heartbeats, "PERIOD", 0.01)
+    with store.writer() as writer:
+        writer.append(x=np.zeros(2))
+        thread = heartbeats._thread
+        deadline = time.monotonic() + 60
+        while writer._segment._progress.durable != (1, 0):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store):
     with store.writer() as writer:
         writer.append(x=np.zeros(2))
@@ -88,4 +102,3 @@ def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store):
     abandoned.append(x=np.zeros(2))
     del abandoned
     assert not heartbeats.beat()
-    assert sum(thread.name == "stepwell-heartbeat" for thread in threading.enumerate()) <= 1

@@ -62,7 +62,7 @@ def test_the_words_of_a_commit_record_go_at_any_moment(tmp_path: Path) -> None:
         try:
             while not stop.is_set():
                 words = segment.commit_words
-                assert words is None or len(words) in (0, 8)
+                assert words is None or len(words) in (0, 32)
                 segment.refresh()
         except BaseException as error:
             raised.append(error)

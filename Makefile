@@ -130,6 +130,9 @@ $(INTEROP)/%/.ready: tests/interop/lerobot-%.txt tests/interop/lerobot-%-alone.t
 	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -r $<
 	@$(INTEROP)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-deps -r tests/interop/lerobot-$*-alone.txt
 	@$(INTEROP)/$*/bin/python -c "import lerobot.datasets.lerobot_dataset"
+	@# it decodes with the FFmpeg of the system, which may not be there (Debian: ffmpeg)
+	@$(INTEROP)/$*/bin/python -c "import importlib.util as u; u.find_spec('torchcodec') and __import__('torchcodec.decoders')" \
+		2>/dev/null || { echo "lerobot cannot decode video here: FFmpeg's libraries are missing."; exit 1; }
 	@touch $@
 
 # TensorFlow and the others of the field are asked from outside: nothing of ours is in there

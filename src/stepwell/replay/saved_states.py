@@ -22,7 +22,7 @@ import numpy as np
 from stepwell.codecs.addresses import local_path
 from stepwell.errors import StepwellError, StoreNotFoundError, TableError
 from stepwell.replay.checkpoints import read_arrays
-from stepwell.replay.table_states import text_array
+from stepwell.replay.table_states import json_of, text_array
 from stepwell.store.layout import replace_file
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def save_state(table: Table, path: str | os.PathLike[str]) -> Path:
 
 def resume(store: Store, path: str | os.PathLike[str], **changes: Any) -> Table:
     """Return the table whose state is in a file; see `Table.resume`."""
-    from stepwell.replay.table_states import json_of
     from stepwell.replay.tables import Table
 
     file = Path(path)

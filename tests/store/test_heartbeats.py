@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -94,7 +95,9 @@ def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch
     assert not thread.is_alive()
 
 
-def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store):
+def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store, monkeypatch):
+    # other tests may have left writers that wait for the garbage collector
+    monkeypatch.setattr(heartbeats, "_attended", weakref.WeakSet())
     with store.writer() as writer:
         writer.append(x=np.zeros(2))
         assert heartbeats.beat()

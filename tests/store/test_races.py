@@ -1,6 +1,7 @@
 """Fields that one thread replaces while another reads: what is read is right, whichever moment it is."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,59 @@ def test_a_view_holds_one_snapshot_of_a_store(tmp_path: Path, monkeypatch: pytes
     assert len(part.indices) == len(part.table)
     for each in writers:
         each.close()
+
+
+def test_refreshes_of_several_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, writer = recorded(tmp_path / "a.well")
+    reader = stepwell.open(tmp_path / "a.well", mode="r")
+    real = Store._in_table
+    calls: list[Any] = []
+
+    def slow(self: Any, keys: Any) -> Any:
+        # another thread refreshes between the listing, where this is called first, and the snapshot that is made of it
+        calls.append(keys)
+        if len(calls) == 2:
+            with Store(str(self.path)).writer() as other:
+                other.add_episode({"x": np.ones((3, 2), "f4"), "z": np.ones((3, 2), "f4")})
+            thread = threading.Thread(target=self.refresh)
+            thread.start()
+            thread.join(0.2)
+            threads.append(thread)
+        return real(self, keys)
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Store, "_in_table", slow)
+    writer.close()
+    reader.refresh()
+    for thread in threads:
+        thread.join()
+    reader.refresh()
+    assert len(reader) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork")
+def test_a_child_of_a_fork_refreshes_where_a_thread_of_the_parent_was_refreshing(tmp_path: Path) -> None:
+    _, writer = recorded(tmp_path / "a.well")
+    reader = stepwell.open(tmp_path / "a.well", mode="r")
+    writer.close()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader._changing:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        reader.refresh()
+        os._exit(0 if len(reader) == 1 else 1)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_read_and_refresh_while_segments_are_recorded_and_sealed(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -59,6 +61,7 @@ Mode = Literal["a", "r"]
 MAX_LISTINGS = 100
 # a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
 TICK_SECONDS = 0.05
+_ALL: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 class Store:
@@ -107,6 +110,8 @@ class Store:
         self._ring: RingCut | None = None
         self._slots = np.empty(0, np.int64)
         self._evictor: Evictor | None = None
+        self._changing = threading.RLock()
+        _ALL.add(self)
         hold_memory(self, self._path)
         with system_errors(self._path):
             self._list_segments()
@@ -238,7 +243,8 @@ class Store:
             CorruptSegmentError: a segment that came is damaged.
         """
         try:
-            return self._refresh()
+            with self._changing:
+                return self._refresh()
         except OSError as error:
             found = final_error(error, self._path)
             if found is error:
@@ -363,8 +369,13 @@ class Store:
 
     def save_table(self) -> None:
         """Replace the table of sealed segments where enough came since; see `stepwell.store.segment_table`."""
+        if self._mode != "r" and self.capacity is None:
+            with self._changing:
+                self._save_table()
+
+    def _save_table(self) -> None:
         sealed = {segment.key: segment for segment in self._segments.values() if segment.is_sealed}
-        if self._mode == "r" or self.capacity is not None or not self._sealed.is_behind(len(sealed)):
+        if not self._sealed.is_behind(len(sealed)):
             return
         known = self._keys[self._in_table(self._keys)]
         keys = np.union1d(known, np.fromiter(sealed, np.int64, len(sealed)))
@@ -488,8 +499,9 @@ class Store:
 
     def replace_record(self, record: StoreRecord) -> None:
         """Replace ``store.json``; the caller holds the store's lock."""
-        replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
-        self._take_record(record, self._trusted_mtime(STORE_JSON))
+        with self._changing:
+            replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
+            self._take_record(record, self._trusted_mtime(STORE_JSON))
 
     def _take_record(self, record: StoreRecord, stamp: int) -> None:
         if record.schema != self._record.schema:
@@ -606,13 +618,21 @@ class Store:
 
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
-        self._segments.clear()
-        self._ring, self._evictor, self._listing = None, None, None
-        self._live = []
-        self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
-        self._gone.clear()
-        self._keys = np.empty(0, np.int64)
-        self._take_snapshot()
+        with self._changing:
+            self._segments.clear()
+            self._ring, self._evictor, self._listing = None, None, None
+            self._live = []
+            self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
+            self._gone.clear()
+            self._keys = np.empty(0, np.int64)
+            self._take_snapshot()
+
+    def renew_lock(self) -> None:
+        """Begin anew in a child of a fork, where no thread goes on with what one of the parent was in the middle of."""
+        if not self._changing.acquire(blocking=False):
+            self._listed_time = self._deleted_time = -1
+            self._ring, self._listing = None, None
+        self._changing = threading.RLock()
 
     def __enter__(self) -> Store:
         return self
@@ -624,3 +644,11 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._path, self._mode, self._address, self._trust)
+
+
+def _after_fork() -> None:
+    for store in list(_ALL):
+        store.renew_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

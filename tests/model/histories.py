@@ -32,6 +32,7 @@ Operation = tuple[str, int]
 WEIGHTS = {
     "start": 3, "append": 10, "end": 6, "add": 5, "ones": 1, "discard": 1, "close": 2, "drop": 1, "reopen": 1,
     "delete": 2, "compact": 1, "concatenate": 1, "checkpoint": 1, "column": 1, "read": 8, "keep": 1, "verify": 1,
+    "convert": 1,
 }  # fmt: skip
 MOST_WRITERS = 4
 MOST_STORES = 4
@@ -193,8 +194,6 @@ class History:
             each.writer.discard_episode()
             if each.episode is not None:
                 each.episode.state = "gone"
-                # pieces of it that were sealed may have pushed out others
-                each.of.plain.num_taken_back += each.episode.length
                 each.episode = None
 
     def close(self, rng: Random) -> None:
@@ -236,7 +235,6 @@ class History:
             assert recorded.store.delete_episodes(chosen) == len(chosen)
         for episode in gone:
             episode.state = "gone"
-            recorded.plain.num_taken_back += episode.length
 
     def compact(self, rng: Random) -> None:
         recorded = rng.choice(self.recorded)
@@ -247,7 +245,7 @@ class History:
     def concatenate(self, rng: Random) -> None:
         """Make a new store of some of them, which are not being recorded."""
         parts = [recorded for recorded in self.recorded if not self.is_recorded(recorded)]
-        parts = [each for each in parts if list(each.store.schema) == list(parts[0].store.schema)]
+        parts = [each for each in parts if each.store.schema == parts[0].store.schema]
         if not parts or len(self.recorded) >= MOST_STORES:
             return
         parts = rng.sample(parts, rng.randint(1, min(2, len(parts))))
@@ -256,29 +254,38 @@ class History:
             self.recover(each)
             shown += self.look(each)
         store = stepwell.concatenate(self.path(), [each.store for each in parts], link=rng.random() < 0.5)
+        self.recorded.append(Recorded(store, stepwell.open(store.path, mode="r"), PlainStore(episodes=copies(shown))))
+
+    def convert(self, rng: Random) -> None:
+        """Make a new store of one that is not being recorded, with one feature stored in another way."""
+        recorded = rng.choice(self.recorded)
+        if self.is_recorded(recorded) or len(self.recorded) >= MOST_STORES:
+            return
+        self.recover(recorded)
+        shown, path = self.look(recorded), self.path()
+        if not shown:
+            return
+        codec = "zstd" if recorded.store.schema["key"].is_raw else "raw"
+        stepwell.convert(recorded.store, path, {"key": codec}, workers=1, progress=False)
         plain = PlainStore(episodes=copies(shown))
-        # of a ring it has what is still on the disk
-        firsts: dict[int, int] = {}
-        for piece, found in zip(shown, store, strict=True):
-            assert found.skipped <= piece.begin
-            firsts.setdefault(id(piece.episode), found.skipped)
-        for episode, front in zip(plain.episodes, firsts.values(), strict=True):
-            episode.front = front
-        self.recorded.append(Recorded(store, stepwell.open(store.path, mode="r"), plain))
+        self.recorded.append(Recorded(stepwell.open(path), stepwell.open(path, mode="r"), plain))
 
     def checkpoint(self, rng: Random) -> None:
         """Make a copy of what a store is now; what was open is interrupted in it."""
         recorded = rng.choice(self.recorded)
-        if len(self.recorded) >= MOST_STORES or recorded.plain.capacity is not None:
+        if len(self.recorded) >= MOST_STORES:
             return
-        path = self.path()
+        path, plain = self.path(), recorded.plain
         shown = self.look(recorded)
         recorded.store.checkpoint(path)
         episodes = copies(shown)
+        if plain.capacity is not None:
+            # what is not shown counts in the copy, too
+            episodes = [replace(episode, keys=list(episode.keys)) for episode in plain.episodes]
         for episode in episodes:
             if episode.is_open:
                 episode.state, episode.flags = "ended", (False, False, True)
-        plain = PlainStore(episodes=episodes)
+        plain = replace(plain, episodes=episodes, seen=[])
         self.recorded.append(Recorded(stepwell.open(path), stepwell.open(path, mode="r"), plain))
 
     def column(self, rng: Random) -> None:
@@ -288,9 +295,6 @@ class History:
         if self.is_recorded(recorded) or not rest:
             return
         self.look(recorded)
-        if recorded.plain.capacity is not None and any(episode.front for episode in recorded.plain.live()):
-            # steps that a ring pushed out get no value, and may come back: by a deletion, or in a concatenation
-            return
         name = rng.choice(rest)
         is_final = self.finals.setdefault(name, rng.random() < 0.4)
         self.recover(recorded)

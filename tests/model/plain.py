@@ -66,14 +66,16 @@ class PlainStore:
     1. A step is shown as soon as it is appended. Discarded and deleted episodes are not, nor are those without a step.
     2. The order of two episodes never changes, whatever is deleted, compacted, linked or added.
     3. A ring shows the newest ``capacity`` steps by the time of appending, over all writers; episodes are cut at the
-       front. What it pushed out need not come back where a deletion, or a discarded episode, makes room.
+       front. Deleted and discarded steps count as they did before, so that what was pushed out never comes back: not
+       in the ring, nor in what is made of it.
     4. A ring may cut a long episode: its pieces follow each other without a gap, and are one episode to windows.
     """
 
     capacity: int | None = None
     is_in_bytes: bool = False
     episodes: list[PlainEpisode] = field(default_factory=list)
-    num_taken_back: int = 0
+    # the newest step that was ever pushed out
+    floor: int = 0
     seen: list[Piece] = field(default_factory=list)
 
     def live(self) -> list[PlainEpisode]:
@@ -114,19 +116,17 @@ class PlainStore:
         return [replace(piece, episode=copies[id(piece.episode)]) for piece in pieces]
 
     def _evict(self, pieces: Sequence[Piece]) -> None:
-        times = sorted(key for episode in self.live() for key in episode.keys[: episode.length])
-        num_shown = sum(piece.end - piece.begin for piece in pieces)
+        """Let the oldest steps go, whatever became of the newer ones."""
+        times = sorted(key for episode in self.episodes for key in episode.keys[: episode.length])
         if not self.is_in_bytes:
-            most = min(len(times), self.capacity or 0)
-            assert most - self.num_taken_back <= num_shown <= most, f"{num_shown} steps are shown of {most}"
-        # but for those that make room, and others that come back for them, it is the newest that are shown
-        gone, kept = set(times[: len(times) - num_shown]), set(times[len(times) - num_shown + self.num_taken_back :])
+            self.floor = max([self.floor, *times[: -(self.capacity or 0)][-1:]])
+        else:
+            # how many bytes a step has the model does not know: there is one step from which on all are shown
+            shown = {key for p in pieces for key in p.episode.keys[p.begin : p.end]}
+            steps = (key for episode in self.live() for key in episode.keys[: episode.length])
+            self.floor = max([self.floor, *(key for key in steps if key not in shown)])
         for episode in self.live():
-            keys = episode.keys[: episode.length]
-            episode.front = min([p.begin for p in pieces if p.episode is episode], default=episode.length)
-            hidden = set(keys[: episode.front])
-            assert not hidden & kept, f"{episode} lacks new steps"
-            assert self.num_taken_back or not set(keys[episode.front :]) & gone, f"{episode} has old steps"
+            episode.front = sum(key <= self.floor for key in episode.keys[: episode.length])
 
 
 def _closed(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[tuple[int, int]]:

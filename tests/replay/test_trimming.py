@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 import stepwell
 from stepwell import Array, Schema
 from stepwell.replay.followed import FollowedSegment
 from stepwell.replay.trimming import RingTrimmer
-
-NOTHING = np.empty(0, np.int64)
 
 
 def test_a_segment_without_news_has_nothing_to_let_go(tmp_path):
@@ -21,14 +17,14 @@ def test_a_segment_without_news_has_nothing_to_let_go(tmp_path):
         store.refresh()
         old, new = (FollowedSegment(segment, number) for number, segment in enumerate(store.segments))
         trimmer = RingTrimmer(store)
-        assert list(trimmer.trim({new.segment.name: new}, [new], NOTHING)) == [(new, 2)]
+        assert list(trimmer.trim({new.segment.name: new}, [new])) == [(new, 2)]
         third.append(x=1)
         store.refresh()
         newest = FollowedSegment(store.segments[-1], 2)
         followed = {one.segment.name: one for one in (old, new, newest)}
-        assert list(trimmer.trim(followed, [newest], NOTHING)) == [(new, 3)]
-        # all are looked at when the list of deleted episodes is another one: the oldest step is not the one that it was
-        assert list(trimmer.trim(followed, [], np.empty(0, np.int64))) == [(old, 1)]
+        assert list(trimmer.trim(followed, [newest])) == [(new, 3)]
+        # what was not seen is found when it is
+        assert list(trimmer.trim(followed, [old])) == [(old, 1)]
 
 
 def test_what_was_let_go_is_told_once(tmp_path):
@@ -39,7 +35,7 @@ def test_what_was_let_go_is_told_once(tmp_path):
         store.refresh()
         (segment,) = store.segments
         followed, trimmer = FollowedSegment(segment, 0), RingTrimmer(store)
-        ((_, first_row),) = trimmer.trim({segment.name: followed}, [followed], NOTHING)
+        ((_, first_row),) = trimmer.trim({segment.name: followed}, [followed])
         followed.first_row = first_row
-        assert list(trimmer.trim({segment.name: followed}, [followed], NOTHING)) == []
-        assert list(trimmer.trim({}, [], NOTHING)) == []
+        assert list(trimmer.trim({segment.name: followed}, [followed])) == []
+        assert list(trimmer.trim({}, [])) == []

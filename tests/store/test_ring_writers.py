@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.errors import CorruptSegmentError
+from stepwell.errors import CorruptSegmentError, SegmentGoneError, StoreBusyError
 from stepwell.replay import Pattern, ReplayLoader, Table
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import Store, Writer
@@ -392,8 +393,8 @@ class Model:
         self.store = stepwell.create(path, SCHEMA, capacity=self.capacity, segment_bytes=self.rng.choice([300, 1_500]))
         self.reader, self.writers = stepwell.open(path, mode="r"), [self.store.writer() for _ in range(3)]
         self.table = Table(stepwell.open(path, mode="r"), pattern=Pattern(ahead=0))
-        self.count, self.horizon = 0, -1
-        # steps that count; those of each writer's open episode
+        self.count = 0
+        # steps that were not deleted or discarded; those of each writer's open episode
         self.steps: set[int] = set()
         self.open: list[list[int]] = [[], [], []]
 
@@ -446,22 +447,21 @@ class Model:
         opened += new
         self.steps.update(new)
         self.count += size
-        self.horizon = max([self.horizon, *sorted(self.steps)[: -self.capacity]])
 
     def check(self) -> None:
         for store in (self.store, self.reader):
             found = shown(store)
-            # what was beyond the capacity may be gone, or come again when newer steps were deleted
-            there = [step for step in self.steps if step > self.horizon or step in set(found)]
-            assert found == sorted(there)[-self.capacity :]
+            # deleted and discarded steps count, too
+            assert found == [
+                step for step in range(max(0, self.count - self.capacity), self.count) if step in self.steps
+            ]
         fresh = stepwell.open(self.store.path, mode="r")
         assert shown(fresh) == found
         self.table.follow()
         if self.table.size:
             (batch,) = itertools.islice(ReplayLoader(self.table, {"n": "n"}, batch_size=500, timeout=0), 1)
             assert set(batch["n"].tolist()) <= set(found)
-        assert self.table.size <= self.capacity
-        assert self.table.size >= len([step for step in found if step > self.horizon])
+        assert self.table.size == len(found)
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -479,3 +479,75 @@ def test_a_ring_is_what_a_plain_list_says(tmp_path: Path, part: int, monkeypatch
         stepwell.open(model.store.path)
         model.check()
         assert model.store.verify().is_ok
+
+
+def test_what_a_reader_saw_go_never_comes_back_while_others_record_delete_and_discard(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "a.well", {"n": Array((), "int64")}, capacity=150, segment_bytes=800)
+    reader = stepwell.open(store.path, mode="r")
+    stop = threading.Event()
+    raised: list[BaseException] = []
+    seen: set[int] = set()
+    gone: set[int] = set()
+
+    def record(number: int) -> None:
+        rng, own = random.Random(number), stepwell.open(store.path)
+        try:
+            with own.writer() as writer:
+                count = number
+                while not stop.is_set():
+                    for _ in range(rng.randint(1, 12)):
+                        writer.append(n=count)
+                        count += 3
+                    if rng.random() < 0.3:
+                        writer.discard_episode()
+                    else:
+                        writer.end_episode()
+        except BaseException as error:
+            raised.append(error)
+
+    def delete() -> None:
+        rng, own = random.Random(9), stepwell.open(store.path)
+        try:
+            while not stop.is_set():
+                own.refresh()
+                ended = np.flatnonzero(~own.episodes.is_open).tolist()
+                with suppress(StoreBusyError):
+                    own.delete_episodes(rng.sample(ended, min(len(ended), 1)))
+                own.compact()
+                stop.wait(0.005)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(3)]
+    threads.append(threading.Thread(target=delete))
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            try:
+                found = set(shown(reader))
+            except SegmentGoneError:
+                # evicted between the look and the read
+                continue
+            gone |= seen - found
+            seen |= found
+            assert not found & gone, f"{sorted(found & gone)} came back"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not raised, raised
+    assert gone
+    with store.writer() as writer:
+        for start in range(10**6, 10**6 + 420, 60):
+            writer.add_episode({"n": np.arange(start, start + 60)})
+    gone |= seen - set(shown(store))
+    gone |= set(range(10**6, 10**6 + 420 - 150))
+    store.delete_episodes([-1])
+    assert shown(store) == list(range(10**6 + 270, 10**6 + 360))
+    copy = stepwell.open(store.checkpoint(tmp_path / "copy.well"))
+    whole = stepwell.concatenate(tmp_path / "whole.well", [store])
+    other = stepwell.open(stepwell.convert(store, tmp_path / "other.well", {"n": "zstd"}, workers=1).path)
+    for each in (store, stepwell.open(store.path), copy, whole, other):
+        assert shown(each) == shown(store)
+        assert not set(shown(each)) & gone

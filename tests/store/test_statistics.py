@@ -16,7 +16,14 @@ from stepwell.schema import Array, Bytes, Image, Schema, Text
 from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge, merge_all
-from stepwell.store.statistics import aggregate, load_statistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.statistics import (
+    Selection,
+    aggregate,
+    load_statistics,
+    segment_statistics,
+    statistics_json,
+    write_statistics,
+)
 
 REAL_DTYPES = ("bool", "int8", "uint8", "int16", ">i4", "int64", "uint64", "float16", "float32", ">f8", "float64")
 
@@ -269,12 +276,6 @@ class FakeSegment:
         return np.frombuffer(b"".join(self.columns[name]), np.uint8)
 
 
-@dataclass
-class FakeStore:
-    schema: Schema
-    segments: list
-
-
 def episode_records(lengths, finals, discarded=()):
     records = np.zeros(len(lengths), EPISODE_DTYPE)
     records["length"] = lengths
@@ -361,7 +362,7 @@ def test_a_selection_merges_whole_segments_and_reads_the_others(tmp_path):
         write_statistics(segment.path, segment_statistics(segment, SCHEMA))
     segments[1].columns = {}  # whole and sealed: must not be read
     keep = [[0, 2], [0, 1, 2], [1]]
-    found = aggregate([(FakeStore(SCHEMA, segments), table_of(segments, keep).take(np.array([5, 0, 3, 4, 1, 2])))])
+    found = aggregate([Selection(SCHEMA, segments, table_of(segments, keep).take(np.array([5, 0, 3, 4, 1, 2])))])
     for name, key in [("observation", "rows"), ("action", "length"), ("depth", "length")]:
         chosen = [
             values[name][rows_of(segment.episodes[k], key)] for (segment, values, _), k in zip(made, keep, strict=True)
@@ -376,18 +377,17 @@ def test_what_a_killed_sealing_left_in_an_open_segment_is_not_believed(tmp_path)
     segment, values, _ = make_segment(tmp_path / "a", 0, [5, 3], [1, 0])
     write_statistics(segment.path, segment_statistics(segment, SCHEMA, episodes=segment.episodes[:1]))
     segment.is_sealed = False
-    found = aggregate([(FakeStore(SCHEMA, [segment]), table_of([segment], [[0, 1]]))], ["observation"])
+    found = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation"])
     assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
 
 
 def test_a_feature_without_stored_statistics_is_computed(tmp_path):
     segment, values, _ = make_segment(tmp_path / "a", 0, [5, 3], [1, 0])
     write_statistics(segment.path, segment_statistics(segment, SCHEMA, ["action"]))
-    store = FakeStore(SCHEMA, [segment])
-    found = aggregate([(store, table_of([segment], [[0, 1]]))], ["observation", "action", "task"])
+    found = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation", "action", "task"])
     assert sorted(found) == ["action", "observation"]
     assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
-    nothing = aggregate([(store, table_of([segment], [[]]))])
+    nothing = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[]]))])
     assert {name: int(each.count.sum()) for name, each in nothing.items()} == dict.fromkeys(nothing, 0)
     assert {"action", "observation"} <= set(nothing)
 

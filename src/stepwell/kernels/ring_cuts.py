@@ -22,7 +22,7 @@ from stepwell.kernels.memory import load_u64
 
 __all__ = ["NO_STAMP", "NUM_COLUMNS", "NUM_WORDS", "move_cut"]
 
-# a segment: address of its rows' stamps; rows; address of its ended episodes that count (int64 [count, 4]: first row,
+# a segment: address of its rows' stamps; rows; address of its ended episodes (int64 [count, 4]: first row,
 # steps, the row after the last, weight of those before it), their number; rows and weight of all ended ones; ordinal;
 # address of the addresses of its offsets; its head: row, number of the episode, stamp; first row that is shown; what
 # that was when it was returned

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.lerobot.meta_view import DatasetMeta, finished_episodes
+from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.schema import Feature, Schema
 from stepwell.store.ids import step_id
@@ -291,14 +291,15 @@ def _derived_fields(meta: DatasetMeta, schema: Schema) -> dict[str, tuple[str, T
 
 def _numbers_of_episodes(meta: DatasetMeta, schema: Schema) -> dict[str, EpisodeNumbers]:
     """Return what makes index features of the ids of steps."""
-    places = finished_episodes(meta.store)
-    table = meta.store.episodes.take(places)
-    ordinals = ordinals_of_keys(meta.store.segments.keys)
+    segments, everything = meta.store.listing
+    places = np.flatnonzero(~everything.is_open)
+    table = everything.take(places)
+    ordinals = ordinals_of_keys(segments.keys)
     first = step_id(ordinals[table.segment], table.start)
     order = np.argsort(first, kind="stable")
     starts = np.cumsum(table.length) - table.length
     found = {"index": EpisodeNumbers(first[order], starts[order], counts=True)}
-    if len(places) < len(meta.store.episodes):
+    if len(places) < len(everything):
         # the store counts those, too, that are being recorded
         found["episode_index"] = EpisodeNumbers(first[order], order, counts=False)
     if "step_index" in schema:

@@ -303,7 +303,8 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     info = {"robot_type": None, **(told or {}), "fps": steps, "features": features}
     if "root" not in store.metadata.get("lerobot", {}):
         # a store of its own counts for itself, also one that was converted from some of a dataset's episodes
-        lengths = store.episodes.length[finished_episodes(store)]
+        table = store.episodes
+        lengths = table.length[~table.is_open]
         info |= {"total_episodes": len(lengths), "total_frames": int(lengths.sum())}
     return info
 

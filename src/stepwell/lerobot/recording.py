@@ -207,7 +207,8 @@ class LeRobotRecorder:
             what = "dropped" if unfinished == "drop" else "kept as an episode"
             LOGGER.warning("%s: %d frames of an episode that was not saved are %s", self.root, found, what)
         self._store.refresh()
-        table = self._store.episodes.take(~self._store.episodes.is_open)
+        table = self._store.episodes
+        table = table.take(~table.is_open)
         self._num_episodes += len(table)
         self._num_frames += int(table.length.sum())
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from stepwell.codecs import make_codec, same_rows
 from stepwell.codecs.addresses import local_path
 from stepwell.codecs.files import FileCodec
@@ -31,7 +33,7 @@ from stepwell.schema import Feature, Schema
 from stepwell.store import Store, open
 from stepwell.store.births import BirthLog, runs_of
 from stepwell.store.building import built_store
-from stepwell.store.deletion import episode_indices
+from stepwell.store.deletion import episode_indices, replace_deleted
 from stepwell.store.layout import STORE_JSON, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import StoreRecord
@@ -98,12 +100,16 @@ def convert(
     with nullcontext(source) if isinstance(source, Store) else open(source) as store:
         before = _schema_of(store)
         after, embedded = _converted_schema(before, features)
-        chosen = episode_indices(store, slice(None) if episodes is None else episodes)
-        chunks = plan_chunks(store, before, after, chosen, embedded)
+        listing = store.listing
+        chosen = episode_indices(store, listing[1], slice(None) if episodes is None else episodes)
+        chunks = plan_chunks(store, listing, before, after, chosen, embedded)
         record = _record_of(store, after, chunks)
         with built_store(target) as hidden:
             job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
             results = _run(job, chunks, num_processes, progress)
+            evicted = [step for chunk in chunks for step in chunk.hidden]
+            if evicted:
+                replace_deleted(hidden, np.array(evicted, np.int64))
             replace_file(f"{hidden}/{STORE_JSON}", seal_json(record.to_json()))
     return ConvertReport(
         path=Path(target),

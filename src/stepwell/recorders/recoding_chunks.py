@@ -11,7 +11,7 @@ Where the cuts are depends on the source and the features alone, never on the nu
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ from stepwell.errors import StoreBusyError
 from stepwell.recorders.embedded_columns import embedded_row_bytes
 from stepwell.schema import Schema
 from stepwell.store import Segment, Store
+from stepwell.store.episodes import EpisodeTable
+from stepwell.store.ids import step_id
 
 __all__ = ["Chunk", "compacted_error", "plan_chunks"]
 
@@ -41,6 +43,7 @@ class Chunk:
         parts: name of each old segment with the places of its records, in the order of episodes.
         source_indices: the episodes' indices in the source.
         num_steps: of all of them.
+        hidden: ids in the target that hide what a ring had evicted of them; see `stepwell.store.deletion`.
     """
 
     start: int
@@ -49,10 +52,12 @@ class Chunk:
     parts: tuple[tuple[str, tuple[int, ...]], ...]
     source_indices: tuple[int, ...]
     num_steps: int
+    hidden: tuple[int, ...]
 
 
-def plan_chunks(
+def plan_chunks(  # noqa: PLR0917
     store: Store,
+    listing: tuple[Sequence[Segment], EpisodeTable],
     before: Schema,
     after: Schema,
     chosen: npt.NDArray[np.int64],
@@ -62,6 +67,7 @@ def plan_chunks(
 
     Args:
         store: the source.
+        listing: its segments and episodes, of one moment.
         before: its schema.
         after: the target's.
         chosen: int64, ascending indices of the episodes to convert.
@@ -70,16 +76,16 @@ def plan_chunks(
     Raises:
         StoreBusyError: one of them is in a segment that is still being recorded, or the store was compacted.
     """
-    table = store.episodes
+    segments, table = listing
     for number in np.unique(table.segment[chosen]):
-        if not store.segments[number].is_sealed:
+        if not segments[number].is_sealed:
             raise StoreBusyError(
-                f"segment {store.segments[number].name} of {store.path} is still being recorded. Close its writer, or "
+                f"segment {segments[number].name} of {store.path} is still being recorded. Close its writer, or "
                 "convert a checkpoint of the store."
             )
     try:
         row_bytes = {
-            number: _row_bytes(store.segments[number], before, after, embedded) for number in set(table.segment[chosen])
+            number: _row_bytes(segments[number], before, after, embedded) for number in set(table.segment[chosen])
         }
     except FileNotFoundError as error:
         raise compacted_error(str(store.path), error) from error
@@ -90,7 +96,7 @@ def plan_chunks(
     for place, size in enumerate(sizes):
         total += size
         if total >= limit or place + 1 == len(sizes):
-            chunks.append(_chunk(store, chosen[start : place + 1], start, len(chunks)))
+            chunks.append(_chunk(segments, table, chosen[start : place + 1], start, len(chunks)))
             start, total = place + 1, 0
     return chunks
 
@@ -113,11 +119,19 @@ def _row_bytes(segment: Segment, before: Schema, after: Schema, embedded: Collec
     return total
 
 
-def _chunk(store: Store, chosen: npt.NDArray[np.int64], start: int, ordinal: int) -> Chunk:
-    table = store.episodes
+def _chunk(
+    segments: Sequence[Segment], table: EpisodeTable, chosen: npt.NDArray[np.int64], start: int, ordinal: int
+) -> Chunk:
     parts: dict[str, list[int]] = {}
+    hidden, row = [], 0
     for index in chosen:
-        parts.setdefault(store.segments[table.segment[index]].name, []).append(int(table.record[index]))
+        segment, place = segments[table.segment[index]], int(table.record[index])
+        parts.setdefault(segment.name, []).append(place)
+        # all of its rows are copied: those that are shown may be decoded with the ones before
+        gone = int(table.start[index] - segment.records["start"][place])
+        if gone:
+            hidden.append(step_id(ordinal, row + gone))
+        row += gone + int(table.rows[index])
     return Chunk(
         start=start,
         stop=start + len(chosen),
@@ -125,4 +139,5 @@ def _chunk(store: Store, chosen: npt.NDArray[np.int64], start: int, ordinal: int
         parts=tuple((name, tuple(places)) for name, places in parts.items()),
         source_indices=tuple(map(int, chosen)),
         num_steps=int(table.length[chosen].sum()),
+        hidden=tuple(hidden),
     )

@@ -46,7 +46,7 @@ from stepwell.replay.tails import Growth, Tail
 from stepwell.replay.trimming import RingTrimmer
 from stepwell.replay.watching import StoreWatch
 from stepwell.store import Segment, Store
-from stepwell.store.deletion import read_deleted
+from stepwell.store.deletion import hidden_steps, read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.ids import split_id, step_id
 from stepwell.windows.chains import START as START_ROW
@@ -462,13 +462,16 @@ class History:
         # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
         ended = np.frombuffer(b"".join([new.tobytes() for _, new in fresh]), EPISODE_DTYPE)
         segments = np.repeat(np.array([followed.number for followed, _ in fresh], np.int64), counts)
-        is_shown = ~ended["discarded"]
+        is_shown, hidden = ~ended["discarded"], np.zeros(len(ended), np.int64)
         if len(self._deleted):
-            is_shown &= ~np.isin(step_id(self._ordinals[segments], ended["start"]), self._deleted)
+            ids = step_id(self._ordinals[segments], ended["start"])
+            is_deleted, hidden = hidden_steps(ids, ended["length"], self._deleted)
+            is_shown &= ~is_deleted
         if not is_shown.all():
             counts = np.add.reduceat(is_shown, np.cumsum(counts) - counts, dtype=np.int64)
-            ended, segments = ended[is_shown], segments[is_shown]
+            ended, segments, hidden = ended[is_shown], segments[is_shown], hidden[is_shown]
         records = records_of(ended, segments)
+        records[:, LO] += hidden
         first = self._table.add(records)
         episodes = np.arange(first, first + len(records))
         starts = records[:, START].copy()
@@ -477,7 +480,7 @@ class History:
             if count:
                 followed.add(starts[begin : begin + count], episodes[begin : begin + count])
             begin += count
-        runs = np.stack([episodes, starts, records[:, HI_STEP], np.ones_like(starts)], axis=1)
+        runs = np.stack([episodes, records[:, LO], records[:, HI_STEP], np.ones_like(starts)], axis=1)
         if self.is_ring and len(fresh) > 1:
             # what several writers recorded meanwhile: the oldest first, whoever wrote it
             runs = runs[np.argsort(ended["time_ns"], kind="stable")]
@@ -508,7 +511,7 @@ class History:
         if self._grown is not None and self._grown not in changed:
             changed = [*changed, self._grown]
         self._grown = None
-        for followed, first_row in trimmer.trim(self._followed, changed, self._deleted):
+        for followed, first_row in trimmer.trim(self._followed, changed):
             episodes = followed.episodes_before(first_row)
             followed.first_row = first_row
             if not len(episodes):

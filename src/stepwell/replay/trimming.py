@@ -34,19 +34,17 @@ class RingTrimmer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cut: RingCut | None = None
-        self._deleted: Int64s | None = None
         self.slack = 0
         self.boundary: tuple[FollowedSegment, int, int] | None = None
 
     def trim(
-        self, followed: Mapping[str, FollowedSegment], changed: Iterable[FollowedSegment], deleted: Int64s
+        self, followed: Mapping[str, FollowedSegment], changed: Iterable[FollowedSegment]
     ) -> Iterator[tuple[FollowedSegment, int]]:
         """Yield the segments whose first shown row moved on, with that row.
 
         Args:
             followed: all segments by name.
             changed: those that have news.
-            deleted: int64 [n], ids of the first steps of deleted episodes; another array when they changed.
         """
         capacity, schema = self._store.capacity, self._store.schema
         if capacity is None or schema is None:
@@ -54,13 +52,12 @@ class RingTrimmer:
         cut = self._cut = self._cut or RingCut(capacity, schema)
         if len(cut.names) > len(followed) or not cut.names <= followed.keys():
             cut.forget(cut.names - followed.keys())
-        for one in changed if deleted is self._deleted else list(followed.values()):
+        for one in changed:
             try:
-                cut.follow(one.segment, deleted)
+                cut.follow(one.segment)
             except FileNotFoundError:
                 # the next look at the directory finds it gone
                 continue
-        self._deleted = deleted
         moved = cut.move()
         in_steps = capacity.unit == "steps"
         self.slack, self.boundary = cut.slack if in_steps else 0, None

@@ -1,6 +1,7 @@
 """Compaction: sealed segments with deleted or discarded episodes, and runs of small ones, are written anew.
 
-A ring's segments are not merged, and of its episodes those that are not shown any more are dropped, too.
+A ring is not written anew, since what is deleted or discarded in it counts until its time comes: what is wholly beyond
+its capacity is removed.
 
 ::
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,7 @@ import numpy.typing as npt
 from stepwell.schema import Schema
 from stepwell.store.arrangement import Arrangement, arranged_segments, read_arrangement, replace_arrangement
 from stepwell.store.births import BirthLog, runs_of
-from stepwell.store.deletion import read_deleted, replace_deleted
-from stepwell.store.eviction import evicted_ids
+from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import (
     SEGMENTS,
@@ -62,7 +63,7 @@ class _Replacement:
     ordinal: int
     name: str
     num_bytes: int
-    moved: tuple[Ids, Ids]  # first steps' ids of the kept episodes: before, after
+    moved: tuple[Ids, Ids, Ids]  # of the kept episodes: first steps' ids before, steps, first steps' ids after
 
     @property
     def has_episodes(self) -> bool:
@@ -71,6 +72,8 @@ class _Replacement:
 
 def compact_store(store: Store, *, progress: Callable[[int, int], None] | None = None) -> int:
     """Free the space of deleted and discarded episodes, and merge neighbouring small segments.
+
+    Of a ring, remove the segments that are wholly beyond its capacity.
 
     Args:
         store: open for writing. Writers may go on; their open segments are left alone.
@@ -90,6 +93,8 @@ def compact_store(store: Store, *, progress: Callable[[int, int], None] | None =
     if schema is None:
         return 0
     recover_store(path, schema)
+    if store.capacity is not None:
+        return _evict(store)
     try:
         with maintained_store(path) as staging:
             replaced = _build(path, staging, schema, store.record.segment_bytes, progress)
@@ -103,12 +108,24 @@ def compact_store(store: Store, *, progress: Callable[[int, int], None] | None =
     return freed
 
 
+def _evict(store: Store) -> int:
+    """Remove what a ring does not show any more; returns the bytes freed."""
+    store.refresh()
+    sizes = {}
+    for segment in store.segments:
+        # a writer may remove it just now
+        with suppress(FileNotFoundError):
+            sizes[segment.name] = _directory_bytes(str(segment.path))
+    gone = store.evictor.evict()
+    store.refresh()
+    return sum(sizes.get(name, 0) for name in gone)
+
+
 def _build(
     path: str, staging: str, schema: Schema, segment_bytes: int, progress: Callable[[int, int], None] | None
 ) -> list[_Replacement]:
     """Write all new segments into the staging directory."""
     with locked_store(path) as lock:
-        # under the lock: whoever evicts segments of a ring is done, and will not begin while there is a staging folder
         groups = _plan(path, schema, segment_bytes)
         first = reserve_ordinals(path, lock, len(groups)) if groups else 0
     built = []
@@ -123,26 +140,25 @@ def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal:
     name = f"{ordinal:08d}-{new_tag()}"
     before = np.concatenate([_first_ids(one.segment.ordinal, one.records) for one in sources])
     if len(before) == 0:
-        return _Replacement(sources, ordinal, name, 0, (before, before))
+        return _Replacement(sources, ordinal, name, 0, (before, before, before))
     records = merge_segments(f"{staging}/{name}", schema, sources)
-    after = _first_ids(ordinal, records)
-    return _Replacement(sources, ordinal, name, _directory_bytes(f"{staging}/{name}"), (before, after))
+    moved = before, records["length"].copy(), _first_ids(ordinal, records)
+    return _Replacement(sources, ordinal, name, _directory_bytes(f"{staging}/{name}"), moved)
 
 
 def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     """Return the groups of neighbouring segments that become one new segment each."""
     shown, arrangement = arranged_segments(path)
-    hidden, is_ring = np.concatenate([read_deleted(path), evicted_ids(path)]), read_record(path).capacity is not None
+    hidden = read_deleted(path)
     groups: list[list[Source]] = []
     run: list[Source] = []
     run_bytes, run_key = 0, ""
     for name, (_, is_sealed) in shown.items():
         source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden) if is_sealed else None
         size = 0 if source is None else _kept_bytes(source, schema)
-        # segments of a ring are as old as their last episode: those that are merged would grow younger
         is_large = size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes
         key = arrangement.keys.get(name, "")
-        if source is None or is_ring or is_large or key != run_key:
+        if source is None or is_large or key != run_key:
             groups.append(run)
             run, run_bytes, run_key = [], 0, key
         if source is not None:
@@ -217,7 +233,7 @@ def _carry_deletions(path: str, new: Sequence[_Replacement]) -> None:
     # those of the old segments stay until the next time: a reader may still have the old segments listed
     there = np.array([ordinal for ordinal, _ in list_segments(path).values()], np.int64)
     kept = deleted[np.isin(split_id(deleted)[0], there)]
-    moved = [after[np.isin(before, deleted)] for before, after in (one.moved for one in new)]
+    moved = [moved_ids(deleted, *one.moved) for one in new]
     replace_deleted(path, np.concatenate([kept, *moved]))
 
 

@@ -50,8 +50,7 @@ def concatenate(
 
     Returns:
         The new store, open for writing, with a uuid of its own. Step ids are new, ``origin`` is kept; deleted episodes
-        stay deleted. It is no ring: of rings it holds the episodes that they show any step of, with what is left of
-        them on the disk.
+        stay deleted. It is no ring: of rings it shows the steps that they show now.
 
     Raises:
         SchemaError: no stores, or other features, fps or metadata in one of them than in the first.

@@ -1,4 +1,8 @@
-"""Episodes that are not shown any more: ``deleted.npy`` holds the ids of their first steps, and a checksum."""
+"""Steps that are not shown any more: ``deleted.npy`` holds ids of steps, and a checksum.
+
+The id of an episode's first step hides all of it; that of a later one hides the steps before it: what a ring had
+evicted when its segments were copied or linked into another store.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,18 @@ from stepwell.store.segment_keys import name_of_key
 
 if TYPE_CHECKING:
     from stepwell.store.episodes import EpisodeTable
+    from stepwell.store.segment_list import SegmentList
     from stepwell.store.store import Store
 
-__all__ = ["add_deleted", "delete_episodes", "episode_indices", "read_deleted", "replace_deleted"]
+__all__ = [
+    "add_deleted",
+    "delete_episodes",
+    "episode_indices",
+    "hidden_steps",
+    "moved_ids",
+    "read_deleted",
+    "replace_deleted",
+]
 
 Ids = npt.NDArray[np.int64]
 TAIL = re.compile(rb"\ncrc32 ([0-9a-f]{8})\n")
@@ -45,13 +58,15 @@ def delete_episodes(store: Store, episodes: Any) -> int:
         StoreBusyError: an episode is still being recorded, or the store was compacted since its last refresh.
     """
     store.check_writable("delete episodes")
-    table = store.episodes.take(episode_indices(store, episodes))
+    segments, everything = store.listing
+    table = everything.take(episode_indices(store, everything, episodes))
     if table.is_open.any():
         raise StoreBusyError("an episode that is still being recorded cannot be deleted. End or discard it first.")
-    names = {name_of_key(key) for key in store.segments.keys[np.unique(table.segment)].tolist()}
-    ids = _first_ids(store, table)
+    names = {name_of_key(key) for key in segments.keys[np.unique(table.segment)].tolist()}
+    ids = _first_ids(segments, table)
     if store.capacity is not None:
-        ids = np.append(ids, _hidden_pieces(store, table))
+        shown = _first_ids(segments, everything)
+        ids = np.append(ids, np.setdiff1d(_pieces_before(segments, table), shown))
     path = str(store.path)
     with locked_store(path):
         gone = names - arranged_segments(path)[0].keys()
@@ -72,34 +87,76 @@ def add_deleted(store: str, ids: Ids) -> None:
         replace_deleted(store, np.union1d(read_deleted(store), ids))
 
 
-def _first_ids(store: Store, table: EpisodeTable) -> Ids:
+def _first_ids(segments: SegmentList, table: EpisodeTable) -> Ids:
     """Return the ids of the rows at which ended episodes were begun; a ring may show only a later part of them."""
     table = table.take(~table.is_open)
     ids = np.empty(len(table), np.int64)
     order = np.argsort(table.segment, kind="stable")
     numbers, heads = np.unique(table.segment[order], return_index=True)
     for number, mine in zip(numbers.tolist(), np.split(order, heads[1:]), strict=False):
-        segment = store.segments[number]
+        segment = segments[number]
         ids[mine] = step_id(segment.ordinal, 0) | segment.records["start"][table.record[mine]]
     return ids
 
 
-def _hidden_pieces(store: Store, table: EpisodeTable) -> Ids:
-    """Return the ids of earlier pieces of episodes that a ring has on the disk and does not show.
+def _pieces_before(segments: SegmentList, table: EpisodeTable) -> Ids:
+    """Return the ids of the pieces of episodes that goes on in others, of those that lack steps in a ring.
 
-    When there is less to show, they would be shown again.
+    A loss of power that takes newer steps would bring them back.
     """
     origins = table.origin[table.skipped > 0]
     found = [np.empty(0, np.int64)]
-    for segment in store.segments if len(origins) else ():
+    for segment in segments if len(origins) else ():
         records = segment.records
         starts = records["start"][np.isin(records["origin"], origins) & (records["cut"] >= GOES_ON)]
         found.append(step_id(segment.ordinal, 0) | starts)
-    return np.setdiff1d(np.concatenate(found), _first_ids(store, store.episodes))
+    return np.concatenate(found)
+
+
+def hidden_steps(ids: Ids, lengths: Ids, deleted: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
+    """Return what of episodes is not shown.
+
+    Args:
+        ids: int64 [E], of their first steps; no two episodes share a step.
+        lengths: int64 [E], their steps.
+        deleted: int64 [n], what `read_deleted` returns.
+
+    Returns:
+        Which are deleted, bool [E]; and of the others, how many steps at the beginning are hidden, int64 [E].
+    """
+    is_deleted, hidden = np.isin(ids, deleted), np.zeros(len(ids), np.int64)
+    owners, steps = _owners(ids, lengths, deleted)
+    np.maximum.at(hidden, owners, steps)
+    return is_deleted, hidden
+
+
+def moved_ids(deleted: Ids, before: Ids, lengths: Ids, after: Ids) -> Ids:
+    """Return those of ``deleted`` (int64 [n]) that lie in some episodes, as ids of where these are now.
+
+    Args:
+        deleted: what `read_deleted` returns.
+        before: int64 [E], ids of the episodes' first steps.
+        lengths: int64 [E], their steps.
+        after: int64 [E], ids of their first steps now.
+    """
+    owners, steps = _owners(before, lengths, deleted)
+    found: Ids = after[owners] + steps
+    return found
+
+
+def _owners(ids: Ids, lengths: Ids, steps: Ids) -> tuple[Ids, Ids]:
+    """Return the number of the episode that each step lies in, and how many of it come before; for those in any."""
+    if not len(ids):
+        return np.empty((2, 0), np.int64)[0], np.empty(0, np.int64)
+    order = np.argsort(ids, kind="stable")
+    owners = order[np.searchsorted(ids[order], steps, side="right") - 1]
+    before = steps - ids[owners]
+    is_in = (before >= 0) & (before < lengths[owners])
+    return owners[is_in], before[is_in]
 
 
 def read_deleted(store: str) -> Ids:
-    """Return the ids of the first steps of a store's deleted episodes.
+    """Return the ids of the first steps of a store's deleted episodes, and those that hide an episode's first steps.
 
     Raises:
         CorruptSegmentError: the list is damaged.
@@ -147,13 +204,18 @@ def replace_deleted(store: str, ids: Ids) -> None:
     replace_file(f"{store}/{DELETED}", data + b"\ncrc32 %08x\n" % zlib.crc32(data))
 
 
-def episode_indices(store: Store, episodes: Any) -> Ids:
-    """Return which episodes an index, indices, a slice or a bool mask means: distinct, each 0 .. len(store) - 1.
+def episode_indices(store: Store, table: EpisodeTable, episodes: Any) -> Ids:
+    """Return which episodes an index, indices, a slice or a bool mask means: distinct, each 0 .. len(table) - 1.
+
+    Args:
+        store: whose they are.
+        table: of all its episodes.
+        episodes: what was given.
 
     Raises:
         EpisodeNotFoundError: an index that is none.
     """
-    count = len(store)
+    count = len(table)
     if isinstance(episodes, slice):
         return np.arange(count)[episodes]
     chosen = np.atleast_1d(np.asarray(episodes))

@@ -23,7 +23,6 @@ from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.capacity import Capacity
 from stepwell.store.clock import LATEST
-from stepwell.store.deletion import read_deleted
 from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     CLOCK,
@@ -68,7 +67,7 @@ class Evictor:
         """Remove the segments that are wholly beyond the capacity; returns their names.
 
         Nothing is done while a column is added or the store is compacted: the next time will do. Steps of open
-        episodes push nothing out, since they may be taken back.
+        episodes push no file out, since a loss of power may take them.
 
         Raises:
             CorruptSegmentError: a segment's records are damaged.
@@ -132,7 +131,6 @@ class _EndedSteps:
     def __init__(self, store: str, schema: Schema, capacity: Capacity) -> None:
         self._store, self._schema = store, schema
         self._cut = RingCut(capacity, schema, counts_open=False)
-        self._deleted = read_deleted(store)
         self.segments: dict[str, Segment] = {}
         # of sealed ones: whether they are what their manifests say
         self._is_sound: dict[str, bool] = {}
@@ -142,9 +140,6 @@ class _EndedSteps:
 
         The caller keeps segments from going.
         """
-        deleted = read_deleted(self._store)
-        if not np.array_equal(deleted, self._deleted):
-            self._deleted = deleted
         found: dict[str, Segment] = {}
         for name, (_, is_sealed) in arranged_segments(self._store)[0].items():
             segment = self._refreshed(name, is_sealed)
@@ -178,7 +173,7 @@ class _EndedSteps:
         if not self._is_sound.get(name, True):
             return False
         try:
-            self._cut.follow(segment, self._deleted)
+            self._cut.follow(segment)
         except FileNotFoundError:
             return False
         return True
@@ -214,7 +209,10 @@ def _rises(segment: Segment) -> bool:
 
 
 def evicted_ids(store: str) -> Int64s:
-    """Return the ids of the first steps of a ring's episodes that lie wholly beyond its capacity, as it is on the disk.
+    """Return the ids that hide, in another store of a ring's segments, what it has evicted, as it is on the disk.
+
+    Those of the first steps of episodes that lie wholly beyond the capacity, and of the first ones within it of the
+    rest; see `stepwell.store.deletion`.
 
     Args:
         store: path of the store; the caller keeps segments from going. None are found if it is no ring.
@@ -226,8 +224,10 @@ def evicted_ids(store: str) -> Int64s:
         ended.look()
         for name, segment in ended.segments.items():
             records, first = segment.records, ended.first_row(name)
-            starts = records["start"][records["start"] + records["length"] <= first]
-            found.append(step_id(np.full(len(starts), segment.ordinal, np.int64), starts))
+            starts = records["start"][records["start"] < first]
+            ends = (records["start"] + records["length"])[: len(starts)]
+            rows = np.where(ends <= first, starts, first)
+            found.append(step_id(np.full(len(rows), segment.ordinal, np.int64), rows))
     return np.concatenate(found)
 
 

@@ -16,7 +16,7 @@ from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.layout import CLOCK, EPISODES, METADATA
+from stepwell.store.layout import EPISODES, METADATA
 from stepwell.store.npy import header_bytes
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment
@@ -94,7 +94,6 @@ def merge_segments(
             _merge_encoded(f"{directory}/{name}", name, sources)
     records = _merge_records(f"{directory}/{EPISODES}", sources)
     _merge_metadata(f"{directory}/{METADATA}", sources)
-    _merge_clock(f"{directory}/{CLOCK}", sources)
     # a ring's segments have none
     has_statistics = any((source.segment.path / STATISTICS).exists() for source in sources)
     write_manifest(directory, schema, sync=True, has_statistics=has_statistics)
@@ -139,16 +138,6 @@ def _merge_records(path: str, sources: Sequence[Source]) -> npt.NDArray[Any]:
         output.write(header_bytes(EPISODE_DTYPE, (), len(records)))
         output.write(records.tobytes())
     return records
-
-
-def _merge_clock(path: str, sources: Sequence[Source]) -> None:
-    """Copy the stamps of a ring's rows; its segments are not merged, so that they stay in order."""
-    clock = sources[0].segment.clock_map() if len(sources) == 1 else None
-    if clock is not None:
-        with _Output(path) as output:
-            output.write(header_bytes("<i8", (), sources[0].num_rows))
-            for start, stop in sources[0].ranges():
-                output.write(clock[start:stop].view(np.uint8).data)
 
 
 def _merge_metadata(path: str, sources: Sequence[Source]) -> None:

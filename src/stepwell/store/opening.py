@@ -52,10 +52,10 @@ def create(
         sync: when writers wait for the disk: "none" (a killed process loses nothing, a loss of power may), "episode",
             "step".
         capacity: of a ring: a number of steps, or a size such as "20 GB". Readers see exactly the newest steps that
-            fit, the oldest go to the step; discarded and deleted episodes do not count. Files go a segment at a time,
-            so that the disk holds the capacity, and about one segment more for each live writer (an eighth of its
-            share, at least 1,024 steps or 1 MiB). An episode that is
-            longer than two segments is cut in pieces. In bytes, a step counts as it lies on the disk: raw features
+            fit, the oldest go to the step, and never come back: discarded and deleted steps count until their time
+            comes. Files go a segment at a time, so that the disk holds the capacity, and about one segment more for
+            each live writer (an eighth of its share, at least 1,024 steps or 1 MiB). An episode that is longer than
+            two segments is cut in pieces. In bytes, a step counts as it lies on the disk: raw features
             with their size, encoded ones with that of their rows and 8 bytes. Default: everything is kept.
         exist_ok: open the store that is there instead of refusing; its schema and capacity must be the same, or
             ``schema`` and ``capacity`` None.

@@ -3,11 +3,11 @@
 ::
 
     stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share, see `stepwell.store.clock`
-    segment 3, sealed   e e e   d   f f                   d discarded: does not count
+    segment 3, sealed   e e e   d   f f                   d discarded: counts, and is not shown
     segment 4, live       i     i       i   i
     segment 5, live               g         g             a stalled writer's steps go like all others
                                 <-------------> capacity
-    shown                         g f f i   i g           of each segment all from one row on: its head
+    shown                       i g f f i   i g           of each segment all from one row on: its head
 
 Within a segment rows are in the order of their stamps; equal stamps go by the segment's ordinal. What was written
 before rings had a clock is as old as the end of its episode, and an open episode of that kind is the newest.
@@ -28,7 +28,6 @@ from stepwell.schema import Schema
 from stepwell.store.capacity import Capacity, fixed_row_bytes
 from stepwell.store.clock import stamps_of_records
 from stepwell.store.episodes import num_ended_rows
-from stepwell.store.ids import step_id
 from stepwell.store.layout import OPEN_SUFFIX, PROGRESS, SEGMENTS, list_segments
 from stepwell.store.progress import Progress
 from stepwell.store.segments import Segment
@@ -57,11 +56,11 @@ class RingCut:
 
     Attributes:
         slack: after `move`: weight that may come before any step has to go.
-        deleted: of the last `follow`.
 
     Notes:
         For one thread. Maps the stamps of the segments, and in bytes their offsets, and keeps the maps: it can be asked
-        when a segment is gone. Deleting and discarding episodes brings older steps back, where they are still there.
+        when a segment is gone. What is deleted or discarded counts like everything else until its time comes: so a step
+        that was evicted never comes back, and no reader needs to know what another one has seen.
     """
 
     def __init__(self, capacity: Capacity, schema: Schema, *, counts_open: bool = True) -> None:
@@ -71,7 +70,6 @@ class RingCut:
         self._names = [name for name, feature in schema.items() if not feature.is_raw] if in_bytes else []
         self._segments: list[_RingSegment] = []
         self._by_name: dict[str, _RingSegment] = {}
-        self.deleted: Int64s | None = None
         self._is_anew = False
         self._table, self._changed = (
             np.zeros((FIRST_SEGMENTS, NUM_COLUMNS), np.int64),
@@ -84,21 +82,13 @@ class RingCut:
         self._move: Callable[..., int] | None = None
         self.slack = 0
 
-    def follow(self, segment: Segment, deleted: Int64s) -> None:
-        """Take in a segment, or what its last refresh brought; O(new), unless ``deleted`` is another array than before.
-
-        Args:
-            segment: of the store.
-            deleted: int64 [n], ids of the first steps of the store's deleted episodes.
+    def follow(self, segment: Segment) -> None:
+        """Take in a segment of the store, or what its last refresh brought; O(new).
 
         Raises:
             FileNotFoundError: the segment is gone.
             CorruptSegmentError: the file of its stamps is damaged.
         """
-        if deleted is not self.deleted:
-            self.deleted, self._is_anew = deleted, bool(self._segments)
-            for one in self._segments:
-                self._take(one, is_anew=True)
         found = self._by_name.get(segment.name)
         if found is None:
             found = _RingSegment(segment, len(self._segments), self._row_bytes, self._names)
@@ -108,7 +98,7 @@ class RingCut:
             self._table[found.slot, ORDINAL] = segment.ordinal
             self._segments.append(found)
             self._by_name[segment.name] = found
-            self._take(found, is_anew=True)
+            self._take(found)
         elif not found.is_done:
             found.segment = segment
             if self._move is not None and found.has_only_grown():
@@ -118,22 +108,20 @@ class RingCut:
                 self._is_anew = True
             self._take(found)
 
-    def _take(self, one: _RingSegment, *, is_anew: bool = False) -> None:
+    def _take(self, one: _RingSegment) -> None:
         """Write what is known of a segment into the table."""
-        self._is_anew |= one.take(self.deleted, is_anew=is_anew)
+        one.take()
         self._most += one.most - one.counted
         one.counted = one.most
         self._table[one.slot, : len(one.row)] = one.row
 
     def forget(self, names: Iterable[str]) -> None:
-        """Leave out segments that went."""
+        """Leave out segments that went; where any of their steps were shown, newer ones are there that were not seen."""
         for name in names:
             one = self._by_name.pop(name, None)
             if one is None:
                 continue
             self._most -= one.counted
-            # what went before comes again
-            self._is_anew |= bool(self._table[one.slot, FIRST] < self._table[one.slot, NUM_ROWS])
             last = self._segments.pop()
             if last is not one:
                 self._segments[one.slot], self._table[one.slot] = last, self._table[last.slot]
@@ -207,7 +195,7 @@ class RingCut:
 
 
 class _RingSegment:
-    """A segment, as the kernel needs it: its ended episodes that count, and addresses of maps that are kept here."""
+    """A segment, as the kernel needs it: its ended episodes, and addresses of maps that are kept here."""
 
     __slots__ = (
         "_clock",
@@ -258,45 +246,29 @@ class _RingSegment:
         is_live = not segment.is_sealed and not self.is_legacy
         return is_live and len(segment.records) == self._num_seen and segment.num_rows <= self._room
 
-    def take(self, deleted: Int64s | None, *, is_anew: bool) -> bool:
-        """Take in what the segment's last refresh brought; return whether steps may have been taken back.
-
-        Args:
-            deleted: int64 [n], ids of the first steps of deleted episodes.
-            is_anew: whether to take in all of it.
-        """
-        segment, row = self.segment, self.row
+    def take(self) -> None:
+        """Take in what the segment's last refresh brought."""
+        segment = self.segment
         num_rows, records = segment.num_rows, segment.records
-        if is_anew:
-            self._num_seen = row[NUM_EPISODES] = row[ENDED_WEIGHT] = row[ENDED_ROWS] = 0
         if num_rows > self._room or (self.is_legacy and not self.is_done):
             self.map_files()
-        row[NUM_ROWS] = num_rows
-        has_less = len(records) > self._num_seen and self._add(records[self._num_seen :], deleted)
+        self.row[NUM_ROWS] = num_rows
+        if len(records) > self._num_seen:
+            self._add(records[self._num_seen :])
         self.most = int(self._bytes_before(num_rows))
         self.is_done = segment.is_sealed
-        return has_less
 
-    def _add(self, records: npt.NDArray[np.void], deleted: Int64s | None) -> bool:
-        """Count ended episodes that follow those counted before; return whether some are not to be counted."""
+    def _add(self, records: npt.NDArray[np.void]) -> None:
+        """Count ended episodes that follow those counted before."""
         row = self.row
         self._num_seen += len(records)
         row[ENDED_ROWS] = num_ended_rows(records)
-        is_shown = ~records["discarded"]
-        if deleted is not None and len(deleted):
-            ids = step_id(np.full(len(records), self.segment.ordinal, np.int64), records["start"])
-            is_shown &= ~np.isin(ids, deleted)
-        has_less = not is_shown.all()
-        if has_less:
-            records = records[is_shown]
         known, count = row[NUM_EPISODES], row[NUM_EPISODES] + len(records)
         if count > len(self._episodes):
             grown = np.zeros((max(2 * known, count), 4), np.int64)
             grown[:known] = self._episodes[:known]
             self._episodes = grown
         row[EPISODES], row[NUM_EPISODES] = self._episodes.ctypes.data, count
-        if count == known:
-            return has_less
         block = self._episodes[known:count]
         starts, stops = records["start"], records["start"] + records["rows"]
         lengths = records["length"]
@@ -305,7 +277,6 @@ class _RingSegment:
         ends = weights.cumsum() + row[ENDED_WEIGHT]
         block[:, 3] = ends - weights
         row[ENDED_WEIGHT] = int(ends[-1])
-        return has_less
 
     def _bytes_before(self, rows: Any) -> Any:
         """Return the weight of the rows before ``rows``, an int or int64 [n]; in steps that is their number."""

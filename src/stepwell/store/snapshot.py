@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.store.deletion import hidden_steps
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
 from stepwell.store.ids import step_id
 from stepwell.store.segment_keys import ordinals_of_keys
@@ -44,7 +45,7 @@ class Snapshot:
 
     Args:
         segments: in their order.
-        deleted: int64 [n], ids of the first steps of deleted episodes.
+        deleted: int64 [n], see `stepwell.store.deletion`.
         metadata: what reads it.
         first_rows: int64 [S], of a ring: rows of each segment before that are not shown. None: all are.
 
@@ -86,9 +87,12 @@ class Snapshot:
         hidden = records["discarded"].copy()
         if len(self._deleted):
             ordinals = ordinals_of_keys(segments.keys)
-            hidden |= np.isin(step_id(ordinals[segment_of], table.start), self._deleted)
+            is_deleted, gone = hidden_steps(step_id(ordinals[segment_of], table.start), table.length, self._deleted)
+            hidden |= is_deleted
+            if gone.any():
+                _trim(table, gone)
         if self._first_rows is not None and self._first_rows.any():
-            hidden |= _trim(table, self._first_rows[segment_of])
+            hidden |= _trim(table, np.clip(self._first_rows[segment_of] - table.start, 0, table.length))
         return table.take(~hidden) if hidden.any() else table
 
     def _records(self) -> tuple[Records, npt.NDArray[np.int64], list[int]]:
@@ -126,14 +130,11 @@ def _open_record(segment: Segment, start: int, length: int) -> bytes:
     return record.tobytes()
 
 
-def _trim(table: EpisodeTable, first_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Let episodes begin at the first row that is shown; returns which of them have no step left.
+def _trim(table: EpisodeTable, gone: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Let episodes begin so many steps (int64 [E]) later; returns which of them have no step left.
 
-    Args:
-        table: of a snapshot in the making: its columns are changed.
-        first_rows: int64 [E], of each episode's segment.
+    The columns of the table, of a snapshot in the making, are changed.
     """
-    gone = np.clip(first_rows - table.start, 0, table.length)
     table.start[...] += gone
     table.length[...] -= gone
     table.rows[...] -= gone

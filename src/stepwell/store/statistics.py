@@ -11,7 +11,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from stepwell.store.segments import Segment, check_row_bytes
 __all__ = [
     "STATISTICS",
     "FeatureStatistics",
+    "Selection",
     "aggregate",
     "load_statistics",
     "segment_statistics",
@@ -47,16 +48,18 @@ __all__ = [
 STATISTICS = "statistics.npz"
 
 
-class StorePart(Protocol):
-    """What a store, and each store of a view, has."""
+class Selection(NamedTuple):
+    """Episodes of one store, as it was at one moment.
 
-    @property
-    def schema(self) -> Schema | None:
-        """Its features."""
+    Args:
+        schema: its features.
+        segments: its segments; `EpisodeTable.segment` is an index into them.
+        table: the chosen episodes.
+    """
 
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """Its segments; `EpisodeTable.segment` is an index into them."""
+    schema: Schema | None
+    segments: Sequence[Segment]
+    table: EpisodeTable
 
 
 def segment_statistics(
@@ -92,14 +95,12 @@ def segment_statistics(
     return {name: _feature_statistics(segment, name, feature, masks[feature.final]) for name, feature in chosen.items()}
 
 
-def aggregate(
-    parts: Iterable[tuple[StorePart, EpisodeTable]], names: Iterable[str] | None = None
-) -> dict[str, FeatureStatistics]:
+def aggregate(parts: Iterable[Selection], names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
     """Return the statistics of a selection of episodes of one or several stores.
 
     Args:
-        parts: each store with the table of the chosen episodes: ``[(store, store.episodes)]`` is all of a store. An
-            episode counts once, however often it is chosen.
+        parts: of each store; ``[Selection(store.schema, *store.listing)]`` is all of one. An episode counts once,
+            however often it is chosen.
         names: features to take; default all that have statistics.
 
     Returns:
@@ -113,17 +114,17 @@ def aggregate(
     wanted = None if names is None else list(names)
     found: dict[str, list[FeatureStatistics]] = {}
     parts = list(parts)
-    known = {name for store, _ in parts for name in store.schema or ()}
+    known = {name for part in parts for name in part.schema or ()}
     if known and wanted is not None and not known.issuperset(wanted):
         unknown = ", ".join(repr(name) for name in wanted if name not in known)
         raise FeatureNotFoundError(f"no feature {unknown}. There are: {', '.join(sorted(known))}.")
-    for store, table in parts:
-        for some in _selected(store, table, wanted):
+    for part in parts:
+        for some in _selected(part, wanted):
             for name, statistics in some.items():
                 found.setdefault(name, []).append(statistics)
     merged = {name: merge_all(several) for name, several in found.items()}
-    for store, _ in parts:
-        for name, feature in (store.schema or {}).items():
+    for part in parts:
+        for name, feature in (part.schema or {}).items():
             if name not in merged and has_statistics(feature) and (wanted is None or name in wanted):
                 # no episode has it
                 merged[name] = FeatureStatistics.empty(statistics_shape(feature))
@@ -195,14 +196,14 @@ def _read_archive(arrays: Mapping[str, npt.NDArray[Any]], names: Iterable[str] |
     }
 
 
-def _selected(store: StorePart, table: EpisodeTable, names: list[str] | None) -> Iterator[dict[str, FeatureStatistics]]:
-    schema = store.schema
+def _selected(part: Selection, names: list[str] | None) -> Iterator[dict[str, FeatureStatistics]]:
+    schema, segments, table = part
     if schema is None:
         return
     order = np.argsort(table.segment, kind="stable")
     indices, starts = np.unique(table.segment[order], return_index=True)
     for index, mine in zip(indices, np.split(order, starts[1:]), strict=False):
-        segment = store.segments[index]
+        segment = segments[index]
         episodes = table.take(mine)
         stored = load_statistics(segment.path, names) if _is_whole(segment, episodes) else {}
         missing = [name for name in (schema if names is None else names) if name not in stored]

@@ -203,7 +203,9 @@ class Store:
         return True
 
     def __iter__(self) -> Iterator[Episode]:
-        return (self[i] for i in range(len(self)))
+        # all of one moment: another thread may refresh it
+        snapshot = self._snapshot
+        return (Episode(self, snapshot, index) for index in range(len(snapshot.table)))
 
     def __getitem__(self, index: int) -> Episode:
         """Return an episode; a negative index counts from the end."""
@@ -394,10 +396,9 @@ class Store:
         if self.capacity is None or self.schema is None:
             return None
         ring = self._ring = self._ring or RingCut(self.capacity, self.schema)
-        is_same = self._listing is not None and ring.deleted is self._deleted
-        for segment in self._live if is_same else list(self._segments.values()):
+        for segment in list(self._segments.values()) if self._listing is None else self._live:
             try:
-                ring.follow(segment, self._deleted)
+                ring.follow(segment)
             except FileNotFoundError:
                 self._forget(segment.name)
         if self._listing is None:
@@ -556,10 +557,11 @@ class Store:
                 computed when they were sealed, the rest is computed from the data; of a ring all is.
             names: of the features; default all that have statistics.
         """
-        from stepwell.store.statistics import aggregate
+        from stepwell.store.statistics import Selection, aggregate
 
-        table = self.episodes if episodes is None else self.episodes.take(episodes)
-        return aggregate([(self, table)], names)
+        segments, table = self.listing
+        chosen = table if episodes is None else table.take(episodes)
+        return aggregate([Selection(self.schema, segments, chosen)], names)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
         """Compare every byte with its checksum, every table with its rules; ``deep`` also decodes every encoded row."""
@@ -594,14 +596,20 @@ class Store:
             add_column(self, name, feature, values, final=final, progress=progress)
 
     def delete_episodes(self, episodes: Any) -> int:
-        """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees space."""
+        """Hide episodes (index, indices, slice or bool mask) for good; returns how many. `compact` frees space.
+
+        In a ring they count as before until their time comes: what it has evicted does not come back.
+        """
         from stepwell.store.deletion import delete_episodes
 
         with system_errors(self._path, is_writing=True):
             return delete_episodes(self, episodes)
 
     def compact(self, *, progress: Callable[[int, int], None] | None = None) -> int:
-        """Free the space of deleted and discarded episodes and merge small segments; returns the bytes freed."""
+        """Free the space of deleted and discarded episodes and merge small segments; returns the bytes freed.
+
+        Of a ring it removes what lies wholly beyond its capacity: its space is that of the capacity.
+        """
         from stepwell.store.compaction import compact_store
 
         with system_errors(self._path, is_writing=True):

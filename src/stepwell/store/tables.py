@@ -201,13 +201,14 @@ def make_table(store: Store) -> StoreTable:
         Asks the file system for the size of each file; reads no rows but references, 16 bytes each.
     """
     schema = store.schema
-    lengths = np.asarray(store.episodes.length)
+    segments, table = store.listing
+    lengths = np.asarray(table.length)
     return StoreTable(
         name=store.name,
         path=str(store.path),
-        num_episodes=store.num_episodes,
-        num_steps=store.num_steps,
-        num_segments=len(store.segments),
+        num_episodes=len(table),
+        num_steps=int(lengths.sum()),
+        num_segments=len(segments),
         fps=store.fps,
         capacity=None if store.capacity is None else _capacity(store.capacity),
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
@@ -244,8 +245,9 @@ def human_bytes(size: int) -> str:
 
 
 def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
-    stored = sum(_stored_bytes(segment, name, feature) for segment in store.segments)
-    num_rows = sum(segment.num_rows for segment in store.segments)
+    segments = store.segments
+    stored = sum(_stored_bytes(segment, name, feature) for segment in segments)
+    num_rows = sum(segment.num_rows for segment in segments)
     raw: int | None = None
     # other references say nothing of how large what they refer to is
     is_reference, is_listed = file_codec_of(feature) is not None, _is_a(feature, ListedFileCodec)

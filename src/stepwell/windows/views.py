@@ -134,9 +134,11 @@ class View:
         Returns:
             By name; see `Store.statistics`.
         """
-        from stepwell.store.statistics import aggregate
+        from stepwell.store.statistics import Selection, aggregate
 
-        return aggregate([(part.store, part.table.take(part.indices)) for part in self.parts], names)
+        return aggregate(
+            [Selection(part.store.schema, part.segments, part.table.take(part.indices)) for part in self.parts], names
+        )
 
     def __len__(self) -> int:
         return self.num_episodes

@@ -116,7 +116,7 @@ class RingCut:
         self._table[one.slot, : len(one.row)] = one.row
 
     def forget(self, names: Iterable[str]) -> None:
-        """Leave out segments that went; where any of their steps were shown, newer ones are there that were not seen."""
+        """Leave out segments that went: where steps of them were shown, newer ones came that were not seen yet."""
         for name in names:
             one = self._by_name.pop(name, None)
             if one is None:

@@ -184,3 +184,79 @@ def test_threads_read_and_refresh_while_segments_are_recorded_and_sealed(tmp_pat
     assert not raised, raised
     reader.refresh()
     assert [float(episode["x"][0, 0]) for episode in reader] == list(range(40))
+
+
+def _values(store: Any) -> list[list[float]]:
+    return [episode["x"][:, 0].tolist() for episode in store]
+
+
+BEFORE, AFTER = [[10.0] * 3, [20.0], [30.0] * 2], [[0.0] * 4, [10.0] * 3, [20.0], [30.0] * 2]
+
+
+def _statistics(store: Any, path: Path) -> bool:
+    found = store.statistics([2], names=["x"])["x"]
+    return (int(found.count[0]), float(found.mean[0])) in ((2, 30.0), (1, 20.0))
+
+
+def _statistics_of_a_view(store: Any, path: Path) -> bool:
+    view = View(store).select(episodes=[1])
+    expected = {1: (1, 20.0), 3: (3, 10.0)}[view.num_steps]
+    store.segments  # noqa: B018
+    found = view.statistics(names=["x"])["x"]
+    return (int(found.count[0]), float(found.mean[0])) == expected
+
+
+def _deletion(store: Any, path: Path) -> bool:
+    store.delete_episodes([2])
+    left = _values(store)
+    return left in ([*BEFORE[:2]], [*AFTER[:3]], [*AFTER[:2], AFTER[3]])
+
+
+def _iteration(store: Any, path: Path) -> bool:
+    found = []
+    for episode in store:
+        store.episodes  # noqa: B018
+        found.append(episode["x"][:, 0].tolist())
+    return found in (BEFORE, AFTER)
+
+
+def _conversion(store: Any, path: Path) -> bool:
+    stepwell.convert(store, path, {"x": "zstd"}, workers=1, progress=False)
+    return _values(stepwell.open(path)) in (BEFORE, AFTER)
+
+
+def _information(store: Any, path: Path) -> bool:
+    table = store.info()
+    return (table.num_episodes, table.num_steps, table.num_segments) in ((3, 6, 2), (4, 10, 3))
+
+
+@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("call", [_statistics, _statistics_of_a_view, _deletion, _iteration, _conversion, _information])
+def test_a_call_sees_one_moment_of_a_store_that_another_thread_refreshes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any, moment: int
+) -> None:
+    store = stepwell.create(tmp_path / "a.well", {"x": Array(2)})
+    for key, each in (("b", BEFORE[:1]), ("c", BEFORE[1:])):
+        with store.writer(key=key) as writer:
+            for values in each:
+                writer.add_episode({"x": np.repeat(np.array(values, "f4")[:, None], 2, 1)})
+    looks: list[str] = []
+
+    def racing(name: str) -> property:
+        real = getattr(Store, name).fget
+
+        def look(self: Any) -> Any:
+            if self is store:
+                looks.append(name)
+                if len(looks) == moment + 1:
+                    # what has no key comes first: all numbers are others now
+                    with Store(str(self.path)).writer() as other:
+                        other.add_episode({"x": np.zeros((4, 2), "f4")})
+                    self.refresh()
+            return real(self)
+
+        return property(look)
+
+    for name in ("segments", "episodes", "listing"):
+        monkeypatch.setattr(Store, name, racing(name))
+    assert call(store, tmp_path / "b.well")

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
+from stepwell.json_text import parse_json
 
 __all__ = [
     "ALLOCATION_DTYPE",
@@ -369,11 +370,11 @@ def _alignment(dtype: np.dtype[Any]) -> int:
 def _parsed_dtype(text: bytes) -> np.dtype[Any]:
     """Return the dtype that the JSON of a numpy ``dtype.descr`` names."""
     try:
-        ((name, code),) = json.loads(text.decode("ascii"))
+        ((name, code),) = parse_json(text.decode("ascii"))
         if name != "" or not isinstance(code, str) or "," in code:
             raise ValueError("not one unnamed entry")
         found = np.dtype(code)
-    except (ValueError, TypeError, SyntaxError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, OverflowError) as error:
         raise FormatError(f'dtype {text[:80]!r} is not one of numpy, such as [["", "<f4"]].') from error
     if found.hasobject or found.fields is not None or found.itemsize == 0:
         raise FormatError(f"dtype {text[:80]!r} has no fixed size. Allowed: plain numpy dtypes.")

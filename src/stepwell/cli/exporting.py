@@ -13,6 +13,7 @@ from typing import Any
 from stepwell.cli.converting import check_episodes
 from stepwell.errors import StepwellError
 from stepwell.formats.opening import open
+from stepwell.json_text import parse_json
 from stepwell.store.counting import counted
 from stepwell.store.tables import human_bytes
 from stepwell.windows import View
@@ -132,7 +133,7 @@ def _value(name: str, text: str, annotation: str) -> Any:
     if kinds == {"str"}:
         return text
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         found = text
     taken = {kind for kind_name in kinds for kind in VALUES.get(kind_name, (object,))}

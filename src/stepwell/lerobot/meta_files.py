@@ -13,6 +13,7 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, are_too_many_rows
 from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError
+from stepwell.json_text import parse_json
 
 __all__ = [
     "WHAT_TO_DO",
@@ -40,8 +41,8 @@ def read_json(path: Path) -> Any:
     """
     text = _read_text(path)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise FormatError(f"{path} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
 
 
@@ -71,8 +72,8 @@ def parse_line(line: str, number: int, path: Path) -> dict[str, Any]:
         FormatError: it is none.
     """
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise FormatError(f"{path}, record {number} is not JSON: {said(error)}. {WHAT_TO_DO}") from error
     if not isinstance(record, dict):
         raise FormatError(f"{path}, record {number} is a JSON {type(record).__name__}. Allowed: an object.")

@@ -24,6 +24,7 @@ from pathlib import Path
 from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import FormatError, StepwellError, StoreBusyError
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.meta_files import read_json
 from stepwell.store.building import built_directory
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import replace_file
@@ -101,7 +102,7 @@ def _finish(root: Path) -> bool:
         return False
     is_ready = (stage / READY).exists()
     if is_ready:
-        _check_unchanged(root, json.loads((stage / READY).read_bytes()))
+        _check_unchanged(root, read_json(stage / READY))
         for name in _names(stage):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).replace(root / name)
@@ -134,7 +135,7 @@ def _check_unchanged(root: Path, told: dict[str, int]) -> None:
 
 
 def _total_episodes(root: Path) -> int:
-    return int(json.loads((root / INFO_PATH).read_bytes())["total_episodes"])
+    return int(read_json(root / INFO_PATH)["total_episodes"])
 
 
 def _locked(root: Path) -> FileLock:

@@ -31,6 +31,7 @@ from stepwell.formats.source_episodes import schema_of
 from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.extending import check_complete, fitted_columns
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.publishing import finish_append
 from stepwell.lerobot.schema_mapping import Cameras, map_schema
@@ -191,10 +192,9 @@ class Staging:
     def _settle(self) -> None:
         """Find out whether an export that was killed happened, and let go of its episodes if it did."""
         self._finish_append()
-        try:
-            told = json.loads((self.path / EXPORT_JSON).read_bytes())
-        except FileNotFoundError:
+        if not (self.path / EXPORT_JSON).exists():
             return
+        told = read_json(self.path / EXPORT_JSON)
         if self._is_exported(told):
             self._let_go(told)
         else:

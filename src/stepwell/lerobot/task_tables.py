@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
+from stepwell.json_text import parse_json
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.meta_files import (
     WHAT_TO_DO,
@@ -79,7 +79,7 @@ def _text_name(schema: Any, path: Path) -> str:
 
 def _pandas_index(schema: Any) -> list[str]:
     try:
-        indexes = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        indexes = parse_json((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+    except (ValueError, KeyError, TypeError):
         return []
     return [name for name in indexes if isinstance(name, str)] if isinstance(indexes, list) else []

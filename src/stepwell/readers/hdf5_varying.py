@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from stepwell.errors import FormatError, MissingDependencyError, UntrustedFileError
+from stepwell.json_text import parse_json
 
 __all__ = ["SILENT_SECONDS", "read_attributes", "read_varying", "survey"]
 
@@ -90,7 +91,7 @@ def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any],
     try:
         _send(child, json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
         line, rest = _line(child)
-        told: dict[str, Any] = json.loads(line)
+        told: dict[str, Any] = parse_json(line)
         missing = sum(told.get("sizes", ())) - len(rest)
         while missing > 0:
             part = _piece(child)

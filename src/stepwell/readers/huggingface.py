@@ -16,7 +16,6 @@ Source: the `datasets` documentation, and files that `datasets` 5.2 wrote.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.json_text import parse_json
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
 from stepwell.readers.arrow_values import column_feature, values_of
@@ -201,10 +201,10 @@ def _files(source: str, split: str | None) -> tuple[list[str], list[str], str]:
 
 def _data_files(path: Path) -> list[str]:
     try:
-        told = json.loads(read_regular(path))
+        told = parse_json(read_regular(path))
         names = [str(entry["filename"]) for entry in told["_data_files"]]
         has_indices = bool(told.get("_indices_data_files"))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise FormatError(f"{path}: {error!r}. It should list _data_files, as save_to_disk writes it.") from error
     if has_indices:
         raise FormatError(f"{path}: rows are chosen by indices, as old versions of datasets saved them. Save it anew.")
@@ -244,9 +244,9 @@ def _episode_column(episode: str | None, names: Sequence[str], source: str) -> s
 def _labels(schema: Any) -> dict[str, list[str]]:
     """Return the names of each column of classes."""
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        told = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return {name: list(map(str, each["names"])) for name, each in told.items() if each.get("_type") == "ClassLabel"}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 

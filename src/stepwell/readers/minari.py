@@ -16,7 +16,6 @@ Source: the Minari documentation, "Dataset Standards", and files that Minari 0.5
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.json_text import parse_json
 from stepwell.readers.minari_arrow import ArrowEpisodes
 from stepwell.readers.minari_hdf5 import Hdf5Episodes
 from stepwell.readers.minari_spaces import Leaf, leaves_of
@@ -107,8 +107,8 @@ def _folder(source: str) -> Path:
 def _metadata(folder: Path) -> dict[str, Any]:
     path = folder / METADATA
     try:
-        told: Any = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
+        told: Any = parse_json(read_regular(path))
+    except (OSError, ValueError) as error:
         raise FormatError(f"{path}: {error}. It should be a JSON object.") from error
     count = told.get("total_episodes") if isinstance(told, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -125,7 +125,7 @@ def _leaves(told: Mapping[str, Any], folder: Path) -> dict[str, Leaf]:
     for key, root in (("observation_space", "observations"), ("action_space", "actions")):
         text = told.get(key)
         try:
-            space = json.loads(text) if isinstance(text, str) else None
+            space = parse_json(text) if isinstance(text, str) else None
             found |= leaves_of(space, root)
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{folder / METADATA}: {key}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError
+from stepwell.json_text import parse_json
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_values import feature_of_type, values_of
 from stepwell.readers.minari_spaces import FLAGS, Leaf, episode_metadata, final_of
@@ -94,10 +94,10 @@ class ArrowEpisodes:
 
 def _told(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(read_regular(path))
+        told = parse_json(read_regular(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{path}: {error}") from error
     if not isinstance(told, dict):
         raise FormatError(f"{path} holds {type(told).__name__}. It should be an object.")

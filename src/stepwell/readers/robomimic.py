@@ -14,7 +14,6 @@ Source: the robomimic documentation, "Dataset Structure"; LIBERO's files are the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from stepwell.errors import FormatError
 from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.json_text import parse_json
 from stepwell.readers.hdf5_files import (
     SUFFIXES,
     Hdf5Files,
@@ -308,7 +308,7 @@ def _short(attributes: Mapping[str, Any], *, parse: bool = False) -> dict[str, A
         value = given
         if parse and isinstance(value, str) and value[:1] in "{[":
             with suppress(ValueError, RecursionError):
-                value = json.loads(value)
+                value = parse_json(value)
         if len(str(value)) <= MAX_TOLD_BYTES and isinstance(value, str | int | float | bool | list | dict):
             told[name] = value
     return told

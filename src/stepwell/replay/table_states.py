@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
+from stepwell.json_text import parse_json
 from stepwell.replay.counts import Counts
 from stepwell.replay.records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
 from stepwell.replay.samples import Sample, joined_samples
@@ -215,6 +216,6 @@ def json_of(array: npt.NDArray[Any]) -> Any:
         CorruptSegmentError: no JSON.
     """
     try:
-        return json.loads(array.tobytes())
-    except (ValueError, RecursionError) as error:
+        return parse_json(array.tobytes())
+    except ValueError as error:
         raise CorruptSegmentError(f"the state of a table is damaged: {error}.") from error

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepwell.errors import CorruptSegmentError
+from stepwell.json_text import parse_json
 from stepwell.store.beneath import read_file
 from stepwell.store.layout import SEGMENT_JSON
 
@@ -78,8 +79,8 @@ def open_json(data: bytes, *, name: str = "the file") -> dict[str, Any]:
     if stored != computed:
         raise CorruptSegmentError(f'{name}: crc32 {stored} stored, {computed} computed. Run "stepwell verify PATH".')
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(data)
+    except ValueError as error:
         raise CorruptSegmentError(f"{name}: the checksum is right, but it is not JSON ({error}).") from error
     if not isinstance(record, dict):
         raise CorruptSegmentError(f"{name}: the checksum is right, but it is not a JSON object.")

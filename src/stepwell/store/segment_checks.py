@@ -8,7 +8,6 @@ mapped where their length is in doubt: a touch beyond the end of a map would kil
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from stepwell.codecs import Codec, SequentialCodec, make_codec
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.clock import LATEST
@@ -185,7 +185,7 @@ def _check_metadata(path: Path, num_episodes: int | None) -> None:
     lines = 0
     with open(open_file(path / METADATA), "rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
-            if not isinstance(json.loads(line), dict):
+            if not isinstance(parse_json(line), dict):
                 raise CorruptSegmentError(f"line {lines + 1} is not a JSON object. {RESTORE}")
             lines += 1
     if lines != num_episodes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
+from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
 from stepwell.store.counting import counted
@@ -234,8 +234,8 @@ class Segment:
         """Return the metadata of all its ended episodes."""
         lines = self.metadata_bytes().split(b"\n")[: len(self.records)]
         try:
-            found = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError) as error:
+            found = [parse_json(line) for line in lines]
+        except ValueError as error:
             raise self._damaged(METADATA, f"a line that is not JSON: {error}") from error
         if len(found) < len(self.records) or not all(isinstance(entry, dict) for entry in found):
             raise self._damaged(

@@ -111,6 +111,8 @@ def _json(data: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, bool, byte
             told, tail = json.loads(head), line + rest
         except ValueError:
             return
+    if tail:
+        yield "its last line is nested 100,000 deep", False, head + line + b"[" * 100_000 + b"]" * 100_000 + b"\n"
     yield "nested 100,000 deep", False, b"[" * 100_000 + b"]" * 100_000
     yield "an object nested 100,000 deep", False, b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     for place, _ in _leaves(told, ()):

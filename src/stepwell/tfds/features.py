@@ -20,7 +20,6 @@ Source:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -28,6 +27,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from stepwell.errors import FormatError
+from stepwell.json_text import parse_json
 
 __all__ = ["Fields", "Leaf", "Node", "Placed", "Repeated", "feature_json", "parse_feature", "walk"]
 
@@ -248,7 +248,7 @@ def _class_and_content(record: Mapping[str, Any]) -> tuple[str, Any]:
     if "type" in record:
         content = record.get("content")
         # a message as text, and the text in quotes once more: both were written
-        content = json.loads(content) if isinstance(content, str) else content
+        content = parse_json(content) if isinstance(content, str) else content
         return str(record["type"]), {} if content is None else content
     name = str(record["pythonClassName"])
     found = [record[key] for key in CONTENTS if key in record]

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
+from stepwell.json_text import parse_json
 from stepwell.tfds.directories import FEATURES, INFO, VERSION, Directory, find_version
 from stepwell.tfds.features import Node, Placed, parse_feature, walk
 
@@ -143,12 +143,12 @@ def _labels_file(placed: Placed) -> str:
 def _read_json(directory: Directory, name: str) -> Mapping[str, Any]:
     path = f"{directory}/{name}"
     try:
-        found = json.loads(directory.read(name).decode())
+        found = parse_json(directory.read(name).decode())
     except StepwellError:
         raise
     except FileNotFoundError as error:
         raise DatasetNotFoundError(f"{path} is not there. A TFDS dataset has it since 2020.") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{path}: {error}. Copy the file again.") from error
     if not isinstance(found, dict):
         raise FormatError(f"{path}: a {type(found).__name__} where an object of JSON belongs.")

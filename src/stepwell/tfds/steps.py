@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.errors import FormatError
+from stepwell.json_text import parse_json
 from stepwell.schema import Feature
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.tfds.columns import Column
@@ -267,7 +267,7 @@ class StepDecoder:
 
 def _as_json(value: Any, column: Column) -> Any:
     if isinstance(value, str) and column.is_sequence:
-        return json.loads(value)
+        return parse_json(value)
     return np.asarray(value).tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
+from stepwell.json_text import parse_json
 from stepwell.kernels.draws import Draws
 from stepwell.store.feature_statistics import FeatureStatistics
 from stepwell.transforms.tensors import takes_tensors
@@ -132,7 +132,10 @@ class _Scaling(Transform):
         Raises:
             WindowError: the record of something else.
         """
-        found = json.loads(record) if isinstance(record, str) else record
+        try:
+            found = parse_json(record) if isinstance(record, str) else record
+        except ValueError as error:
+            raise WindowError(f"{record[:80]!r} is no JSON of {cls.__name__}: {error}.") from error
         if found.get("transform") != cls._kind:
             raise WindowError(f"{found.get('transform')!r} is not the record of {cls.__name__}: {cls._kind!r}.")
         return cls(found["center"], found["spread"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.npy_arrays import npy_array, npy_head
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
+from stepwell.json_text import parse_json
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema
 from stepwell.webdataset.sample_sources import EPISODE
@@ -128,9 +128,9 @@ class EpisodeShardsReader(Reader):
     def _facts(self, entry: _Entry) -> dict[str, Any]:
         where = f"{self.paths[entry.shard]}: {entry.key}.{EPISODE}, byte {entry.facts[0]}"
         try:
-            facts = json.loads(self._bytes(entry, *entry.facts))
+            facts = parse_json(self._bytes(entry, *entry.facts))
             found = {name: facts[name] for name in FACTS}
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise FormatError(f"{where}: not what an episode is told by: {error!r}.") from error
         is_right = type(found["length"]) is int and found["length"] > 0 and isinstance(found["metadata"], dict)
         if not is_right or not isinstance(found["features"], dict):

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import io
-import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 
 from stepwell.errors import LeftOutWarning
 from stepwell.formats.npy_arrays import npy_array, npz_arrays
+from stepwell.json_text import parse_json
 from stepwell.schema import Array, Feature, Text
 
 __all__ = [
@@ -199,10 +199,7 @@ def json_values(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON, or no object.
     """
-    try:
-        found = json.loads(data)
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deep") from error
+    found = parse_json(data)
     if not isinstance(found, dict):
         raise ValueError(f"JSON of a {type(found).__name__}, where an object is wanted")
     flat: dict[str, Any] = {}

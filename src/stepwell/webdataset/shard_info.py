@@ -24,6 +24,7 @@ from stepwell.codecs.regular_files import read_regular
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
 from stepwell.formats.source_files import MAGIC, named_texts
+from stepwell.json_text import parse_json
 
 __all__ = [
     "INFO",
@@ -96,7 +97,7 @@ def _read_info(shard: str) -> ShardInfo | None:
 
 
 def _parsed(path: Path, data: bytes) -> ShardInfo:
-    told = json.loads(data)
+    told = parse_json(data)
     if not isinstance(told, dict):
         raise ValueError(f"a {type(told).__name__} where an object belongs")
     if CHECKSUM in told and told.pop(CHECKSUM) != _checksum(told):
@@ -213,8 +214,8 @@ def told_samples(source: str) -> str | None:
         return None
     place = Path(source.split("\n", maxsplit=1)[0].split("::", maxsplit=1)[0])
     try:
-        told = json.loads(read_regular((place if place.is_dir() else place.parent) / INFO))
-    except (OSError, ValueError, RecursionError):
+        told = parse_json(read_regular((place if place.is_dir() else place.parent) / INFO))
+    except (OSError, ValueError):
         return None  # the reader says what is wrong
     found = told.get("samples") if isinstance(told, dict) else None
     return found if isinstance(found, str) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from stepwell.beton.encoding import Encoder, JsonEncoder
 from stepwell.errors import DecodeError
 from stepwell.ffcv.fields.base import Field
+from stepwell.json_text import parse_json
 
 __all__ = ["JSONField"]
 
@@ -48,6 +48,6 @@ class JSONField(Field):
 def _unpacked(text: npt.NDArray[np.uint8]) -> Any:
     data = text.tobytes().partition(b"\0")[0]
     try:
-        return json.loads(data)
+        return parse_json(data)
     except ValueError as error:
         raise DecodeError(f"{data[:40]!r} is no JSON: {error}.") from error

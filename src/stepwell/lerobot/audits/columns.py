@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.formats.arrow_types import numpy_dtype
+from stepwell.json_text import parse_json
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.info import DatasetInfo, FeatureInfo
 
@@ -98,7 +99,7 @@ def _holds_bytes(arrow_type: Any) -> bool:
 
 def _metadata_problems(metadata: dict[bytes, bytes], info: DatasetInfo) -> Iterator[tuple[Rule, str, str]]:
     try:
-        features = json.loads(metadata.get(HF_KEY, b"{}")).get("info", {}).get("features", {})
+        features = parse_json(metadata.get(HF_KEY, b"{}")).get("info", {}).get("features", {})
     except (ValueError, AttributeError):
         features = {}
     if '"_type": "List"' in json.dumps(features):

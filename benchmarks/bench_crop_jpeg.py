@@ -79,9 +79,12 @@ def _store(path: Path, images: np.ndarray, shape: tuple[int | None, ...], tile: 
 
 
 def _measure(store: stepwell.Store, settings: Settings, kind: str, threads: int) -> Row:
-    field = stepwell.Field("image", decoder=RandomResizedCrop(SIZE, interpolation="area"))
+    field, epochs = (
+        stepwell.Field("image", decoder=RandomResizedCrop(SIZE, interpolation="area")),
+        settings.sized(EPOCHS, 1),
+    )
     loader = stepwell.Loader(
-        store, {"image": field}, batch_size=BATCH, order="random", epochs=EPOCHS, threads=0 if threads == 1 else threads
+        store, {"image": field}, batch_size=BATCH, order="random", epochs=epochs, threads=0 if threads == 1 else threads
     )
     _check(loader, store)
 

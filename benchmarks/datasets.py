@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ def photo_crops(num_frames: int, size: int) -> np.ndarray:
     The power of natural images falls with the frequency to about the second power (Field 1987: 1.6 to 3), and colours
     mostly vary together. At quality 90 these crops take as many bytes as those of photos: 4 KiB at 96, 16 KiB at 224.
     """
+    picture, state = _photo()
+    rng = np.random.default_rng()
+    rng.bit_generator.state = state
+    corners = rng.integers(0, len(picture) - size, size=(num_frames, 2))
+    return np.stack([picture[y : y + size, x : x + size] for y, x in corners.tolist()])
+
+
+@cache
+def _photo() -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the picture, uint8 [1024, 1024, 3], and the state of the generator that drew it."""
     rng = np.random.default_rng(0)
     side = 1024
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None])
@@ -90,8 +101,7 @@ def photo_crops(num_frames: int, size: int) -> np.ndarray:
     picture = 128 + 55 * planes[0][..., None] + 12 * np.moveaxis(planes[1:], 0, -1)
     # in memory too: crops of planes would be stacked as planes
     picture = np.ascontiguousarray(np.clip(picture, 0, 255).astype(np.uint8))
-    corners = rng.integers(0, side - size, size=(num_frames, 2))
-    return np.stack([picture[y : y + size, x : x + size] for y, x in corners.tolist()])
+    return picture, rng.bit_generator.state
 
 
 def column_of(store: stepwell.Store, name: str) -> np.ndarray:

@@ -81,7 +81,7 @@ def time_rounds(contenders: Mapping[str, Work], settings: Settings, before: Call
         settings: rounds and the seconds of a turn.
         before: what is done before each turn and not timed; a turn is then one call, however long it takes.
     """
-    contenders = {**contenders, MEMCPY: _memcpy()}
+    contenders = {**contenders, MEMCPY: _memcpy(settings.sized(MEMCPY_BYTES, MEMCPY_BYTES // 64))}
     names = list(contenders)
     for work in contenders.values():
         if before is not None:
@@ -116,13 +116,13 @@ def memcpy_by_threads(pool: ThreadPoolExecutor, threads: int) -> Work:
     return copy_all
 
 
-def _memcpy() -> Work:
+def _memcpy(num_bytes: int = MEMCPY_BYTES) -> Work:
     """Return the work that all else is compared with: a copy of 64 MiB, in GB."""
-    source, target = np.ones(MEMCPY_BYTES, np.uint8), np.zeros(MEMCPY_BYTES, np.uint8)
+    source, target = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
 
     def copy() -> float:
         np.copyto(target, source)
-        return MEMCPY_BYTES / 1e9
+        return num_bytes / 1e9
 
     return copy
 

@@ -135,7 +135,7 @@ class _Scaling(Transform):
         try:
             found = parse_json(record) if isinstance(record, str) else record
         except ValueError as error:
-            raise WindowError(f"{record[:80]!r} is no JSON of {cls.__name__}: {error}.") from error
+            raise WindowError(f"{str(record)[:80]!r} is no JSON of {cls.__name__}: {error}.") from error
         if found.get("transform") != cls._kind:
             raise WindowError(f"{found.get('transform')!r} is not the record of {cls.__name__}: {cls._kind!r}.")
         return cls(found["center"], found["spread"])

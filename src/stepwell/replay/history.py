@@ -499,8 +499,7 @@ class History:
             return
         start = num_ended_rows(segment.records)
         if num_rows > start:
-            skipped, origin = segment.carried if start == 0 and segment.carried[0] else (0, None)
-            origin = step_id(segment.ordinal, start) if origin is None else origin
+            skipped, origin = segment.next_piece(segment.records)
             rows = np.array([[followed.number, start, start, num_rows, num_rows, skipped, IS_OPEN, origin]], np.int64)
             followed.open_episode = self._table.add(rows)
             followed.add(rows[0, START : START + 1], np.array([followed.open_episode]))
@@ -541,4 +540,4 @@ def _open_piece(segment: Segment) -> tuple[int, int]:
     start = num_ended_rows(segment.records)
     if segment.is_sealed or segment.num_rows <= start:
         return 0, -1
-    return segment.carried if start == 0 and segment.carried[0] else (0, step_id(segment.ordinal, start))
+    return segment.next_piece(segment.records)

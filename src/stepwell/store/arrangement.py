@@ -5,39 +5,42 @@
     {"sequence": 3,                        grows with every replacement
      "positions": {"00000009-7f3a": 2},    sorts where ordinal 2 was, whose place it took
      "hidden": ["00000002-91bc"],          on the disk, but not shown: not yet, or not any more
-     "keys": {"00000004-33d0": "task-17"}, of writers with a key: after all others, by key
+     "keys": {"00000004-33d0": "task-17"}, of segments without a note of their key, as older releases wrote them
      "crc32": "9a1f0c22"}
 
-The file is absent until the first compaction or the first segment with a key. It is replaced whole, so that one rename
-swaps old segments for new ones.
+The file is absent until the first compaction. It is replaced whole, so that one rename swaps old segments for new ones.
+Segments of writers with a key come after all others, by key; see `stepwell.store.key_notes`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
 from stepwell.store.beneath import read_file
-from stepwell.store.layout import is_sealed_name, list_segments, replace_file
+from stepwell.store.key_notes import check_key, find_note
+from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, is_sealed_name, list_segments, replace_file
 from stepwell.store.manifests import open_json, seal_json
-from stepwell.store.segment_keys import key_of_name, list_keys, ordinals_of_keys
+from stepwell.store.segment_keys import key_of_name, list_keys, ordinals_of_keys, without
 
 __all__ = [
     "ARRANGEMENT",
     "Arrangement",
-    "add_key",
-    "arranged_keys",
+    "Ranked",
     "arranged_segments",
-    "check_key",
     "read_arrangement",
     "replace_arrangement",
+    "shown_keys",
+    "shown_segments",
 ]
 
 Int64s = npt.NDArray[np.int64]
@@ -46,7 +49,6 @@ ARRANGEMENT = "arrangement.json"
 MAX_TRIES = 1000
 # of ten digits
 MAX_ORDINAL = 10**10
-MAX_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Arrangement:
         positions: segment's name to the ordinal that it sorts by.
         hidden: names of segments that are not shown.
         sequence: how often it was replaced.
-        keys: segment's name to the key of the writer that made it; segments without one come first.
+        keys: name of a segment without a note to the key of the writer that made it.
     """
 
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -65,39 +67,65 @@ class Arrangement:
     sequence: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
 
-    def place(self, ordinal: int, name: str) -> tuple[str, int, int, str]:
-        """Return what a segment sorts by: the writer's key, its position, its ordinal, its name."""
-        return self.keys.get(name, ""), self.positions.get(name, ordinal), ordinal, name
+    def position(self, ordinal: int, name: str) -> tuple[int, int, str]:
+        """Return what a segment sorts by among those of its key: its position, its ordinal, its name."""
+        return self.positions.get(name, ordinal), ordinal, name
 
-    def ordered(self, keys: Int64s) -> Int64s:
-        """Return ascending keys of segments (`stepwell.store.segment_keys`) in the order of `place`."""
-        if len(keys) == 0 or not (self.positions or self.keys):
-            return keys
-        positions = ordinals_of_keys(keys)
-        _put(positions, keys, self.positions)
-        ranks = np.zeros(len(keys), np.int64)
-        rank_of = {key: rank for rank, key in enumerate(sorted(set(self.keys.values())), start=1)}
-        _put(ranks, keys, {name: rank_of[key] for name, key in self.keys.items()})
-        return keys[np.lexsort((keys, positions, ranks))]
+    def ordered(self, segments: Int64s, known: Ranked, written: Mapping[int, str]) -> Int64s:
+        """Return segments, as numbers (`stepwell.store.segment_keys`), by key, position and ordinal.
+
+        Args:
+            segments: int64 [S], ascending.
+            known: the keys that the store's table has of some of them.
+            written: segment to the key of its writer, where its own note says so.
+        """
+        if len(segments) == 0 or not (self.positions or self.keys or written or known.texts):
+            return segments
+        positions = ordinals_of_keys(segments)
+        _put(positions, segments, {_number(name): position for name, position in self.positions.items()})
+        ranks = known.ranks_of(segments)
+        between = np.zeros(len(segments), np.int64)
+        others = {_number(name): key for name, key in self.keys.items()} | dict(written)
+        if others:
+            # without a walk over all that the table has: what it has not comes between two of its keys
+            places = {number: _place(known.texts, key) for number, key in others.items()}
+            new = {others[number] for number, place in places.items() if place % 2}
+            fresh = {key: rank for rank, key in enumerate(sorted(new))}
+            _put(ranks, segments, places)
+            _put(between, segments, {number: fresh.get(key, 0) for number, key in others.items()})
+        return segments[np.lexsort((segments, positions, between, ranks))]
 
     def has_order_of(self, other: Arrangement) -> bool:
         """Whether it orders the same segments as the other one does."""
         return self.positions == other.positions and self.keys == other.keys
 
 
-def _put(target: Int64s, keys: Int64s, values: Mapping[str, int]) -> None:
-    """Store the value of each named segment that is there in its place; at least one segment is there."""
-    named = np.array([key_of_name(name) or -1 for name in values], np.int64)
-    at = np.minimum(np.searchsorted(keys, named), len(keys) - 1)
-    is_there = keys[at] == named
-    target[at[is_there]] = np.array(list(values.values()), np.int64)[is_there]
+class Ranked(Protocol):
+    """Keys of writers that are sorted already."""
+
+    texts: Sequence[str]  # ascending, each once
+
+    def ranks_of(self, segments: Int64s) -> Int64s:
+        """Return twice one more than the place of each segment's key in ``texts``, int64 [S]; 0: none is known."""
 
 
-def check_key(key: str) -> str:
-    """Return the key of a writer; StepwellError when it is none."""
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or any("\ud800" <= char <= "\udfff" for char in key):
-        raise StepwellError(f"{key!r:.100} is no key of a writer. Give text of 1 to {MAX_KEY} characters.")
-    return key
+def _number(name: str) -> int:
+    number = key_of_name(name)
+    return -1 if number is None else number
+
+
+def _place(texts: Sequence[str], text: str) -> int:
+    """Return where a key comes among others: an even number where it is one of them."""
+    place = bisect_left(texts, text)
+    return 2 * place + 1 + (place < len(texts) and texts[place] == text)
+
+
+def _put(target: Int64s, segments: Int64s, values: Mapping[int, int]) -> None:
+    """Store the value of each segment that is there in its place; at least one segment is there."""
+    named = np.fromiter(values, np.int64, len(values))
+    at = np.minimum(np.searchsorted(segments, named), len(segments) - 1)
+    is_there = segments[at] == named
+    target[at[is_there]] = np.fromiter(values.values(), np.int64, len(values))[is_there]
 
 
 def read_arrangement(store: str) -> Arrangement:
@@ -118,7 +146,7 @@ def replace_arrangement(
         store: path of the store.
         positions: see `Arrangement`.
         hidden: see `Arrangement`.
-        new_keys: of segments that have none yet, and may not be there yet; those of the others stay.
+        new_keys: of segments that have neither one here nor a note; those of the others stay.
     """
     there, before = list_segments(store), read_arrangement(store)
     record: dict[str, Any] = {
@@ -132,14 +160,10 @@ def replace_arrangement(
     replace_file(f"{store}/{ARRANGEMENT}", seal_json(record))
 
 
-def add_key(store: str, name: str, key: str) -> None:
-    """Note the key of a segment that is about to be made; the caller holds the store's lock."""
-    found = read_arrangement(store)
-    replace_arrangement(store, found.positions, found.hidden, new_keys={name: key})
+def shown_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangement]:
+    """Return the shown segments, as `list_segments` does, and the arrangement they were listed under.
 
-
-def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangement]:
-    """Return the shown segments in their order, as `list_segments` does, and the arrangement they were listed under.
+    Those without a key, and all of a ring, are in their order.
 
     Raises:
         CorruptSegmentError: the arrangement is damaged.
@@ -147,20 +171,36 @@ def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangem
     """
     found, arrangement = _listed(store, list_segments)
     shown = [(name, state) for name, state in found.items() if name not in arrangement.hidden]
-    return dict(sorted(shown, key=lambda item: arrangement.place(item[1][0], item[0]))), arrangement
+    return dict(sorted(shown, key=lambda item: arrangement.position(item[1][0], item[0]))), arrangement
 
 
-def arranged_keys(store: str) -> tuple[Int64s, Int64s, Arrangement]:
-    """Return the same as `arranged_segments`, as keys (see `stepwell.store.segment_keys`).
+def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangement]:
+    """Return the same as `shown_segments`, those with a key in their order, too: looks into each segment.
+
+    Raises:
+        CorruptSegmentError: the arrangement, or the note of a key, is damaged.
+        StoreBusyError: the arrangement was replaced again and again meanwhile.
+    """
+    shown, arrangement = shown_segments(store)
+    keys = {}
+    for name, (_, is_sealed) in shown.items():
+        note = find_note(f"{store}/{SEGMENTS}/{name}" + ("" if is_sealed else OPEN_SUFFIX))
+        keys[name] = arrangement.keys.get(name, "") if note is None else note.key
+    return dict(sorted(shown.items(), key=lambda item: keys[item[0]])), arrangement
+
+
+def shown_keys(store: str) -> tuple[Int64s, Int64s, Arrangement]:
+    """Return the same as `shown_segments`, as numbers (see `stepwell.store.segment_keys`).
 
     Returns:
-        Those of the shown segments in their order, int64 [S]; of open ones among them, int64 [m]; the arrangement.
+        The shown segments, int64 [S], ascending; open ones among them, int64 [m]; the arrangement.
     """
     (keys, opened), arrangement = _listed(store, list_keys)
     if arrangement.hidden:
-        hidden = np.array([key_of_name(name) or -1 for name in arrangement.hidden], np.int64)
-        keys, opened = np.setdiff1d(keys, hidden), np.setdiff1d(opened, hidden)
-    return arrangement.ordered(keys), opened, arrangement
+        hidden = np.array(list(map(_number, arrangement.hidden)), np.int64)
+        hidden.sort()
+        keys, opened = without(keys, hidden), without(opened, hidden)
+    return keys, opened, arrangement
 
 
 def _listed(store: str, look: Callable[[str], Listing]) -> tuple[Listing, Arrangement]:
@@ -180,6 +220,7 @@ def _read(store: str) -> bytes | None:
         return None
 
 
+@lru_cache(maxsize=4)
 def _parse(data: bytes | None, store: str) -> Arrangement:
     if data is None:
         return Arrangement()

@@ -18,6 +18,7 @@ from stepwell.store.beneath import list_directory, open_file, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.key_notes import write_note
 from stepwell.store.layout import (
     CLOCK,
     DELETED,
@@ -119,6 +120,8 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     os.mkdir(target)
     for name, feature in schema.items():
         _copy_column(segment, name, feature, f"{target}/{name}")
+    if segment.note is not None:
+        write_note(target, segment.note)
     clock = segment.clock_map()
     if clock is not None:
         rows = segment.num_rows

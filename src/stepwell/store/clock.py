@@ -22,7 +22,7 @@ import numpy.typing as npt
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
-from stepwell.store.arrangement import arranged_segments
+from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import open_file
 from stepwell.store.columns import reserve
 from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, STORE_CLOCK, locked_store
@@ -79,7 +79,7 @@ class RingClock:
 
 def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
     """Yield the newest stamp of each segment that has one."""
-    for name, (_, is_sealed) in arranged_segments(store)[0].items():
+    for name, (_, is_sealed) in shown_segments(store)[0].items():
         # one that is damaged keeps nobody from recording
         with suppress(FileNotFoundError, CorruptSegmentError):
             segment = Segment(f"{store}/{SEGMENTS}/{name}{'' if is_sealed else OPEN_SUFFIX}", schema)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.schema import Feature, Schema
-from stepwell.store.arrangement import arranged_segments
+from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
@@ -105,7 +105,7 @@ def _standing_still(store: Store) -> Iterator[str]:
     path = str(store.path)
     recover_store(path, store.schema)
     with maintained_store(path) as staging, locked_store(path):
-        for segment, (_, is_sealed) in arranged_segments(path)[0].items():
+        for segment, (_, is_sealed) in shown_segments(path)[0].items():
             if not is_sealed:
                 raise StoreBusyError(
                     f"segment {segment} of {path} is being recorded. Close its writer first: a column can only be "

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.schema import Schema
-from stepwell.store.arrangement import Arrangement, arranged_segments, read_arrangement, replace_arrangement
+from stepwell.store.arrangement import arranged_segments, read_arrangement, replace_arrangement
 from stepwell.store.births import BirthLog, runs_of
 from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
@@ -154,10 +154,12 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     run: list[Source] = []
     run_bytes, run_key = 0, ""
     for name, (_, is_sealed) in shown.items():
-        source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden) if is_sealed else None
+        source = None
+        if is_sealed:
+            source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden, arrangement.keys.get(name, ""))
         size = 0 if source is None else _kept_bytes(source, schema)
         is_large = size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes
-        key = arrangement.keys.get(name, "")
+        key = "" if source is None else source.key
         if source is None or is_large or key != run_key:
             groups.append(run)
             run, run_bytes, run_key = [], 0, key
@@ -169,10 +171,11 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     return [group for group in groups if len(group) > 1 or (group and not group[0].kept.all())]
 
 
-def _source(directory: str, schema: Schema, hidden: Ids) -> Source:
+def _source(directory: str, schema: Schema, hidden: Ids, key: str) -> Source:
     segment = Segment(directory, schema)
     is_hidden = np.isin(_first_ids(segment.ordinal, segment.records), hidden)
-    return Source(segment, ~segment.records["discarded"] & ~is_hidden)
+    kept = ~segment.records["discarded"] & ~is_hidden
+    return Source(segment, kept, key if segment.note is None else segment.note.key)
 
 
 def _first_ids(ordinal: int, records: npt.NDArray[Any]) -> Ids:
@@ -198,17 +201,13 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     for one in new:
         os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")
     sync_directory(f"{path}/{SEGMENTS}")
-    arrangement = Arrangement(positions, keys=read_arrangement(path).keys)
-    keys = {}
     for one in new:
         first = one.sources[0].segment
-        key, positions[one.name], _, _ = arrangement.place(first.ordinal, first.name)
-        if key:
-            keys[one.name] = key
+        positions[one.name] = positions.get(first.name, first.ordinal)
     with locked_store(path):
         _carry_deletions(path, new)
         old = [source.segment.name for one in replaced for source in one.sources]
-        replace_arrangement(path, positions, old, new_keys=keys)
+        replace_arrangement(path, positions, old)
 
 
 def _carry_births(path: str, new: Sequence[_Replacement]) -> None:

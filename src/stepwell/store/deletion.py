@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
-from stepwell.store.arrangement import arranged_segments
+from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import read_file
 from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
@@ -69,7 +69,7 @@ def delete_episodes(store: Store, episodes: Any) -> int:
         ids = np.append(ids, np.setdiff1d(_pieces_before(segments, table), shown))
     path = str(store.path)
     with locked_store(path):
-        gone = names - arranged_segments(path)[0].keys()
+        gone = names - shown_segments(path)[0].keys()
         if gone:
             raise StoreBusyError(
                 f"{path} was compacted since it was refreshed, or evicted steps: {', '.join(sorted(gone))} is gone, "

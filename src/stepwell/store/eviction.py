@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
-from stepwell.store.arrangement import arranged_segments
+from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.capacity import Capacity
 from stepwell.store.clock import LATEST
@@ -141,7 +141,7 @@ class _EndedSteps:
         The caller keeps segments from going.
         """
         found: dict[str, Segment] = {}
-        for name, (_, is_sealed) in arranged_segments(self._store)[0].items():
+        for name, (_, is_sealed) in shown_segments(self._store)[0].items():
             segment = self._refreshed(name, is_sealed)
             if segment is not None and self._follow(segment):
                 found[name] = segment

@@ -16,6 +16,7 @@ from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.key_notes import KeyNote, write_note
 from stepwell.store.layout import EPISODES, METADATA
 from stepwell.store.npy import header_bytes
 from stepwell.store.sealing import write_manifest
@@ -34,10 +35,12 @@ class Source:
     Args:
         segment: where they are.
         kept: bool [episodes], of its records.
+        key: of its writer, which all that is merged has; empty: none.
     """
 
     segment: Segment
     kept: npt.NDArray[np.bool_]
+    key: str = ""
 
     @property
     def records(self) -> npt.NDArray[Any]:
@@ -85,6 +88,8 @@ def merge_segments(
         CorruptSegmentError: a source is damaged.
     """
     os.mkdir(directory)
+    if sources[0].key:
+        write_note(directory, KeyNote(sources[0].key))
     for name, feature in schema.items():
         if name in columns:
             columns[name](f"{directory}/{name}")

@@ -16,6 +16,7 @@ from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.columns import write_all
 from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
 from stepwell.store.ids import step_id
+from stepwell.store.key_notes import read_note
 from stepwell.store.layout import (
     EPISODES,
     METADATA,
@@ -162,6 +163,10 @@ def _close_open_episode(path: str, rows: int, episodes: int, progress: Progress)
         # a file's time stamp is that of a slow clock, and stores into maps may leave none; episodes are in order
         before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=progress.opened_ns))
         record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
+        note = read_note(path)
+        if note is not None:
+            ended_records = os.pread(descriptor, episodes * size, header)
+            record["origin"] = note.next_origin(np.frombuffer(ended_records, EPISODE_DTYPE))
         trim_lines(f"{path}/{METADATA}", episodes)
         with open(open_file(f"{path}/{METADATA}", os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(encode_metadata({}))

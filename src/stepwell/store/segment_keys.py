@@ -16,7 +16,7 @@ import numpy.typing as npt
 from stepwell.store.beneath import check_directory, raise_from, system_error
 from stepwell.store.layout import SEGMENTS, parse_segment_name
 
-__all__ = ["TAG_BITS", "key_of_name", "list_keys", "name_of_key", "ordinals_of_keys"]
+__all__ = ["TAG_BITS", "key_of_name", "list_keys", "name_of_key", "ordinals_of_keys", "without"]
 
 Int64s = npt.NDArray[np.int64]
 TAG_BITS = 16
@@ -80,9 +80,21 @@ def list_keys(store: str) -> tuple[Int64s, Int64s]:
             keys = keys << 4 | digits
     sealed = keys[is_plain]
     others, opened = _parsed(entries[number] for number in np.flatnonzero(~is_plain).tolist())
-    found = np.unique(np.concatenate([sealed, others]))
-    opened = np.setdiff1d(opened, found)
-    return (np.union1d(found, opened) if len(opened) else found), opened
+    found = np.concatenate([sealed, others])
+    found.sort()
+    opened = without(opened, found)
+    if len(opened):
+        found = np.concatenate([found, opened])
+        found.sort()
+    return found, opened
+
+
+def without(keys: Int64s, others: Int64s) -> Int64s:
+    """Return the keys that are not among others, which ascend; numpy's own first finds what is unique."""
+    if len(others) == 0:
+        return keys
+    left: Int64s = keys[others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] != keys]
+    return left
 
 
 def _parsed(names: Iterable[bytes]) -> tuple[Int64s, Int64s]:
@@ -96,4 +108,4 @@ def _parsed(names: Iterable[bytes]) -> tuple[Int64s, Int64s]:
             key = key_of_name(name)
             if key is not None:
                 (sealed if is_sealed else opened).append(key)
-    return np.array(sealed, np.int64), np.array(opened, np.int64)
+    return np.array(sealed, np.int64), np.unique(np.array(opened, np.int64))

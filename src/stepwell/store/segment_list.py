@@ -118,19 +118,23 @@ class SegmentList(Sequence[Segment]):
         is_known = places >= 0
         known = places[is_known]
         counts[is_known] = table.ends[known] - table.starts[known]
+        given = own or {}
+        mine = {number: given.get(number, segment.records) for number, segment in self.own}
+        numbers = np.fromiter(mine, np.int64, len(mine))
+        counts[numbers] = [len(records) for records in mine.values()]
+        if not (np.diff(self.keys) > 0).all():
+            # those of their own stand anywhere among the others: all at once
+            starts = np.zeros(len(self), np.int64)
+            starts[is_known] = table.starts[known]
+            starts[numbers] = len(table.records) + np.cumsum(counts[numbers]) - counts[numbers]
+            return _gathered(_joined([table.records, *mine.values()]), starts, counts), counts
         parts: list[npt.NDArray[Any]] = []
         done = 0
-        for number, segment in self.own:
-            records = segment.records if own is None else own.get(number, segment.records)
+        for number, records in mine.items():
             parts += [_run_of(table, places[done:number]), records]
-            counts[number], done = len(records), number + 1
+            done = number + 1
         parts.append(_run_of(table, places[done:]))
-        parts = [part for part in parts if len(part)]
-        if len(parts) == 1:
-            return parts[0], counts
-        # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
-        joined = b"".join(np.ascontiguousarray(part).view(np.uint8).data for part in parts)
-        return np.frombuffer(joined, EPISODE_DTYPE), counts
+        return _joined([part for part in parts if len(part)]), counts
 
     def _make(self, key: int, place: int) -> Segment:
         assert self._schema is not None
@@ -154,9 +158,21 @@ def _run_of(table: SegmentTable, places: Int64s) -> npt.NDArray[Any]:
     starts, ends = table.starts[places], table.ends[places]
     if (starts[1:] == ends[:-1]).all():
         return table.records[starts[0] : ends[-1]]
-    counts = ends - starts
+    return _gathered(table.records, starts, ends - starts)
+
+
+def _gathered(records: npt.NDArray[Any], starts: Int64s, counts: Int64s) -> npt.NDArray[Any]:
+    """Return runs of records, one after the other."""
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     # as plain bytes: numpy copies structured entries field by field
-    rows = table.records.view(f"V{EPISODE_DTYPE.itemsize}")[within + np.repeat(starts, counts)]
+    rows = records.view(f"V{EPISODE_DTYPE.itemsize}")[within + np.repeat(starts, counts)]
     found: npt.NDArray[Any] = rows.view(EPISODE_DTYPE)
     return found
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    # joined as bytes: numpy compares the fields of structured arrays one by one before it concatenates them
+    joined = b"".join(np.ascontiguousarray(part).view(np.uint8).data for part in parts)
+    return np.frombuffer(joined, EPISODE_DTYPE)

@@ -3,6 +3,7 @@
 ::
 
     segments.table   | head | keys | ends | records of segment 0 | of segment 1 | ...
+                     | places of their writers' keys | those keys, as JSON            where any segment has one
 
 It is derived from the segments, which alone say what is there: a segment of the table that is not listed is not shown,
 one that is listed and not in the table is read itself, and a table that is missing or damaged is as one without
@@ -12,10 +13,15 @@ came since. Rings, whose segments come and go, have none.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import zlib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +31,7 @@ from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
 from stepwell.store.beneath import open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.key_notes import read_note
 from stepwell.store.layout import EPISODES, SEGMENTS, replace_file
 from stepwell.store.npy import header_size
 from stepwell.store.segment_keys import name_of_key
@@ -35,6 +42,8 @@ Int64s = npt.NDArray[np.int64]
 TABLE = "segments.table"
 MAGIC = b"stepwell-table\0\0"
 VERSION = 1
+# with the keys of writers
+KEYED_VERSION = 2
 HEAD = np.dtype([("magic", "S16"), ("version", "<u4"), ("crc32", "<u4"), ("segments", "<i8"), ("episodes", "<i8")])
 CHECKED_FROM = 24  # the checksum covers all that follows it
 # a table is worth its bytes from so many segments on, and is written anew when so large a share of them is not in it
@@ -53,10 +62,21 @@ class SegmentTable:
         keys: int64 [S], ascending, see `stepwell.store.segment_keys`.
         ends: int64 [S], how many records there are up to the last one of each.
         records: `EPISODE_DTYPE` [E], segment by segment.
+        texts: the keys of writers that segments have, ascending.
+        places: int64 [S], one more than the place of each segment's among ``texts``; 0: it has none. None: all have
+            none.
     """
 
-    def __init__(self, keys: Int64s, ends: Int64s, records: npt.NDArray[Any]) -> None:
-        self.keys, self.ends, self.records = keys, ends, records
+    def __init__(
+        self,
+        keys: Int64s,
+        ends: Int64s,
+        records: npt.NDArray[Any],
+        texts: Sequence[str] = (),
+        places: Int64s | None = None,
+    ) -> None:
+        self.keys, self.ends, self.records, self.texts = keys, ends, records, texts
+        self.places: Int64s = np.zeros(len(keys), np.int64) if places is None else places
         self.starts: Int64s = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if len(ends) else ends
 
     @classmethod
@@ -73,6 +93,34 @@ class SegmentTable:
             return np.full(len(keys), -1, np.int64)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[places] == keys, places, -1)
+
+    def ranks_of(self, keys: Int64s) -> Int64s:
+        """Return twice `places` of segments, int64 [n]; 0 where one is not in the table."""
+        if not self.texts:
+            return np.zeros(len(keys), np.int64)
+        found = self.find(keys)
+        ranks: Int64s = np.where(found >= 0, 2 * self.places[found], 0)
+        return ranks
+
+    def with_text(self, text: str) -> Int64s:
+        """Return the segments of a writer's key, int64 [n]."""
+        place = bisect_left(self.texts, text)
+        if place == len(self.texts) or self.texts[place] != text:
+            return self.keys[:0]
+        keys: Int64s = self.keys[self.places == place + 1]
+        return keys
+
+    def texts_of(self, keys: Int64s) -> dict[int, str]:
+        """Return segments of the table, of those that have one, to their writers' keys."""
+        if not self.texts:
+            return {}
+        places = self.places[self.find(keys)].tolist()
+        return {key: self.texts[place - 1] for key, place in zip(keys.tolist(), places, strict=True) if place}
+
+    def text_at(self, place: int) -> str:
+        """Return the writer's key of one segment; empty: it has none."""
+        number = int(self.places[place])
+        return self.texts[number - 1] if number else ""
 
     def records_at(self, place: int) -> npt.NDArray[Any]:
         """Return the records of one segment."""
@@ -105,10 +153,14 @@ def load_table(store: str) -> SegmentTable:
     if len(data) < HEAD.itemsize:
         raise ValueError(f"{len(data)} bytes are no table")
     head = data[: HEAD.itemsize].view(HEAD)[0]
-    if head["magic"] != MAGIC.rstrip(b"\0") or head["version"] != VERSION:
+    is_keyed = head["version"] == KEYED_VERSION
+    if head["magic"] != MAGIC.rstrip(b"\0") or head["version"] not in (VERSION, KEYED_VERSION):
         raise ValueError("it does not begin as a table of this version does")
     num_segments, num_episodes = int(head["segments"]), int(head["episodes"])
     need = HEAD.itemsize + 16 * num_segments + EPISODE_DTYPE.itemsize * num_episodes
+    keyed_from = need
+    if is_keyed:
+        need = max(need + 8 * num_segments, len(data))
     if num_segments < 0 or num_episodes < 0 or len(data) != need:
         raise ValueError(f"{num_segments} segments of {num_episodes} episodes are not {len(data)} bytes")
     computed = zlib.crc32(data[CHECKED_FROM:].data)
@@ -117,9 +169,14 @@ def load_table(store: str) -> SegmentTable:
     start = HEAD.itemsize
     keys = data[start : start + 8 * num_segments].view("<i8")
     ends = data[start + 8 * num_segments : start + 16 * num_segments].view("<i8")
-    records = data[start + 16 * num_segments :].view(EPISODE_DTYPE)
+    records = data[start + 16 * num_segments : keyed_from].view(EPISODE_DTYPE)
     _check(keys, ends, records)
-    return SegmentTable(keys, ends, records)
+    if not is_keyed:
+        return SegmentTable(keys, ends, records)
+    texts_from = keyed_from + 8 * num_segments
+    places, texts = data[keyed_from:texts_from].view("<i8"), json.loads(data[texts_from:].tobytes())
+    _check_keys(places, texts)
+    return SegmentTable(keys, ends, records, texts, places)
 
 
 def drop_table(store: str) -> None:
@@ -147,6 +204,9 @@ def check_table(store: str) -> None:
             found = read_file(f"{store}/{SEGMENTS}/{name}/{EPISODES}")[header:]
             if found != table.records_at(place).tobytes():
                 raise CorruptSegmentError(f"its records of segment {name} are not those that the segment has. {REMOVE}")
+            note = read_note(f"{store}/{SEGMENTS}/{name}")
+            if note is not None and note.key != table.text_at(place):
+                raise CorruptSegmentError(f"its key of segment {name} is not that of the segment's writer. {REMOVE}")
 
 
 def _check(keys: Int64s, ends: Int64s, records: npt.NDArray[Any]) -> None:
@@ -167,7 +227,17 @@ def _check(keys: Int64s, ends: Int64s, records: npt.NDArray[Any]) -> None:
         raise ValueError("episodes whose rows do not follow each other")
 
 
-def replace_table(store: str, keys: Int64s, counts: Int64s, records: npt.NDArray[Any]) -> None:
+def _check_keys(places: Int64s, texts: Any) -> None:
+    """Raise ValueError where these are no keys of writers."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("its keys of writers are none")
+    if any(before >= after for before, after in pairwise(texts)) or (places < 0).any() or (places > len(texts)).any():
+        raise ValueError("its keys of writers are not in order")
+
+
+def replace_table(
+    store: str, keys: Int64s, counts: Int64s, records: npt.NDArray[Any], texts: Mapping[int, str] = MappingProxyType({})
+) -> SegmentTable:
     """Write the table of the store at ``store`` anew; nothing where that is not possible: nothing needs it.
 
     Args:
@@ -175,12 +245,23 @@ def replace_table(store: str, keys: Int64s, counts: Int64s, records: npt.NDArray
         keys: int64 [S], of sealed segments, ascending.
         counts: int64 [S], records of each.
         records: `EPISODE_DTYPE` [E], in the order of the keys.
+        texts: segment to the key of its writer.
+
+    Returns:
+        The table, whether it was written or not.
     """
-    head = np.zeros(1, HEAD)
-    head["magic"], head["version"] = MAGIC, VERSION
-    head["segments"], head["episodes"] = len(keys), len(records)
+    sorted_texts = sorted(set(texts.values()))
+    place_of = {text: place for place, text in enumerate(sorted_texts, start=1)}
+    places = np.array([place_of.get(texts.get(key, ""), 0) for key in keys.tolist()], np.int64) if texts else None
     ends = np.cumsum(counts, dtype=np.int64)
-    data = b"".join([head.tobytes(), keys.astype("<i8").tobytes(), ends.astype("<i8").tobytes(), records.tobytes()])
+    table = SegmentTable(keys, ends, records, sorted_texts, places)
+    head = np.zeros(1, HEAD)
+    head["magic"], head["version"] = MAGIC, KEYED_VERSION if texts else VERSION
+    head["segments"], head["episodes"] = len(keys), len(records)
+    parts = [head.tobytes(), keys.astype("<i8").tobytes(), ends.astype("<i8").tobytes(), records.tobytes()]
+    if texts:
+        parts += [table.places.astype("<i8").tobytes(), json.dumps(sorted_texts, ensure_ascii=False).encode()]
+    data = b"".join(parts)
     head["crc32"] = zlib.crc32(memoryview(data)[CHECKED_FROM:])
     # what it is made of is on the disk: a loss of power may take it, and its checksum says so
     # of two threads one is enough
@@ -190,3 +271,4 @@ def replace_table(store: str, keys: Int64s, counts: Int64s, records: npt.NDArray
                 replace_file(f"{store}/{TABLE}", head.tobytes() + data[HEAD.itemsize :], sync=False)
         finally:
             _REPLACING.release()
+    return table

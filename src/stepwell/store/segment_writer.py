@@ -17,7 +17,6 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.arrangement import add_key
 from stepwell.store.beneath import open_file, raise_from, system_error
 from stepwell.store.clock import RingClock
 from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
@@ -25,6 +24,7 @@ from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.heartbeats import attend, forget
 from stepwell.store.ids import MAX_ROWS, step_id
+from stepwell.store.key_notes import KeyNote, write_note
 from stepwell.store.layout import (
     CLOCK,
     EPISODES,
@@ -69,7 +69,7 @@ class SegmentWriter:
         queue_bytes: values that may wait for slow codecs.
         carried: of the episode that goes on here: its steps in earlier segments, and its origin.
         clock: of a ring: what stamps its rows.
-        key: of the writer, which the segment sorts by; see `stepwell.store.writer_keys`.
+        note: of the writer's key, which the segment sorts by; see `stepwell.store.writer_keys`.
 
     Raises:
         DiskFullError: no space for the first rows.
@@ -91,7 +91,7 @@ class SegmentWriter:
         queue_bytes: int = QUEUE_BYTES,
         carried: tuple[int, int] = (0, 0),
         clock: RingClock | None = None,
-        key: str | None = None,
+        note: KeyNote | None = None,
     ) -> None:
         self.schema = schema
         self.sync = sync
@@ -107,6 +107,9 @@ class SegmentWriter:
         self._sync_error: OSError | None = None
         self._queue_bytes = queue_bytes
         self._carried = carried
+        self.note = note
+        # episodes that were not taken back
+        self.num_kept = 0
         # the last one that a row got
         self._clock, self._stamp = clock, 0
         try:
@@ -118,9 +121,6 @@ class SegmentWriter:
                 self.ordinal = reserve_ordinals(store, lock) if ordinal is None else ordinal
                 self.name = f"{self.ordinal:08d}-{tag or new_tag()}"
                 self.path = f"{store}/{SEGMENTS}/{self.name}{OPEN_SUFFIX}"
-                if key is not None:
-                    # before it is there: nobody sees it elsewhere than in its place
-                    add_key(store, self.name, key)
                 self._create(f"{store}/{SEGMENTS}/{NEW_PREFIX}{self.name}")
         except OSError as error:
             advice = _files_needed(schema)
@@ -138,6 +138,9 @@ class SegmentWriter:
             self._progress = Progress.create(f"{directory}/{PROGRESS}")
             undo.callback(self._progress.close)
             self._progress.carry(*self._carried)
+            if self.note is not None:
+                # before it is there: nobody sees it elsewhere than in its place
+                write_note(directory, self.note)
             self.columns: dict[str, Column] = {}
             for name, feature in self.schema.items():
                 self.columns[name] = make_column(directory, name, feature, self.capacity)
@@ -200,6 +203,8 @@ class SegmentWriter:
     def carried(self) -> tuple[int, int]:
         """Steps that the open episode has in earlier segments, and its origin."""
         steps, origin = self._carried if self.episode_start == 0 else (0, 0)
+        if self.note is not None:
+            return 0, self.note.origin(self.num_kept)
         return steps, origin if steps else step_id(self.ordinal, self.episode_start)
 
     @property
@@ -306,10 +311,13 @@ class SegmentWriter:
         records["length"] = records["rows"] = 1
         records["start"] = np.arange(row, row + count)
         records["origin"] = step_id(self.ordinal, 0) + records["start"]
+        if self.note is not None:
+            records["origin"] = self.note.origins(self.num_kept, count)
         records["time_ns"] = time.time_ns()
         self._episodes.rows[first : first + count] = records
         self._metadata_end += len(lines)
         self.num_episodes += count
+        self.num_kept += count
         self.row = self.episode_start = row + count
         self._commit_episodes()
         return first
@@ -365,6 +373,7 @@ class SegmentWriter:
         )
         self._metadata_end += len(metadata)
         self.num_episodes += 1
+        self.num_kept += not discarded
         self.row = self.episode_start = end
         self._commit_episodes()
         return self.num_episodes - 1

@@ -19,6 +19,8 @@ from stepwell.store.beneath import check_directory, open_sized, raise_from, syst
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
+from stepwell.store.ids import step_id
+from stepwell.store.key_notes import KeyNote, find_note
 from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
@@ -64,6 +66,7 @@ class Segment:
         "is_sealed",
         "key",
         "name",
+        "note",
         "num_rows",
         "ordinal",
         "records",
@@ -89,6 +92,8 @@ class Segment:
         self._checked = ""
         self._schema = schema
         self._progress: Progress | None = None
+        # of its writer's key; of a segment from the store's table the table knows it
+        self.note: KeyNote | None = None
         self.num_rows = 0
         # (steps, origin) of the open episode that went on in row 0, see progress.py
         self.carried = (0, 0)
@@ -97,10 +102,12 @@ class Segment:
         self.records: npt.NDArray[Any] = self._records.view(EPISODE_DTYPE)
         if records is not None:
             self._take_known(records)
-        elif self.is_sealed:
+            return
+        if self.is_sealed:
             self._load_sealed()
         else:
             self._follow()
+        self.note = find_note(directory)
 
     @property
     def path(self) -> Path:
@@ -117,6 +124,13 @@ class Segment:
         """The words of its commit record, see `stepwell.store.progress`; None when they do not count."""
         progress = self._progress
         return None if progress is None or progress.is_cut else progress.words
+
+    def next_piece(self, records: npt.NDArray[Any]) -> tuple[int, int]:
+        """Return of the episode after those of ``records`` its steps in earlier segments, and its origin."""
+        start = num_ended_rows(records)
+        if start == 0 and self.carried[0]:
+            return self.carried
+        return 0, step_id(self.ordinal, start) if self.note is None else self.note.next_origin(records)
 
     def refresh(self) -> bool:
         """Take in what its writer committed since; True when something changed. One mapped load when nothing did."""

@@ -103,7 +103,7 @@ class Snapshot:
             ended = num_ended_rows(records)
             own[number] = records
             if num_rows > ended:
-                opened = _open_record(self.segments[number], ended, num_rows - ended)
+                opened = _open_record(self.segments[number], records, num_rows)
                 own[number] = np.frombuffer(records.tobytes() + opened, EPISODE_DTYPE)
                 is_opened[number] = True
         records, counts = self.segments.records(own)
@@ -120,13 +120,13 @@ def columns_of(records: Records) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _open_record(segment: Segment, start: int, length: int) -> bytes:
-    """Return the record that an episode would have that ended now."""
+def _open_record(segment: Segment, records: Records, num_rows: int) -> bytes:
+    """Return the record that the episode after those of ``records`` would have if it ended now."""
+    start = num_ended_rows(records)
+    length = num_rows - start
     record = np.zeros((), EPISODE_DTYPE)
     record["start"], record["length"], record["rows"] = start, length, length
-    record["origin"] = step_id(segment.ordinal, start)
-    if start == 0 and segment.carried[0]:
-        record["cut"], record["origin"] = segment.carried
+    record["cut"], record["origin"] = segment.next_piece(records)
     return record.tobytes()
 
 

@@ -18,13 +18,14 @@ from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.arrangement import Arrangement, arranged_keys, check_key
+from stepwell.store.arrangement import Arrangement, shown_keys
 from stepwell.store.beneath import final_error, system_errors
 from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.eviction import Evictor
+from stepwell.store.key_notes import check_key
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
@@ -39,7 +40,7 @@ from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import StoreRecord, Sync, read_record
 from stepwell.store.ring import RingCut, SegmentLimit
-from stepwell.store.segment_keys import name_of_key
+from stepwell.store.segment_keys import name_of_key, without
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
 from stepwell.store.segments import Segment
@@ -98,7 +99,8 @@ class Store:
         self._table_time = 0
         self._made: dict[int, Segment] = {}
         self._gone: set[int] = set()
-        self._keys = np.empty(0, np.int64)
+        # of the segments, in their order and ascending
+        self._keys = self._ascending = np.empty(0, np.int64)
         self._arrangement = Arrangement()
         self._listed_time = -1
         self._deleted_time = -1
@@ -292,15 +294,15 @@ class Store:
     def _list_once(self) -> bool:
         """Look at the directory; a segment that goes before it is opened is left out, for another look."""
         self._listed_time, self._listing = self._trusted_mtime(SEGMENTS), None
-        before = self._keys, self._arrangement
-        keys, opened, self._arrangement = arranged_keys(self._path)
+        before, arrangement = self._keys, self._arrangement
+        keys, opened, self._arrangement = shown_keys(self._path)
         if self.schema is None:
             keys = opened = keys[:0]
-        self._keys = keys
-        changed = not np.array_equal(keys, before[0]) or not self._arrangement.has_order_of(before[1])
-        if changed and len(self._sealed):
+        changed = not self._arrangement.has_order_of(arrangement)
+        if len(self._sealed):
             # a name that comes again may be of another segment than the table's
-            self._gone.update(np.setdiff1d(before[0], keys).tolist())
+            self._gone.update(without(self._ascending, keys).tolist())
+        self._ascending = keys
         found, is_open = self._not_in_table(keys), set(opened.tolist())
         self._listed = list(found)
         for name in self._segments.keys() - found.keys():
@@ -313,7 +315,21 @@ class Store:
         for name, key in found.items():
             if name not in self._segments and self.schema is not None:
                 changed |= self._add_segment(name, key not in is_open, self.schema)
-        return changed
+        self._keys = self._arrangement.ordered(keys, self._sealed, self._written())
+        return changed or not np.array_equal(self._keys, before)
+
+    def _written(self) -> dict[int, str]:
+        """Return the keys of writers that segments say themselves; the table has those of others."""
+        return {segment.key: segment.note.key for segment in self._segments.values() if segment.note is not None}
+
+    def segments_of(self, key: str) -> tuple[list[str], int]:
+        """Return the names of a writer's segments, as of the last refresh, and how often they had been rearranged."""
+        with self._changing:
+            known, arrangement = self._sealed.with_text(key), self._arrangement
+            found = known[self._in_table(known) & np.isin(known, self._keys)].tolist()
+            found += [segment for segment, text in self._written().items() if text == key]
+            names = [name_of_key(segment) for segment in found]
+            return [*names, *(name for name, text in arrangement.keys.items() if text == key)], arrangement.sequence
 
     def _not_in_table(self, keys: npt.NDArray[np.int64]) -> dict[str, int]:
         """Return the segments that are read one by one, by name; the table is read again where that is worth it."""
@@ -382,8 +398,9 @@ class Store:
         known = self._keys[self._in_table(self._keys)]
         keys = np.union1d(known, np.fromiter(sealed, np.int64, len(sealed)))
         records, counts = SegmentList(self._path, self.schema, keys, sealed, self._sealed, {}).records()
-        replace_table(self._path, keys, counts, records)
-        self._sealed, self._table_time = SegmentTable(keys, np.cumsum(counts), records), self._mtime(TABLE)
+        written = {key: text for key, text in self._written().items() if key in sealed}
+        self._sealed = replace_table(self._path, keys, counts, records, self._sealed.texts_of(known) | written)
+        self._table_time = self._mtime(TABLE)
         self._made.update(sealed)
         self._gone.difference_update(sealed)
         for segment in sealed.values():
@@ -469,8 +486,7 @@ class Store:
         key = WriterKey(self._path, check_key(text))
         try:
             with system_errors(self._path, is_writing=True):
-                key.discard_earlier()
-            self.refresh()
+                key.discard_earlier(self)
         except BaseException:
             key.release()
             raise
@@ -632,7 +648,7 @@ class Store:
             self._live = []
             self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
             self._gone.clear()
-            self._keys = np.empty(0, np.int64)
+            self._keys = self._ascending = np.empty(0, np.int64)
             self._take_snapshot()
 
     def renew_lock(self) -> None:

@@ -421,7 +421,7 @@ class Writer:
             queue_bytes=self._queue_bytes,
             carried=carried,
             clock=self._clock,
-            key=None if self._key is None else self._key.text,
+            note=None if self._key is None else self._key.note,
         )
 
     def _begin_columns(self, columns: Mapping[str, Any]) -> SegmentWriter:
@@ -527,6 +527,8 @@ class Writer:
         """Begin a new segment when this one is full; the full one is sealed in the background."""
         if self._limit.is_full(segment.row, segment.num_bytes):
             self._segment = None
+            if self._key is not None:
+                self._key.go_on(segment.num_kept)
             self._seals.add(segment)
         self._seals.check()
 

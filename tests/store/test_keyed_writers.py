@@ -1,19 +1,26 @@
 """Writers with a key: tasks that are tried again leave their episodes once, in the order of the keys."""
 
+import collections
+import os
 import pickle
 import random
+import re
+import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError
+from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View
+from stepwell.recorders import convert
+from stepwell.store import arrangement, key_notes, segment_table, step_id
 from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.concatenation import concatenate
-from stepwell.store.key_notes import MAX_KEY
-from stepwell.store.manifests import seal_json
+from stepwell.store.key_notes import MAX_KEY, KeyNote
+from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.sealing import write_manifest
 
 SCHEMA = {"state": Array(2), "action": Array((), "int64")}
 KEYS = ("task-1", "task-10", "task-2", "Ünit", "été")
@@ -45,21 +52,62 @@ def expected(store: Store, keys: tuple[str, ...] = KEYS) -> None:
     assert store.verify().is_ok
 
 
-def record(path: Path, seed: int) -> Store:
+def record(path: Path, seed: int, **options: Any) -> Store:
     """Run all tasks in a random order, some of which die and some of which are run twice."""
+    return run_all(stepwell.create(path, SCHEMA, **options), seed)
+
+
+def run_all(store: Store, seed: int, *, is_deadly: bool = True) -> Store:
     draw = random.Random(seed)
-    store = stepwell.create(path, SCHEMA)
     runs = [(key, attempt) for key in KEYS for attempt in range(draw.randint(1, 3))]
     draw.shuffle(runs)
     for key, attempt in runs:
         writer = write(store, key, ends=draw.randint(0, 3), attempt=attempt) if draw.random() < 0.6 else None
-        if writer is not None and draw.random() < 0.5:
+        if writer is not None and (not is_deadly or draw.random() < 0.5):
             writer.close()
         # else abandoned: its steps stay as those of a killed one
         del writer
     for key in draw.sample(KEYS, len(KEYS)):
         write(store, key).close()
     return store
+
+
+def copied(store: Store, path: Path) -> Store:
+    """Return a copy of a store that nothing was recorded into: born as the same."""
+    shutil.copytree(store.path, path)
+    return stepwell.open(path)
+
+
+def as_of_before(store: Store) -> Store:
+    """Return a store as releases wrote it that kept the keys of all segments in one file, and ids as origins."""
+    keys = {}
+    for directory in (store.path / "segments").iterdir():
+        note = directory / "key.json"
+        keys[directory.name] = open_json(note.read_bytes())["key"]
+        note.unlink()
+        (directory / "segment.json").unlink()
+        records = np.load(directory / "episodes.npy")
+        records["origin"] = step_id(int(directory.name[:8]), records["start"])
+        rows = (directory / "episodes.npy").read_bytes()
+        (directory / "episodes.npy").write_bytes(rows[: len(rows) - records.nbytes] + records.tobytes())
+        assert store.schema is not None
+        write_manifest(str(directory), store.schema, sync=False)
+    (store.path / ARRANGEMENT).write_bytes(
+        seal_json({"sequence": len(keys), "positions": {}, "hidden": [], "keys": keys})
+    )
+    return stepwell.open(store.path)
+
+
+def sides(*stores: Store) -> list[Any]:
+    """Return what each of several ways to split a view puts on one side."""
+    view = View(stores)
+    found = []
+    for seed in range(3):
+        parts = [*view.split(0.3, 0.3, seed=seed), view.split(0.5, seed=seed, version=1)[0]]
+        for part in (*parts, view.select(split=(0.2, 0.7), seed=seed)):
+            tables = [(each.table, index) for each in part.parts for index in each.indices.tolist()]
+            found.append([(m["key"], m["number"]) for table, index in tables for m in [table.metadata(index)]])
+    return found
 
 
 def loaded(store: Store) -> list[list[int]]:
@@ -78,6 +126,155 @@ def test_the_store_is_the_same_whatever_order_tasks_ran_in_and_however_often(tmp
         expected(other)
         assert contents(other) == contents(first)
         assert loaded(other) == loaded(first)
+
+
+def test_splits_are_the_same_whatever_order_tasks_ran_in_and_in_every_copy(tmp_path: Path) -> None:
+    born = stepwell.create(tmp_path / "born.well", SCHEMA, segment_bytes=60)
+    first, *others = [run_all(copied(born, tmp_path / f"{seed}.well"), seed, is_deadly=False) for seed in range(4)]
+    expected_sides = sides(first)
+    assert len({str(side) for side in expected_sides}) == len(expected_sides)
+    for other in others:
+        assert sides(other) == expected_sides
+        assert np.array_equal(other.episodes.origin, first.episodes.origin)
+    assert len(set(first.episodes.origin.tolist())) == len(first)
+    # told from the ids of steps
+    assert first.episodes.origin.max() < 0
+    first.checkpoint(tmp_path / "copy.well")
+    assert sides(stepwell.open(tmp_path / "copy.well")) == expected_sides
+    assert sides(concatenate(tmp_path / "joined.well", [first])) == expected_sides
+    assert sides(stepwell.open(convert(first, tmp_path / "converted.well", {"state": "zstd"}).path)) == expected_sides
+    first.compact()
+    assert sides(first) == expected_sides
+    # of two stores that the same tasks were recorded into each splits for itself
+    again = record(tmp_path / "again.well", 1)
+    assert contents(again) == contents(first)
+    assert sides(again) != expected_sides
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 60, 10_000])
+def test_an_origin_follows_from_the_key_and_how_many_episodes_came_before(tmp_path: Path, segment_bytes: int) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, segment_bytes=segment_bytes)
+    writer = store.writer(key="task-1")
+    step = {"state": np.zeros((1, 2), "f4"), "action": [0]}
+    found = []
+    for number in range(4):
+        if number % 2:
+            writer.append({name: column[0] for name, column in step.items()})
+            writer.discard_episode()
+        writer.add_episode(step)
+    writer.add_one_step_episodes({"state": np.zeros((2, 2), "f4"), "action": [0, 0]})
+    writer.append(state=[0, 0], action=0)
+    # while the last one is open, when its writer is gone, and when it was closed
+    found.append(stepwell.open(store.path, mode="r").episodes.origin.tolist())
+    writer._seals.wait()
+    del writer
+    found.append(stepwell.open(store.path).episodes.origin.tolist())
+    with store.writer(key="task-1") as writer:
+        for _ in range(6):
+            writer.add_episode(step)
+        writer.append(state=[0, 0], action=0)
+    found.append(store.episodes.origin.tolist())
+    assert found == [[KeyNote("task-1").origin(number) for number in range(7)]] * 3
+    assert KeyNote("task-1").origin(3) == KeyNote("task-1", 2).origin(1) == -1788993624368443355
+
+
+def test_stores_of_earlier_releases_keep_their_order_and_their_splits(tmp_path: Path) -> None:
+    store = stepwell.create(tmp_path / "a.well", SCHEMA, segment_bytes=60)
+    store = as_of_before(run_all(store, 3, is_deadly=False))
+    expected(store)
+    before = sides(store)
+    ids = step_id(np.array([store.segments[n].ordinal for n in store.episodes.segment]), store.episodes.start)
+    assert np.array_equal(store.episodes.origin, ids)
+    store.checkpoint(tmp_path / "copy.well")
+    copy = stepwell.open(tmp_path / "copy.well")
+    assert sides(copy) == before
+    copy.compact()
+    expected(copy)
+    assert sides(copy) == before
+    for each in (store, copy):
+        write(each, "task-10").close()
+        expected(each)
+    for other in (store, copy):
+        other.compact()
+        expected(other)
+
+
+def prebuilt(path: Path, count: int) -> Store:
+    """Return a store of as many segments with keys, in no order."""
+    store = stepwell.create(path, SCHEMA)
+    with store.writer(key="any") as writer:
+        writer.add_episode({"state": np.zeros((1, 2), "f4"), "action": [0]}, key="any", number=0)
+    (source,) = (path / "segments").iterdir()
+    for number in range(1, count):
+        directory = path / "segments" / f"{number:08d}-{number:04x}"
+        directory.mkdir()
+        for file in source.iterdir():
+            if file.name != "key.json":
+                os.link(file, directory / file.name)
+        (directory / "key.json").write_bytes(seal_json({"key": f"task-{number * 7919 % count}", "episodes": 0}))
+    (path / "lock").write_text(f"{count:<20}\n")
+    return stepwell.open(path)
+
+
+def test_a_writer_with_a_key_reads_and_writes_as_much_in_a_large_store_as_in_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = collections.Counter[str]()
+
+    def counted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    stores = [prebuilt(tmp_path / f"{count}.well", count) for count in (300, 2000)]
+    counted(os, "open")
+    for name in ("_place", "_number"):
+        counted(arrangement, name)
+    for name in ("open_json", "check_key"):
+        counted(key_notes, name)
+    found = []
+    for count, store in zip((300, 2000), stores, strict=True):
+        store.writer(key="first").close()
+        counts.clear()
+        for key in ("new", "new", "task-250"):
+            write_one(store, key)
+        found.append(dict(counts))
+        assert len(store) == count + 1
+        assert not (store.path / ARRANGEMENT).exists()
+    assert found[0] == found[1]
+
+
+def write_one(store: Store, key: str) -> None:
+    with store.writer(key=key) as writer:
+        writer.add_episode({"state": np.zeros((1, 2), "f4"), "action": [1]}, key=key, number=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_is_that_of_keys_whichever_the_table_of_segments_has(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_table, "MIN_NEW", 3)
+    monkeypatch.setattr(segment_table, "NEW_SHARE", 2)
+    draw = random.Random(seed)
+    store = stepwell.create(tmp_path / "a.well", SCHEMA)
+    there: dict[str, int] = {}
+    for number in range(25):
+        key = draw.choice("abcdefgxyz") + draw.choice(["", "é", "0"])
+        there[key] = number
+        with store.writer(key=key) as writer:
+            writer.add_episode({"state": np.zeros((1, 2), "f4"), "action": [number]})
+        if draw.random() < 0.2:
+            store = stepwell.open(store.path)
+        for each in (store, stepwell.open(store.path, mode="r")):
+            assert [e["action"].tolist() for e in each] == [[there[key]] for key in sorted(there)]
+        if draw.random() < 0.1:
+            store.compact()
+    assert (store.path / "segments.table").exists()
+    assert store.verify().is_ok
 
 
 def test_a_second_writer_of_a_key_replaces_what_the_first_left(tmp_path: Path) -> None:
@@ -184,3 +381,30 @@ def test_damaged_keys_are_found(tmp_path: Path, keys: object) -> None:
     (store.path / ARRANGEMENT).write_bytes(seal_json(record))
     with pytest.raises(CorruptSegmentError, match="arrangement"):
         stepwell.open(store.path)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [[], {}, {"key": ""}, {"key": 3, "episodes": 0}, {"key": "a", "episodes": -1}, {"key": "a", "episodes": "0"}],
+)
+def test_a_damaged_note_of_a_key_is_found(tmp_path: Path, note: Any) -> None:
+    store = record(tmp_path / "a.well", 0)
+    path = next(store.path.glob("segments/*/key.json"))
+    path.write_bytes(seal_json(note) if isinstance(note, dict) else b"[]")
+    with pytest.raises(CorruptSegmentError, match=r"key\.json"):
+        stepwell.open(store.path)
+    assert not store.verify().is_ok
+
+
+def test_the_reader_of_the_format_shows_them_in_their_order(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "format.md"
+    (code,) = re.findall(r"```python\n((?:(?!```).)*def read_store.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    store = run_all(stepwell.create(tmp_path / "a.well", SCHEMA, segment_bytes=60), 2, is_deadly=False)
+    for make in (lambda: store, lambda: as_of_before(store)):
+        each = make()
+        found = list(namespace["read_store"](each.path))
+        shown = [(m["key"], m["number"], rows["action"].tolist()) for _, m, rows in found]
+        assert shown == [row[:3] for row in contents(each)]
+        assert [int(record["origin"]) for record, _, _ in found] == each.episodes.origin.tolist()

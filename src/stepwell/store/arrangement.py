@@ -95,6 +95,10 @@ class Arrangement:
             _put(between, segments, {number: fresh.get(key, 0) for number, key in others.items()})
         return segments[np.lexsort((segments, positions, between, ranks))]
 
+    def segments_of(self, key: str) -> list[int]:
+        """Return the segments that have a key here, as numbers."""
+        return [_number(name) for name, text in self.keys.items() if text == key]
+
     def has_order_of(self, other: Arrangement) -> bool:
         """Whether it orders the same segments as the other one does."""
         return self.positions == other.positions and self.keys == other.keys

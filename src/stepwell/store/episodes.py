@@ -57,7 +57,8 @@ class EpisodeTable:
         start: int64 [E], first row in the segment.
         length: int64 [E], steps.
         rows: int64 [E], length, or length + 1 with a final row.
-        origin: int64 [E], id of its first step when it was first written; kept by compaction and concatenation.
+        origin: int64 [E], id of its first step when it was first written, or what follows from its writer's key; kept
+            by compaction and concatenation.
         time_ns: int64 [E], nanoseconds since 1970 when it ended; 0 while open.
         terminated: bool [E].
         truncated: bool [E].

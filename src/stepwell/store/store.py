@@ -325,11 +325,10 @@ class Store:
     def segments_of(self, key: str) -> tuple[list[str], int]:
         """Return the names of a writer's segments, as of the last refresh, and how often they had been rearranged."""
         with self._changing:
-            known, arrangement = self._sealed.with_text(key), self._arrangement
-            found = known[self._in_table(known) & np.isin(known, self._keys)].tolist()
-            found += [segment for segment, text in self._written().items() if text == key]
-            names = [name_of_key(segment) for segment in found]
-            return [*names, *(name for name, text in arrangement.keys.items() if text == key)], arrangement.sequence
+            found = {*self._sealed.with_text(key).tolist(), *self._arrangement.segments_of(key)}
+            found.update(segment for segment, text in self._written().items() if text == key)
+            gone = without(np.array(list(found), np.int64), self._ascending)
+            return [name_of_key(segment) for segment in found.difference(gone.tolist())], self._arrangement.sequence
 
     def _not_in_table(self, keys: npt.NDArray[np.int64]) -> dict[str, int]:
         """Return the segments that are read one by one, by name; the table is read again where that is worth it."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from stepwell.errors import StepwellError
 __all__ = ["main", "make_parser"]
 
 EXIT_OK, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
+# read by stepwell.codecs.reach
+TRUST = "STEPWELL_TRUST"
 DESCRIPTION = "Stores of steps: record them once, stream any window of them at memory speed."
 EPILOG = """\
 examples:
@@ -108,9 +111,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     _import_modules(getattr(arguments, "modules", ()))
     module, _, function = arguments.run.partition(":")
-    code = getattr(import_module(f"stepwell.cli.{module}"), function)(arguments)
+    with _trusting(getattr(arguments, "trusted", ())):
+        code = getattr(import_module(f"stepwell.cli.{module}"), function)(arguments)
     sys.stdout.flush()
     return int(code)
+
+
+@contextmanager
+def _trusting(directories: Sequence[str]) -> Iterator[None]:
+    """Trust directories for one run, in the processes that it starts, too."""
+    wrong = [directory for directory in directories if "://" in directory or os.pathsep in directory]
+    if wrong:
+        raise StepwellError(
+            f"--trust {wrong[0]}: give a directory of this machine, without {os.pathsep!r} in its name."
+        )
+    before = os.environ.get(TRUST)
+    if directories:
+        os.environ[TRUST] = os.pathsep.join([*directories, *filter(None, [before])])
+    try:
+        yield
+    finally:
+        if directories:
+            os.environ.pop(TRUST)
+            os.environ |= {} if before is None else {TRUST: before}
 
 
 def _import_modules(names: Sequence[str]) -> None:
@@ -146,7 +169,7 @@ def _add_path_and_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=place, metavar="PATH", help="directory of the store, or an address: FORMAT://PATH")
     _add_with(parser, "an option of the address's reader, such as split=val")
     _add_json(parser)
-    _add_import(parser)
+    _add_import_and_trust(parser)
 
 
 def _add_repeated(
@@ -172,9 +195,11 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _add_import(parser: argparse.ArgumentParser) -> None:
+def _add_import_and_trust(parser: argparse.ArgumentParser) -> None:
     line = "import a module first: one that registers a codec of your own"
     _add_repeated(parser, "--import", "MODULE", line, dest="modules")
+    line = "a directory that links of the data set and references of the store may lead to"
+    _add_repeated(parser, "--trust", "DIR", line, dest="trusted")
 
 
 def _add_demo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -297,7 +322,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     _add_repeated(parser, "--ignore", "NAME", "a feature to leave out")
     _add_with(parser, "an option of the source's reader")
     _add_json(parser)
-    _add_import(parser)
+    _add_import_and_trust(parser)
 
 
 def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -345,7 +370,7 @@ def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--append", action="store_true", help="add to the dataset at DST, of v3.0")
     parser.add_argument("--workers", type=threads, metavar="N", help="threads that encode, default: one a processor")
     _add_json(parser)
-    _add_import(parser)
+    _add_import_and_trust(parser)
 
 
 def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

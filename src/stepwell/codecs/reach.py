@@ -65,7 +65,8 @@ def check_reach(path: str, reach: Sequence[str] | None, *, of: str = "references
     raise UntrustedFileError(
         f"{plain_address(path)}: {of} lead to this file, which was not read. If you know where they come from, and "
         f"want it to be read, open with trust={plain_address(place)!r}, or a directory above it"
-        f"{'' if is_address else f'; by the command, set {VARIABLE} to it'}. trust=True allows every file of yours."
+        f"{'' if is_address else f'; by the command, say --trust DIR, or set {VARIABLE} to it'}. trust=True allows "
+        "every file of yours."
     )
 
 

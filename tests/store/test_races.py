@@ -1,7 +1,9 @@
 """Fields that one thread replaces while another reads: what is read is right, whichever moment it is."""
 
+import json
 import os
 import signal
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 import stepwell
 from stepwell import Array, View
 from stepwell.store import Store
+from stepwell.webdataset import write_webdataset
+from stepwell.webdataset.sample_sources import EPISODE
 
 
 def recorded(path: Path) -> tuple[Any, Any]:
@@ -225,13 +229,24 @@ def _conversion(store: Any, path: Path) -> bool:
     return _values(stepwell.open(path)) in (BEFORE, AFTER)
 
 
+def _export(store: Any, path: Path) -> bool:
+    (shard,) = write_webdataset(store, path, samples="episodes", workers=0, progress=False)
+    with tarfile.open(shard) as tar:
+        members = [tar.extractfile(name) for name in tar.getnames() if name.endswith(EPISODE)]
+        facts = [json.load(member) for member in members if member is not None]
+    found = [(each["length"], each["truncated"]) for each in facts]
+    return found in ([(3, True), (1, False), (2, False)], [(4, False), (3, True), (1, False), (2, False)])
+
+
 def _information(store: Any, path: Path) -> bool:
     table = store.info()
     return (table.num_episodes, table.num_steps, table.num_segments) in ((3, 6, 2), (4, 10, 3))
 
 
 @pytest.mark.parametrize("moment", range(4))
-@pytest.mark.parametrize("call", [_statistics, _statistics_of_a_view, _deletion, _iteration, _conversion, _information])
+@pytest.mark.parametrize(
+    "call", [_statistics, _statistics_of_a_view, _deletion, _iteration, _conversion, _export, _information]
+)
 def test_a_call_sees_one_moment_of_a_store_that_another_thread_refreshes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any, moment: int
 ) -> None:
@@ -239,7 +254,8 @@ def test_a_call_sees_one_moment_of_a_store_that_another_thread_refreshes(
     for key, each in (("b", BEFORE[:1]), ("c", BEFORE[1:])):
         with store.writer(key=key) as writer:
             for values in each:
-                writer.add_episode({"x": np.repeat(np.array(values, "f4")[:, None], 2, 1)})
+                rows = np.repeat(np.array(values, "f4")[:, None], 2, 1)
+                writer.add_episode({"x": rows}, truncated=len(values) == 3)
     looks: list[str] = []
 
     def racing(name: str) -> property:

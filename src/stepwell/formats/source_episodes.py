@@ -34,6 +34,7 @@ class SourceEpisode:
         length: steps.
         metadata: its free metadata.
         terminated: the environment reached a terminal state.
+        truncated: it was cut.
         has_final: whether another row follows, of the features with ``final``.
 
     Notes:
@@ -47,6 +48,7 @@ class SourceEpisode:
     length: int
     metadata: Mapping[str, Any]
     terminated: bool = False
+    truncated: bool = False
     has_final: bool = False
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> Any:
@@ -141,5 +143,6 @@ def episodes_of(source: View | Store) -> Iterator[SourceEpisode]:
                     int(table.length[index]),
                     table.metadata(index),
                     terminated=bool(table.terminated[index]),
+                    truncated=bool(table.truncated[index]),
                     has_final=bool(table.rows[index] > table.length[index]),
                 )

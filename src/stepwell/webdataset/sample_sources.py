@@ -172,11 +172,10 @@ class EpisodeSamples:
                 yield f"{form.name}.{row:06d}.{form.ending}", data
 
     def _facts(self, episode: SourceEpisode) -> dict[str, Any]:
-        record = episode.store.episodes
         return {
             "length": episode.length,
             "terminated": episode.terminated,
-            "truncated": bool(record.truncated[episode.index]),
+            "truncated": episode.truncated,
             "final": episode.has_final,
             "metadata": dict(episode.metadata),
             "features": self._told,

@@ -62,7 +62,7 @@ def move_cut(  # noqa: PLR0917
         row_bytes: of a row but for its encoded values; -1: steps are counted, not bytes.
         num_encoded: encoded features, in bytes.
         counts_open: whether steps of open episodes weigh anything.
-        is_anew: whether heads begin at the first rows: where less is there to show than before.
+        is_anew: whether heads begin at the first rows: where rows without stamps are older than they were.
         changed: int64 [S], written: the segments whose first row that is shown is another one.
 
     Returns:

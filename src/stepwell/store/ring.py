@@ -105,6 +105,7 @@ class RingCut:
                 self._table[found.slot, NUM_ROWS] = segment.num_rows
                 return
             if found.is_legacy:
+                # its open episode was the newest, and is as old as its end when it has ended
                 self._is_anew = True
             self._take(found)
 

@@ -300,7 +300,7 @@ class Writer:
     def discard_episode(self) -> None:
         """Take back the steps since the last end of an episode: they are never shown again.
 
-        `Store.compact` frees their space.
+        `Store.compact` frees their space. In a ring they count, and are kept, until their time comes.
         """
         self._check_usable()
         segment = self._segment

@@ -18,6 +18,7 @@ from stepwell.recorders.resuming import Plan, Unfinished, remove_segments
 from stepwell.recorders.sources import Chunk, HasSpans, Items, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
+from stepwell.store.layout import sync_names
 from stepwell.store.records import SEGMENT_BYTES
 
 __all__ = ["write_episodes", "write_samples"]
@@ -214,6 +215,7 @@ class _Recording:
         finally:
             if bar is not None:
                 bar.close()
+        sync_names(str(self._store.path))
         if self._unfinished is not None:
             self._unfinished.end()
         self._store.refresh()

@@ -39,6 +39,7 @@ from stepwell.store.layout import (
     list_segments,
     locked_store,
     replace_file,
+    sync_directory,
 )
 from stepwell.store.manifests import open_json, seal_json
 
@@ -142,8 +143,9 @@ class Unfinished:
             raise
 
     def end(self) -> None:
-        """All of it is there: from now on it is a store like any other."""
+        """All of it is there and on the disk: from now on it is a store like any other."""
         (self._path / IMPORTING).unlink()
+        sync_directory(str(self._path))
         self._lock.release()
 
     def leave(self) -> int:

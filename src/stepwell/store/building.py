@@ -13,7 +13,7 @@ from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import StepwellError, StoreExistsError
 from stepwell.store.beneath import FULL, system_errors
 from stepwell.store.columns import disk_error
-from stepwell.store.layout import SEGMENTS, new_tag, sync_directory
+from stepwell.store.layout import SEGMENTS, new_tag, sync_directory, sync_tree
 
 __all__ = ["built_directory", "built_store"]
 
@@ -30,13 +30,11 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
         with system_errors(partial, is_writing=True):
             os.mkdir(f"{partial}/{SEGMENTS}")
         yield partial
-        sync_directory(f"{partial}/{SEGMENTS}")
-        sync_directory(partial)
 
 
 @contextmanager
 def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``.
+    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk.
 
     What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
 
@@ -48,6 +46,7 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     if target.is_symlink():
         target = target.resolve()
     _check_free(target)
+    made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(target)
@@ -57,9 +56,11 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         with _locked_directory(partial):
             yield str(partial)
+            sync_tree(str(partial))
             _check_free(target)
             os.rename(partial, target)
-            sync_directory(str(target.parent))
+            for parent in (target, *made):
+                sync_directory(str(parent.parent))
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):

@@ -27,7 +27,7 @@ from stepwell.store.beneath import check_directory
 from stepwell.store.columns import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
-from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory
+from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory, sync_tree
 from stepwell.store.linking import link_file
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
 from stepwell.store.manifests import read_manifest, seal_json
@@ -93,6 +93,9 @@ def add_column(
         plan_undo(staging, name)
         for number in range(len(store.segments)):
             _stage_segment(addition, number, staging)
+        # what undoes the rest must be there when any of it is
+        sync_tree(staging)
+        sync_directory(str(store.path))
         for segment in store.segments:
             _install(f"{staging}/{segment.name}", str(segment.path))
         store.replace_record(store.record.with_schema(schema))

@@ -40,6 +40,8 @@ __all__ = [
     "replace_file",
     "reserve_ordinals",
     "sync_directory",
+    "sync_names",
+    "sync_tree",
 ]
 
 FORMAT = "stepwell"
@@ -191,6 +193,34 @@ def sync_directory(path: str) -> None:
     """Wait until a directory's entries are on the disk."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise_from(system_error(error, path, is_writing=True), error)
+
+
+def sync_tree(path: str) -> None:
+    """Wait until a directory, and all files and directories beneath it, are on the disk; what is already costs little.
+
+    A hard link of a file that somebody else has written says nothing about whether its bytes are.
+    """
+    for directory, _, files in os.walk(path, topdown=False):
+        for name in files:
+            _sync_file(f"{directory}/{name}")
+        sync_directory(directory)
+
+
+def sync_names(store: str) -> None:
+    """Wait until the names of a store and of its segments are on the disk, as what is in sealed segments is."""
+    for directory in (f"{store}/{SEGMENTS}", store, os.path.dirname(store)):
+        sync_directory(directory)
+
+
+def _sync_file(path: str) -> None:
+    try:
+        descriptor = open_file(path)
         try:
             os.fsync(descriptor)
         finally:

@@ -150,7 +150,12 @@ def _undo_column(store: str, staging: str) -> None:
         raise CorruptSegmentError(f"{path}: {feature!r:.100} is no name of a feature, so nothing was undone.")
     if feature in (read_record(store).schema or ()):
         return
-    for name in sorted(list_directory(f"{staging}/{UNDO}")):
+    try:
+        kept_segments = sorted(list_directory(f"{staging}/{UNDO}"))
+    except FileNotFoundError:
+        # power was lost before it was on the disk, and nothing is replaced before it is
+        return
+    for name in kept_segments:
         if not is_sealed_name(name):
             raise CorruptSegmentError(f"{staging}/{UNDO}/{name} is not named as a segment is, so it was not put back.")
         segment, kept = f"{store}/{SEGMENTS}/{name}", f"{staging}/{UNDO}/{name}"

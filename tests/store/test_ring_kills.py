@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import stepwell
 from stepwell.replay import ReplayLoader, Table
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import Store
+from stepwell.store.segment_writer import SegmentWriter
 
 KILLS = int(os.environ.get("STEPWELL_RING_KILLS", "30"))
 CAPACITY = 60
@@ -73,12 +74,12 @@ def check(path: Path, owed: int) -> Store:
     return store
 
 
-def fork_writer(path: Path, recorded: Count, seed: int) -> int:
+def fork_writer(path: Path, recorded: Count, seed: int, lengths: Sequence[int] = ()) -> int:
     child = os.fork()
     if child == 0:
         try:
-            lengths = random.Random(seed)
-            record(path, recorded, (lengths.choice([1, 2, 7, 25, 90]) for _ in range(10**9)))
+            draw = random.Random(seed)
+            record(path, recorded, lengths or (draw.choice([1, 2, 7, 25, 90]) for _ in range(10**9)))
         finally:
             os._exit(1)
     return child
@@ -116,6 +117,35 @@ def test_kills_at_any_moment_lose_nothing_and_a_table_goes_on(tmp_path: Path) ->
         assert batch["count"].min() >= recorded[0] - CAPACITY
     assert stepwell.open(store.path).verify(deep=True).is_ok
     assert recorded[0] > 10 * CAPACITY, "the ring did not go round"
+
+
+@pytest.mark.parametrize("num_pieces", [1, 3])
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_kill_between_two_pieces_of_an_episode_leaves_each_step_once_in_a_table(
+    tmp_path: Path, num_pieces: int, is_followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, recorded, ends = make(tmp_path), shared_count(), 0
+    end_episode = SegmentWriter.end_episode
+
+    def end_or_die(self: SegmentWriter, **options: Any) -> int:
+        nonlocal ends
+        ends += bool(options.get("goes_on"))
+        if ends == num_pieces:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return end_episode(self, **options)
+
+    table = Table(stepwell.open(store.path, mode="r"))
+    monkeypatch.setattr(SegmentWriter, "end_episode", end_or_die)
+    os.waitpid(fork_writer(store.path, recorded, 1, lengths=[5, 200]), 0)
+    if is_followed:
+        # as it is while nobody has recovered it
+        table.follow()
+    # the first step of the piece that was begun is there as well
+    shown = check(store.path, recorded[0])
+    for each in (table, Table(shown)):
+        each.follow()
+        assert each.size == shown.num_steps
+    assert any(episode.interrupted for episode in shown)
 
 
 def test_a_kill_of_several_writers_leaves_the_newest_steps_of_each(tmp_path: Path) -> None:

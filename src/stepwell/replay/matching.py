@@ -10,8 +10,8 @@ import numpy.typing as npt
 from stepwell.errors import TableError
 from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
 from stepwell.replay.records import FLAGS, HI_FINAL, HI_STEP, IS_CUT, IS_OPEN, LO, ORIGIN, SEGMENT, SKIPPED, START
+from stepwell.windows.chains import CHAIN, STEP, Chains
 from stepwell.windows.chains import START as START_ROW
-from stepwell.windows.chains import STEP, Chains
 
 if TYPE_CHECKING:
     from stepwell.replay.patterns import Pattern
@@ -110,7 +110,9 @@ class Matcher:
         at = chains.find(runs[:, 0])
         # all in steps of the whole episode: row 0 is its first step
         shift = chains.pieces[at, STEP] - chains.pieces[at, START_ROW]
-        is_cut = records[:, FLAGS] & IS_CUT != 0
+        # one that its writer died in while it was cut has no such mark, but a piece after it
+        has_next = np.append(chains.pieces[1:, CHAIN] == chains.pieces[:-1, CHAIN], False)
+        is_cut = (records[:, FLAGS] & IS_CUT != 0) | has_next[at]
         # what follows a cut comes with the next piece; the final row there is that piece's first one
         records[:, HI_FINAL] = np.where(is_cut, records[:, HI_STEP], records[:, HI_FINAL]) + shift
         records[:, HI_STEP] += shift

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from stepwell.errors import FormatError, SchemaError
+from stepwell.errors import FormatError, LeftOutWarning, SchemaError
 from stepwell.formats.option_texts import names_of
 from stepwell.schema import Feature, Schema
 
-__all__ = ["check_told_apart", "left_out", "store_schema", "with_told_finals"]
+__all__ = ["check_told_apart", "left_out", "store_schema", "warn_of_left_out", "with_told_finals"]
 
 
 def check_told_apart(names: Iterable[str], where: str) -> None:
@@ -51,6 +52,22 @@ def left_out(ignore: Iterable[str] | str, known: Collection[str], where: str) ->
     if unknown:
         raise FormatError(f"ignore={unknown}: {where} has {', '.join(known)}.")
     return names
+
+
+def warn_of_left_out(where: str, names: Sequence[str], reason: str) -> None:
+    """Warn of what a reader leaves out though nobody asked for it.
+
+    Args:
+        where: what has it.
+        names: of what is left out; none: nothing happens.
+        reason: why, for the message.
+
+    Warns:
+        LeftOutWarning: names the first of them.
+    """
+    if names:
+        told = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        warnings.warn(f"{where}: {told[:1000]}: left out, {reason}.", LeftOutWarning, stacklevel=4)
 
 
 def with_told_finals(features: Mapping[str, Feature]) -> dict[str, Feature]:

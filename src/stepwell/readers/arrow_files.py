@@ -16,6 +16,8 @@ from stepwell.readers.arrow_columns import leaf_column, naming, outer_name
 __all__ = ["ArrowFiles"]
 
 SUFFIXES = (".arrow", ".parquet")
+# of a stream of Arrow
+END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class ArrowFiles:
@@ -187,4 +189,11 @@ def _batches(path: str) -> tuple[Any, int, Callable[[int], Any]]:
         source.seek(0)
         stream = pa.ipc.open_stream(source)
         batches = list(stream)
+        # streams are read until anything that looks like an end: of a file that was cut there are fewer rows
+        whole = source.tell() == source.size()
+        source.seek(max(0, source.size() - len(END)))
+        if not whole or source.read(len(END)) != END:
+            raise FormatError(
+                f"{path} does not end where its stream of batches ends. Copy or write it again."
+            ) from None
         return stream.schema, len(batches), batches.__getitem__

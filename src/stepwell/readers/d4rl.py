@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
+from stepwell.formats.chosen_features import left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import Hdf5Files, feature_of, is_hdf5, read_rows, top_names
@@ -74,6 +74,11 @@ class D4rlReader(Reader):
             if missing:
                 raise FormatError(f"{source} has no {', '.join(missing)}. A D4RL file has {', '.join(NEEDED)}.")
             self._num_steps = int(found["actions"].shape[0])
+            short = [name for name in NEEDED if found[name].shape[0] != self._num_steps]
+            if short:
+                raise FormatError(
+                    f"{source}, {short[0]} has {found[short[0]].shape[0]} rows, actions have {self._num_steps}."
+                )
             self._terminals = _flags(found, "terminals", self._num_steps)
             ends = self._terminals | _flags(found, "timeouts", self._num_steps)
             self._starts = _starts(ends)
@@ -82,6 +87,8 @@ class D4rlReader(Reader):
                 raise FormatError(f"{source} has no steps.")
             self._has_final = next_obs == "auto" and self._is_repeated(found)
             columns = {name: dataset for name, dataset in found.items() if self._is_column(dataset, name)}
+            others = [name for name in found if name not in columns and name[:9] != "metadata."]
+            warn_of_left_out(source, others, f"their first axis is not that of {self._num_steps} steps")
             ignored = left_out(ignore, columns, source)
             if self._has_final or next_obs == "ignore":
                 ignored |= {NEXT}

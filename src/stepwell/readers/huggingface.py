@@ -29,6 +29,7 @@ from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
 from stepwell.formats.chosen_features import check_told_apart, store_schema
 from stepwell.formats.image_kinds import channels_of
+from stepwell.formats.numbered_files import warn_of_gaps
 from stepwell.formats.option_texts import names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -191,12 +192,25 @@ def _files(source: str, split: str | None) -> tuple[list[str], list[str], str]:
     if (place / SPLITS).is_file():
         names = [child.name for child in sorted(place.iterdir()) if (child / STATE).is_file()]
         taken = _chosen(names, split, source)
+        lost = [name for name in _told_splits(place / SPLITS) if name not in names]
+        if lost:
+            raise FormatError(f"{place / SPLITS} lists the split {lost[0]!r}, and {place / lost[0]} has no {STATE}.")
         return [str(place / taken / name) for name in _data_files(place / taken / STATE)], names, taken
     if (place / STATE).is_file():
         return [str(place / name) for name in _data_files(place / STATE)], [], ""
     named = _by_split(_parquet_files(place))
     taken = _chosen(list(named), split, source)
+    files = [path.rpartition("/")[2] for path in named[taken]]
+    warn_of_gaps(str(place), files, "name one file, or write the others anew")
     return named[taken], list(named), taken
+
+
+def _told_splits(path: Path) -> list[str]:
+    """Return the names of splits that ``dataset_dict.json`` lists."""
+    try:
+        return [str(name) for name in parse_json(read_regular(path))["splits"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FormatError(f"{path}: {error!r}. It should list splits, as save_to_disk writes it.") from error
 
 
 def _data_files(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.json_text import parse_json
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_values import feature_of_type, values_of
-from stepwell.readers.minari_spaces import FLAGS, Leaf, episode_metadata, final_of
+from stepwell.readers.minari_spaces import FLAGS, Leaf, check_steps, episode_metadata, final_of, warn_of_more
 from stepwell.schema import Array, Feature, Schema
 
 __all__ = ["ArrowEpisodes"]
@@ -53,6 +53,8 @@ class ArrowEpisodes:
             for name in leaf_names("infos", table.schema.field("infos").type):
                 where = f"{self._folders[0]}, {name}"
                 found[name] = final_of(name, feature_of_type(leaf_column(table, name, where).type, where))
+        there = [leaf for field in table.schema for leaf in leaf_names(field.name, field.type)]
+        warn_of_more(there, found, self._folders[0])
         return found
 
     def _feature(self, table: Any, name: str) -> Feature:
@@ -71,7 +73,9 @@ class ArrowEpisodes:
             with naming(f"{folder}, {name}"):
                 column = leaf_column(table, name, folder)
                 columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
-        return columns, _told(Path(folder, "metadata.json"))
+        told = _told(Path(folder, "metadata.json"))
+        check_steps(told, table.num_rows - 1, folder)
+        return columns, told
 
     def _table(self, index: int) -> Any:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from stepwell.errors import FormatError
 from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read_rows
 from stepwell.readers.hdf5_varying import read_attributes, read_varying
-from stepwell.readers.minari_spaces import FLAGS, Leaf, episode_metadata, final_of
+from stepwell.readers.minari_spaces import FLAGS, Leaf, check_steps, episode_metadata, final_of, warn_of_more
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.encoded_rows import EncodedRows
 
@@ -56,6 +56,8 @@ class Hdf5Episodes:
             if self._has_infos and "infos" in group:
                 infos = datasets_of(group["infos"], "infos")
                 found |= {name: final_of(name, feature_of(each)) for name, each in infos.items()}
+            there = [_dotted(name) for name in datasets_of(group)]
+            warn_of_more(there, found, f"{self._files.paths[0]}, {self._names[0]}")
         return found
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,7 +67,9 @@ class Hdf5Episodes:
             group = self._files.open(0)[name]
             length = int(group["rewards"].shape[0])
             columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
-            return columns, episode_metadata(read_attributes(self._files.paths[0], group.name))
+            told = episode_metadata(read_attributes(self._files.paths[0], group.name))
+            check_steps(told, length, f"{self._files.paths[0]}, {name}")
+            return columns, told
 
     def _feature(self, group: Any, name: str) -> Feature:
         """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes.
@@ -93,6 +97,16 @@ class Hdf5Episodes:
         if feature.codec == "jpeg":
             return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
         return read_rows(dataset, feature.with_final(False), 0, count)
+
+
+def _dotted(name: str) -> str:
+    """Return the name of the feature of a dataset.
+
+    Example:
+        >>> _dotted("observations.pair._index_0")
+        'observations.pair.0'
+    """
+    return ".".join(part.removeprefix("_index_") for part in name.split("."))
 
 
 def _part(part: str | int) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepwell.errors import FormatError
+from stepwell.formats.chosen_features import warn_of_left_out
 from stepwell.schema import Array, Feature, Image, Text
 
-__all__ = ["FLAGS", "Leaf", "episode_metadata", "final_of", "leaves_of"]
+__all__ = ["FLAGS", "Leaf", "check_steps", "episode_metadata", "final_of", "leaves_of", "warn_of_more"]
 
 FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
 """What every episode has beside its spaces, with the dtype that it has where the file does not say."""
@@ -69,6 +70,35 @@ def final_of(name: str, feature: Feature) -> Feature:
 def episode_metadata(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is said of an episode, with its number under a name that says whose it is."""
     return {"minari_episode" if name == "id" else name: value for name, value in told.items()}
+
+
+def check_steps(told: Mapping[str, Any], length: int, where: str) -> None:
+    """Refuse an episode of other steps than its metadata say.
+
+    Args:
+        told: of `episode_metadata`.
+        length: steps that there are.
+        where: the episode, for messages.
+
+    Raises:
+        FormatError: names both numbers.
+    """
+    steps = told.get("total_steps", length)
+    if steps != length:
+        raise FormatError(f"{where} has {length} steps, its metadata say total_steps {steps!r}. Fetch it again.")
+
+
+def warn_of_more(there: Iterable[str], features: Collection[str], where: str) -> None:
+    """Warn of observations and actions that no space describes, and of whatever else no feature is made of.
+
+    Args:
+        there: names of all that the first episode has, dotted.
+        features: names of features.
+        where: the episode, for messages.
+    """
+    # infos may be left out by an option
+    more = [name for name in there if name not in features and not name.startswith("infos")]
+    warn_of_left_out(where, more, "the data set's spaces do not describe them")
 
 
 def _add(path: tuple[str | int, ...], space: Any, found: dict[str, Leaf]) -> None:

@@ -15,6 +15,7 @@ Source: the robomimic documentation, "Dataset Structure"; LIBERO's files are the
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.codecs.file_spans import span_feature
-from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import left_out, store_schema, with_told_finals
+from stepwell.errors import FormatError, LeftOutWarning
+from stepwell.formats.chosen_features import left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
@@ -126,6 +127,7 @@ class RobomimicReader(Reader):
             group = self._group(demo)
             found = datasets_of(group)
             columns = {name: self._column(demo, found, name, feature) for name, feature in self.schema.items()}
+            self._warn_of_more(demo, found)
             is_told = "dones" in found
             is_done = is_told and bool(np.any(found["dones"][demo.length - 1]))
             told = {
@@ -133,6 +135,10 @@ class RobomimicReader(Reader):
                 "masks": list(demo.masks),
                 **_short(read_attributes(self._files.paths[demo.file], group.name)),
             }
+        if told.get("num_samples", demo.length) != demo.length:
+            raise FormatError(
+                f"{self.label(index)} has {demo.length} actions, its attribute num_samples says {told['num_samples']}."
+            )
         if len(self._files.paths) > 1:
             told["file"] = Path(self._files.paths[demo.file]).name
         tasks = self.metadata["robomimic"]["tasks"][demo.file]
@@ -157,6 +163,10 @@ class RobomimicReader(Reader):
             data = file["data"]
             masks = {name: _names(file["mask"][name]) for name in sorted(file.get("mask", ()))}
             names = sorted((name for name in data if DEMO.fullmatch(name)), key=lambda name: int(name[5:]))
+            lost = {member for members in masks.values() for member in members} - set(names)
+            warn_of_left_out(f"{file.filename}, mask", sorted(lost), "there are no demonstrations of these names")
+            others = [name for name in data if name not in names]
+            warn_of_left_out(f"{file.filename}, data", others, "they are not called as demonstrations are, demo_0")
             return [
                 Demo(
                     number,
@@ -174,16 +184,29 @@ class RobomimicReader(Reader):
         for number in range(len(self._files.paths)):
             with self._files.naming(number, "attributes of data"):
                 attributes = _short(read_attributes(self._files.paths[number], "/data"), parse=True)
+            self._compare_total(number, attributes.get("total"))
             told = told or attributes
             problem = attributes.get("problem_info")
             said = problem.get("language_instruction") if isinstance(problem, Mapping) else None
             tasks.append("".join(said) if isinstance(said, list) else said)
         return {**told, "tasks": tasks}
 
+    def _compare_total(self, number: int, total: Any) -> None:
+        """Warn where a file says that it has other steps than those of its demonstrations."""
+        count = sum(demo.length for demo in self._demos if demo.file == number)
+        if isinstance(total, int | float) and total != count:
+            warnings.warn(
+                f"{self._files.paths[number]}: its demonstrations have {count} steps, the attribute total of data says "
+                f"{total}. Some may be missing; or whoever left some out did not count again.",
+                LeftOutWarning,
+                stacklevel=4,
+            )
+
     def _set_schema(self, ignore: Sequence[str] | str) -> None:
         demo = self._demos[0]
         with self._files.naming(demo.file, demo.name):
             found = datasets_of(self._group(demo))
+            self._seen = set(found)
             mode = self._next_obs
             if mode == "auto":
                 mode = "final" if _repeats(found) else "keep"
@@ -244,6 +267,13 @@ class RobomimicReader(Reader):
                 f"{self.label(self._demos.index(demo))}: next_obs does not repeat {name} one step later, as it does "
                 'in the first demonstration. Keep both: next_obs="keep".'
             )
+
+    def _warn_of_more(self, demo: Demo, found: Mapping[str, Any]) -> None:
+        """Warn once of what a demonstration has and the first one lacks."""
+        more = [name for name in found if name not in self._seen]
+        self._seen.update(more)
+        where = f"{self._files.paths[demo.file]}, {demo.name}"
+        warn_of_left_out(where, more, "the first demonstration does not have them")
 
     def _dataset(self, demo: Demo, found: Mapping[str, Any], name: str) -> Any:
         if name not in found:

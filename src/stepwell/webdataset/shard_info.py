@@ -23,6 +23,7 @@ from typing import Any
 from stepwell.codecs.regular_files import read_regular
 from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
+from stepwell.formats.numbered_files import warn_of_gaps
 from stepwell.formats.source_files import MAGIC, named_texts
 from stepwell.json_text import parse_json
 
@@ -165,8 +166,8 @@ def check_length(path: str, count: int, infos: Infos) -> None:
         )
 
 
-def check_shards(source: str | Sequence[str], paths: Iterable[str], infos: Infos) -> None:
-    """Refuse a directory, or a pattern, without shards that ``_info.json`` there lists.
+def check_shards(source: str | Sequence[str], paths: Sequence[str], infos: Infos) -> None:
+    """Refuse a directory, or a pattern, without shards that ``_info.json`` there lists; warn of gaps in their numbers.
 
     Args:
         source: what names the shards.
@@ -175,13 +176,20 @@ def check_shards(source: str | Sequence[str], paths: Iterable[str], infos: Infos
 
     Raises:
         FormatError: names a shard that is missing.
+
+    Warns:
+        LeftOutWarning: nothing lists the shards, and their numbers skip some.
     """
     there = {path.rpartition("/")[2] for path in paths}
     for text in named_texts(source):
         is_folder = os.path.isdir(text)  # noqa: PTH112  paths are text here
         folder = os.path.abspath(text if is_folder else os.path.dirname(text))  # noqa: PTH100, PTH120
         info = infos.get(folder)
-        if info is None or not (is_folder or MAGIC.search(text)):
+        if not (is_folder or MAGIC.search(text)):
+            continue
+        if info is None or not info.lengths:
+            own = [path.rpartition("/")[2] for path in paths if _folder(path) == folder and "[" not in text]
+            warn_of_gaps(folder, own, f"name them one by one, {folder}/{{A,B}}.tar")
             continue
         pattern = "*" if is_folder else os.path.basename(text)  # noqa: PTH119
         lost = [name for name in info.lengths if fnmatchcase(name, pattern) and name not in there]

@@ -5,6 +5,7 @@
     set/a.json    every text in it: /outside/..., ../../outside/..., with NUL, 100,000 letters; every number: 2^62, -1
     set/a.tar     members of such names, links, FIFOs, of 8 GiB
     set/a.png     of 2^30 pixels, its checksum right; .jpg, .npy, .zip and records of TFRecord files likewise
+    set/a.stamps  of a ring's segment: shapes, stamps of all times
     set/any       a link to the same file outside, a link to /dev/zero, a FIFO, a directory
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 __all__ = ["EvilCopy", "evil_copies"]
 
 LONG_NAME = "n" * 100_000
-NUMBERS = (2**62, 2**31, -1, 1e308)
+NUMBERS = (2**62, 10**10, 2**31, -1, 1e308)
 UPWARDS = "../" * 24
 TAR_BLOCK = 512
 PNG_HEAD = struct.Struct(">II")
@@ -203,12 +204,24 @@ def _jpeg(data: bytes, _: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
 
 def _npy(data: bytes, _: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
     end = data.find(b"\n") + 1
-    for shape in ("(1152921504606846976,)", "(-1,)", "(0, 9223372036854775807, 9223372036854775807)"):
+    for shape in ("(1152921504606846976,)", "(10000000000,)", "(-1,)", "(0, 9223372036854775807, 9223372036854775807)"):
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
         header += b" " * (-(len(header) + 11) % 64) + b"\n"
         yield f"shape {shape}", False, data[:8] + struct.pack("<H", len(header)) + header + data[end:]
     objects = data[:end].replace(b"<f4", b"|O ").replace(b"<f8", b"|O ").replace(b"<i8", b"|O ")
     yield "objects", False, objects + data[end:]
+
+
+def _stamps(data: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
+    """Change the header of the stamps of a ring's segment, and the stamps."""
+    yield from _npy(data, names)
+    start = data.find(b"\n") + 1
+    for told, stamp in (("-1", -1), ("2^62", 2**62), ("2^63 - 1", 2**63 - 1), ("-2^63", -(2**63)), ("0", 0)):
+        word = struct.pack("<q", stamp)
+        yield f"all stamps are {told}", False, data[:start] + word * ((len(data) - start) // 8)
+        yield f"the first stamp is {told}", False, data[:start] + word + data[start + 8 :]
+        yield f"the last stamp is {told}", False, data[:-8] + word
+    yield "no stamps", False, data[:start]
 
 
 def _zip(data: bytes, _: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
@@ -236,6 +249,7 @@ _CHANGES: dict[str, Callable[[bytes, tuple[str, ...]], Iterator[tuple[str, bool,
     ".png": _png,
     ".jpg": _jpeg,
     ".npy": _npy,
+    ".stamps": _stamps,
     ".npz": _zip,
     ".zip": _zip,
     ".tfrecord": _records,

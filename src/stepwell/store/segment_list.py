@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -89,12 +88,12 @@ class SegmentList(Sequence[Segment]):
         for number in np.flatnonzero(self._places < 0).tolist():
             yield number, self._own[int(self.keys[number])]
 
-    def open_file(self, index: int, file: str) -> int:
-        """Open a file of a segment for reading, without making the segment; returns the descriptor.
+    def directory(self, index: int) -> str:
+        """Return the path of a segment's directory, without making the segment.
 
         Raises:
-            OSError: it is not there, or is a link.
-            CorruptSegmentError: the segment is a link.
+            FileNotFoundError: it is not there.
+            CorruptSegmentError: it is a link.
         """
         key = int(self.keys[index])
         own = self._own.get(key)
@@ -102,7 +101,7 @@ class SegmentList(Sequence[Segment]):
         if key not in self._checked:
             check_directory(directory)
             self._checked.add(key)
-        return os.open(f"{directory}/{file}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return str(directory)
 
     def records(self, own: Mapping[int, npt.NDArray[Any]] | None = None) -> tuple[npt.NDArray[Any], Int64s]:
         """Return the records of all segments, one segment after the other.

@@ -179,8 +179,8 @@ class SegmentMaps:
         self._lock = threading.Lock()
         self.following = threading.Lock()
         self._clock = 0
-        # bytes of the headers of files that were read without a map, by segment and file
-        self.headers: dict[tuple[int, str], int] = {}
+        # by names of files: segments of which these were read without a map and found whole, and their directories
+        self.visited: dict[tuple[str, ...], dict[int, bytes]] = {}
         self.table = MapTable(len(self.columns), len(self.segments))
         if known is not None:
             self._adopt(known)

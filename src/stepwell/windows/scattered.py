@@ -14,17 +14,18 @@ Batches that visit a segment many times map it as ever.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
-from stepwell.store.npy import parse_header_size
+from stepwell.store.npy import header_size, parse_header_size
 from stepwell.windows.layouts import aligned_empty
-from stepwell.windows.maps import MapTable, SegmentMaps
+from stepwell.windows.maps import Column, MapTable, SegmentMaps
 
 __all__ = ["ScatteredRows", "read_scattered"]
 
@@ -33,6 +34,9 @@ Int64s = npt.NDArray[np.int64]
 WORTH_MAPPING = 4
 # windows that reach further are read through maps: most of what lies between two offsets may not be wanted
 MAX_SPAN_BYTES = 1 << 16
+FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# bytes of a file's name, the slash before it and the zero after it
+MAX_NAME = 256
 
 
 class ScatteredRows(NamedTuple):
@@ -61,7 +65,7 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
     Returns:
         None where it is better to map the segments, and where a file cannot be read so: mapping it says why.
     """
-    if not maps.is_crowded or not hasattr(maps.segments, "open_file"):
+    if not maps.is_crowded or not hasattr(maps.segments, "directory"):
         return None
     from stepwell.kernels.gather import IS_FINAL, MAX_OFFSET, MIN_OFFSET, ROW_BYTES, SLOT
     from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
@@ -85,18 +89,15 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
         return None
     starts = np.cumsum(sizes.T).reshape(-1, len(slots)).T - sizes
     memory = aligned_empty(int(sizes.sum()))
+    targets = int(memory.__array_interface__["data"][0]) + starts
     bases = np.take(table.addresses, segments, axis=1)
     begins = firsts * row_bytes
-    bases[np.ix_(slots, missing)] = int(memory.__array_interface__["data"][0]) + starts - begins
-    names = [f"{maps.columns[slot // 2].name}.npy" for slot in slots.tolist()]
-    spans: Any = zip(segments[missing].tolist(), begins.T.tolist(), starts.T.tolist(), sizes.T.tolist(), strict=True)
-    target = memoryview(memory.data)
+    bases[np.ix_(slots, missing)] = targets - begins
+    files = [_File(maps.columns[slot // 2], int(row_bytes[number, 0])) for number, slot in enumerate(slots.tolist())]
+    offsets = begins + np.array([[file.header] for file in files])
     try:
-        for segment, begin, start, size in spans:
-            for number, name in enumerate(names):
-                out = target[start[number] : start[number] + size[number]]
-                if len(out) and not _read(maps, segment, name, begin[number], out, int(row_bytes[number, 0])):
-                    return None
+        if not _read_all(maps, files, segments[missing].tolist(), offsets.T, sizes.T, targets.T):
+            return None
     except (OSError, CorruptSegmentError):
         return None
     moved = places.copy()
@@ -104,20 +105,81 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
     return ScatteredRows(bases, moved, memory)
 
 
-def _read(  # noqa: PLR0917
-    maps: SegmentMaps, segment: int, file: str, begin: int, out: memoryview, row_bytes: int
+class _File:
+    """The file of a column in each segment."""
+
+    def __init__(self, column: Column, row_bytes: int) -> None:
+        feature = column.features[0]
+        self.name, self.row_bytes = f"{column.name}.npy", row_bytes
+        self.header = header_size(feature.np_dtype, feature.fixed_shape)
+
+
+def _read_all(  # noqa: PLR0917
+    maps: SegmentMaps, files: list[_File], segments: list[int], offsets: Int64s, sizes: Int64s, targets: Int64s
 ) -> bool:
-    """Read rows of one file; False where it has not all rows that may be read."""
-    descriptor = maps.segments.open_file(segment, file)  # type: ignore[attr-defined]
-    try:
-        header = maps.headers.get((segment, file))
-        if header is None:
-            # looked at once: later reads see for themselves whether it ends
+    """Read a piece of each file of some segments; False where one is not as expected.
+
+    Args:
+        maps: of the segments.
+        files: k of them.
+        segments: n of them.
+        offsets: [n, k], of the first byte of each piece.
+        sizes: [n, k], their bytes.
+        targets: [n, k], addresses of the memory for them.
+    """
+    from stepwell.kernels.files import MAX_PATH, read_files
+
+    visited = maps.visited.setdefault(tuple(file.name for file in files), {})
+    known = []
+    for number, segment in enumerate(segments):
+        if segment in visited:
+            known.append(number)
+            continue
+        directory = maps.segments.directory(segment)  # type: ignore[attr-defined]
+        if not _visit(directory, files, maps.need_rows[segment], offsets[number], sizes[number], targets[number]):
+            return False
+        path = os.fsencode(directory)
+        if len(path) + MAX_NAME < MAX_PATH:
+            visited[segment] = path
+    if not known:
+        return True
+    read = read_files(
+        *_joined([visited[segments[number]] for number in known]),
+        *_joined([os.fsencode(file.name) for file in files]),
+        offsets[known],
+        sizes[known],
+        targets[known],
+        np.empty(MAX_PATH, np.uint8),
+    )
+    if read < len(known):
+        # sealed and renamed since, perhaps: looked at anew the next time
+        visited.pop(segments[known[read]], None)
+    return int(read) == len(known)
+
+
+def _joined(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], Int64s]:
+    """Return texts back to back, and where each ends."""
+    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+
+
+def _visit(  # noqa: PLR0917
+    directory: str, files: list[_File], rows: int, offsets: Int64s, sizes: Int64s, targets: Int64s
+) -> bool:
+    """Read of a segment for the first time; False where a file has not all rows that may be read."""
+    for file, offset, size, target in zip(files, offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True):
+        if not size:
+            continue
+        descriptor = os.open(f"{directory}/{file.name}", FLAGS)
+        try:
             found = os.fstat(descriptor)
-            header = parse_header_size(os.pread(descriptor, 10, 0), file)
-            if not stat.S_ISREG(found.st_mode) or found.st_size - header < maps.need_rows[segment] * row_bytes:
+            header = parse_header_size(os.pread(descriptor, 10, 0), file.name)
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or header != file.header
+                or found.st_size - header < rows * file.row_bytes
+                or os.preadv(descriptor, [(ctypes.c_char * size).from_address(target)], offset) != size
+            ):
                 return False
-            maps.headers[segment, file] = header
-        return os.preadv(descriptor, [out], header + begin) == len(out)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
+    return True

@@ -332,10 +332,10 @@ class _Joined(Sequence[Any]):
         part, number = self._place(index)
         return part[number]
 
-    def open_file(self, index: int, file: str) -> int:
-        """Open a file of a segment, see `SegmentList.open_file`."""
+    def directory(self, index: int) -> str:
+        """Return the directory of a segment, see `SegmentList.directory`."""
         part, number = self._place(index)
-        return part.open_file(number, file)
+        return part.directory(number)
 
     def _place(self, index: int) -> tuple[SegmentList, int]:
         index = range(len(self))[index]

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["anchors_of_runs"]
 
@@ -23,7 +24,7 @@ _START, _LO, _HI_STEP, _HI_FINAL, _SKIPPED, _FLAGS = range(1, 7)
 _IS_CUT = 16
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def bounds_of_run(  # noqa: PLR0917
     run: Any, records: Any, base: Any, length: Any, every: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any
 ) -> Any:
@@ -48,7 +49,7 @@ def bounds_of_run(  # noqa: PLR0917
     return low, record[_HI_STEP] if run[3] and keep_ends else whole
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def anchors_of_runs(  # noqa: PLR0917
     runs: Any, records: Any, base: Any, length: Any, every: Any, ahead: Any, behind: Any, keep_ends: Any, at_end: Any
 ) -> Any:

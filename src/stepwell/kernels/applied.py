@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["COMPARISONS", "apply_in_order"]
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def compares(value: Any, comparison: Any, number: Any) -> Any:
     """Return whether a value compares so with a number; ``comparison`` counts into `COMPARISONS`."""
     if comparison == 0:
@@ -28,7 +29,7 @@ def compares(value: Any, comparison: Any, number: Any) -> Any:
     return value >= number
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def apply_in_order(steps: Any, groups: Any, applied: Any, tests: Any, numbers: Any, takes: Any) -> Any:  # noqa: PLR0917
     """Write which candidates are taken, one after the other; ``applied`` follows.
 

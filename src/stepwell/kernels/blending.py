@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["blend_bytes"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def blend_bytes(values: Any, partner: Any, weights: Any, out: Any) -> None:
     """Write ``weight * own + (1 - weight) * partner`` of every row, rounded.
 

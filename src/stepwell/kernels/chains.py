@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stepwell.kernels.gather import (
     FIRST_OFFSET,
@@ -25,6 +24,7 @@ from stepwell.kernels.gather import (
     SLOT,
     WINDOW_STRIDE,
 )
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW
 from stepwell.kernels.memory import memcpy, memset, store_u8
 
@@ -51,7 +51,7 @@ PIECE_COLUMNS = 4
 OUTER_LO, OUTER_STEP, OUTER_FINAL = 6, 7, 8
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def gather_chained(  # noqa: PLR0917
     plan: Any, offsets: Any, bases: Any, places: Any, chosen: Any, at: Any, pieces: Any, memory: Any
 ) -> None:
@@ -108,7 +108,7 @@ def gather_chained(  # noqa: PLR0917
                 target += item[ROW_STRIDE]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def num_leaving(places: Any, min_offset: Any, max_offset: Any) -> Any:
     """Return how many windows between two offsets leave the rows of their anchor's piece: of most batches none does.
 
@@ -123,7 +123,7 @@ def num_leaving(places: Any, min_offset: Any, max_offset: Any) -> Any:
     return num
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def widen(  # noqa: PLR0917
     places: Any, min_offset: Any, max_offset: Any, numbers: Any, order: Any, pieces: Any, bounds: Any,
     wide: Any, chosen: Any, at: Any,
@@ -162,7 +162,7 @@ def widen(  # noqa: PLR0917
     return num
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def are_mapped(  # noqa: PLR0917
     places: Any, chosen: Any, at: Any, pieces: Any, min_offset: Any, max_offset: Any, num_rows: Any
 ) -> Any:
@@ -196,7 +196,7 @@ def are_mapped(  # noqa: PLR0917
     return True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns: Any, bounds: Any) -> None:  # noqa: PLR0917
     """Write what is shown of the episodes of pieces, as the records of a history say.
 

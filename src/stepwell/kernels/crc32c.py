@@ -18,10 +18,10 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import config
-from numba.extending import intrinsic
 
+from stepwell.kernels.kernel import intrinsic, kernel
 from stepwell.kernels.memory import load_u8, load_u64
 
 __all__ = ["HAS_INSTRUCTION", "crc32c", "crc32c_by_tables"]
@@ -78,7 +78,7 @@ BYTES = _byte_tables()
 BY_LONG, BY_SHORT = _shift_tables(LONG), _shift_tables(SHORT)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _add_u64(typing_context: Any, crc: Any, value: Any) -> Any:
     """Return the CRC after eight more bytes, by the processor's instruction."""
 
@@ -95,7 +95,7 @@ def _add_u64(typing_context: Any, crc: Any, value: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _shifted(crc: Any, table: Any) -> Any:
     """Return what a CRC is after the zero bytes of a table."""
     return np.int64(
@@ -103,12 +103,12 @@ def _shifted(crc: Any, table: Any) -> Any:
     )
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _add_byte(crc: Any, byte: Any) -> Any:
     return np.int64(BYTES[0, (crc ^ byte) & 0xFF]) ^ (crc >> 8)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _add_three(crc: Any, address: Any, length: Any, table: Any) -> Any:
     """Return the CRC after three stretches of a length."""
     second, third = np.int64(0), np.int64(0)
@@ -119,7 +119,7 @@ def _add_three(crc: Any, address: Any, length: Any, table: Any) -> Any:
     return _shifted(_shifted(crc, table) ^ second, table) ^ third
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _by_instruction(crc: Any, address: Any, end: Any) -> Any:
     """Return the CRC after the bytes from one address to another; the CRC as it runs, not inverted."""
     while address + 3 * LONG <= end:
@@ -137,7 +137,7 @@ def _by_instruction(crc: Any, address: Any, end: Any) -> Any:
     return crc
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _by_tables(crc: Any, address: Any, end: Any) -> Any:
     """The same, for any processor: eight bytes at a time, each through a table of its own."""
     while address + 8 <= end:
@@ -162,13 +162,13 @@ def _by_tables(crc: Any, address: Any, end: Any) -> Any:
 _add = _by_instruction if HAS_INSTRUCTION else _by_tables
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crc32c(crc: Any, address: Any, num_bytes: Any) -> Any:
     """Return the CRC-32C of what a CRC is of and the bytes at an address; 0 is that of no bytes."""
     return _add(np.int64(crc) ^ 0xFFFFFFFF, address, address + num_bytes) ^ 0xFFFFFFFF
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crc32c_by_tables(crc: Any, address: Any, num_bytes: Any) -> Any:
     """Return the same without the processor's instruction."""
     return _by_tables(np.int64(crc) ^ 0xFFFFFFFF, address, address + num_bytes) ^ 0xFFFFFFFF

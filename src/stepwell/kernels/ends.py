@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import prefetch
 
 __all__ = ["mark_last_steps"]
@@ -13,7 +12,7 @@ __all__ = ["mark_last_steps"]
 _AHEAD = 16
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def mark_last_steps(  # noqa: PLR0917
     episodes: Any,
     rows: Any,

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import memcpy
 
 __all__ = [
@@ -48,7 +48,7 @@ LONGEST_VARINT = 10
 MORE = 0x80
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _varint(data: Any, place: Any, stop: Any) -> Any:
     """Return a number, its 64 bits as an int64, and the place behind it; BAD where there is none."""
     value = np.uint64(0)
@@ -63,7 +63,7 @@ def _varint(data: Any, place: Any, stop: Any) -> Any:
     return np.int64(0), BAD
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _field(data: Any, place: Any, stop: Any) -> Any:
     """Return number, wire type, first byte and end of a field's value; an end of BAD where there is no whole one."""
     tag, start = _varint(data, place, stop)
@@ -84,7 +84,7 @@ def _field(data: Any, place: Any, stop: Any) -> Any:
     return number, wire, start, start + size
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _count_packed(data: Any, kind: Any, start: Any, stop: Any) -> Any:
     """Return the values of a packed piece; BAD where it ends within one."""
     if kind == IS_FLOAT:
@@ -97,7 +97,7 @@ def _count_packed(data: Any, kind: Any, start: Any, stop: Any) -> Any:
     return count
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _locate_list(data: Any, kind: Any, start: Any, stop: Any, out: Any) -> Any:
     """Write the location of a list; return BAD, or the place of a fault plus 1."""
     count, packed, place = 0, BAD, start
@@ -119,7 +119,7 @@ def _locate_list(data: Any, kind: Any, start: Any, stop: Any, out: Any) -> Any:
     return BAD
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _locate_feature(data: Any, start: Any, stop: Any, out: Any) -> Any:
     """Write the location of a feature's list; return BAD, or the place of a fault. Of several lists the last counts."""
     out[:] = 0
@@ -138,7 +138,7 @@ def _locate_feature(data: Any, start: Any, stop: Any, out: Any) -> Any:
     return BAD
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_key(data: Any, start: Any, stop: Any, keys: Any, first: Any, end: Any) -> Any:  # noqa: PLR0917
     if stop - start != end - first:
         return False
@@ -148,7 +148,7 @@ def _is_key(data: Any, start: Any, stop: Any, keys: Any, first: Any, end: Any) -
     return True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _find_key(data: Any, start: Any, stop: Any, keys: Any, edges: Any, guess: Any) -> Any:  # noqa: PLR0917
     """Return which key it is, or BAD; the guess is looked at first, and those after it."""
     num_keys = edges.size - 1
@@ -159,7 +159,7 @@ def _find_key(data: Any, start: Any, stop: Any, keys: Any, edges: Any, guess: An
     return BAD
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _entry(data: Any, start: Any, stop: Any) -> Any:
     """Return the fault of an entry or BAD, and where its key and its feature begin and end."""
     place = start
@@ -178,7 +178,7 @@ def _entry(data: Any, start: Any, stop: Any) -> Any:
     return np.int64(BAD), key, key_end, value, value_end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _locate_features(data: Any, start: Any, stop: Any, keys: Any, edges: Any, guesses: Any, out: Any) -> Any:  # noqa: PLR0917
     """Write the locations of all lists of a message Features; return the place of a fault, or BAD."""
     place, guess = start, 0
@@ -202,7 +202,7 @@ def _locate_features(data: Any, start: Any, stop: Any, keys: Any, edges: Any, gu
     return BAD
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def locate_lists(data: Any, starts: Any, stops: Any, keys: Any, edges: Any, out: Any) -> Any:  # noqa: PLR0917
     """Write where the lists of keys lie in some examples; return the place of the first fault, or -1.
 
@@ -230,7 +230,7 @@ def locate_lists(data: Any, starts: Any, stops: Any, keys: Any, edges: Any, out:
     return np.int64(BAD)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def fill_bytes(data: Any, starts: Any, stops: Any, offsets: Any, sizes: Any) -> None:
     """Write where the values of lists of bytes lie: int64 [all values], of one list after the other."""
     at = 0
@@ -244,7 +244,7 @@ def fill_bytes(data: Any, starts: Any, stops: Any, offsets: Any, sizes: Any) -> 
             place = end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def fill_floats(data: Any, starts: Any, stops: Any, out: Any) -> None:
     """Write the values of lists of floats: float32 [all values]."""
     at = 0
@@ -258,7 +258,7 @@ def fill_floats(data: Any, starts: Any, stops: Any, out: Any) -> None:
             place = end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _fill_packed(data: Any, start: Any, stop: Any, out: Any, at: Any, is_bool: Any) -> Any:  # noqa: PLR0917
     """Write the numbers of a piece; return where the next goes, or BAD and the place of one that does not fit."""
     place = start
@@ -282,7 +282,7 @@ def _fill_packed(data: Any, start: Any, stop: Any, out: Any, at: Any, is_bool: A
     return at, start
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def fill_ints(data: Any, starts: Any, stops: Any, out: Any, is_bool: Any) -> Any:
     """Write the values of lists of int64; return the place of a number that does not fit the dtype, or -1.
 
@@ -306,7 +306,7 @@ def fill_ints(data: Any, starts: Any, stops: Any, out: Any, is_bool: Any) -> Any
     return np.int64(BAD)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def varint_size(values: Any) -> Any:
     """Return how many bytes numbers take as varints; int64 [n]."""
     total = 0
@@ -319,7 +319,7 @@ def varint_size(values: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def write_varints(values: Any, out: Any) -> None:
     """Write numbers as varints: int64 [n] to uint8 [`varint_size`]."""
     at = 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["accept_draws"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def accept_draws(  # noqa: PLR0917
     slots: Any, probabilities: Any, times_sampled: Any, max_times: Any, size: Any, min_size: Any, sizes: Any
 ) -> Any:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.kernels.memory import memcpy, memset, prefetch, store_u8
 
@@ -88,14 +87,14 @@ def runs_of(offsets: list[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def fetch_ahead(first: Any, num_bytes: Any) -> None:
     """Ask for the cache lines of a window."""
     for line in range(first & -LINE_BYTES, first + num_bytes, LINE_BYTES):
         prefetch(line)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def copy_bytes(target: Any, source: Any, num_bytes: Any) -> None:
     """Copy a few bytes: of a known number a move of the processor's, where a call would cost as much as 60 bytes."""
     if num_bytes == 4:
@@ -108,7 +107,7 @@ def copy_bytes(target: Any, source: Any, num_bytes: Any) -> None:
         memcpy(target, source, num_bytes)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def copy_run(target: Any, source: Any, number: Any, row_bytes: Any, row_stride: Any) -> None:
     """Copy ``number`` consecutive rows to rows that are ``row_stride`` apart."""
     if row_stride == row_bytes:
@@ -120,7 +119,7 @@ def copy_run(target: Any, source: Any, number: Any, row_bytes: Any, row_stride: 
             source += row_bytes
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def copy_padded(  # noqa: PLR0917
     item: Any, offsets: Any, base: Any, row: Any, lo: Any, hi: Any, target: Any, mask: Any
 ) -> None:
@@ -138,7 +137,7 @@ def copy_padded(  # noqa: PLR0917
         target += item[ROW_STRIDE]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def gather(plan: Any, runs: Any, offsets: Any, bases: Any, places: Any, memory: Any) -> None:  # noqa: PLR0917
     """Copy the windows of all anchors and all raw sources into the batch memory.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stepwell.kernels.anchors import anchors_of_runs
 from stepwell.kernels.items import LINKS, NUM, NUM_RETIRED, NUM_USED, evicted_items, insert_items, remove_items
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.links import FIRST, add_members, append_slots, pop_slots, remove_members, unlink_slots
 from stepwell.kernels.sum_tree import clear_weights, set_weights
 
@@ -24,7 +24,7 @@ NO_ROOM = -1
 START, SKIPPED = 1, 5
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def grow_items(  # noqa: PLR0917
     episode: Any, first: Any, stop: Any, cut: Any, left: Any, records: Any, base: Any, shape: Any, max_size: Any,
     priority: Any, exponent: Any, items: Any, ends: Any, items_base: Any, state: Any,

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.links import ABSENT, lowest_capacity
 
 __all__ = ["CLOCK", "NUM", "pop_lowest", "remove_slots", "touch_slots"]
@@ -27,7 +27,7 @@ NUM, CLOCK = 0, 1
 _CHILDREN = 4
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _move(heap: Any, source: Any, target: Any) -> None:
     ranks, stamps, slots, places = heap
     ranks[target] = ranks[source]
@@ -36,7 +36,7 @@ def _move(heap: Any, source: Any, target: Any) -> None:
     places[slots[target]] = target
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _rise(heap: Any, place: Any, rank: Any, stamp: Any) -> Any:
     ranks, stamps = heap[0], heap[1]
     while place > 0:
@@ -48,7 +48,7 @@ def _rise(heap: Any, place: Any, rank: Any, stamp: Any) -> Any:
     return place
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _sink(heap: Any, place: Any, rank: Any, stamp: Any, num: Any) -> Any:
     ranks, stamps = heap[0], heap[1]
     while _CHILDREN * place + 1 < num:
@@ -63,7 +63,7 @@ def _sink(heap: Any, place: Any, rank: Any, stamp: Any, num: Any) -> Any:
     return place
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _settle(heap: Any, place: Any, entry: Any, num: Any) -> None:
     # puts an entry where it belongs; what is at `place` is overwritten
     rank, stamp, slot = entry
@@ -75,7 +75,7 @@ def _settle(heap: Any, place: Any, entry: Any, num: Any) -> None:
     places[slot] = place
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _leave(heap: Any, slot: Any, state: Any) -> None:
     ranks, stamps, slots, places = heap
     place, last = np.int64(places[slot]), state[NUM] - 1
@@ -85,7 +85,7 @@ def _leave(heap: Any, slot: Any, state: Any) -> None:
         _settle(heap, place, (ranks[last], stamps[last], np.int64(slots[last])), last)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def touch_slots(wanted: Any, priorities: Any, sign: Any, heap: Any, state: Any) -> Any:
     """Insert slots, or give those that are in the heap other priorities, in this order.
 
@@ -112,7 +112,7 @@ def touch_slots(wanted: Any, priorities: Any, sign: Any, heap: Any, state: Any) 
     return state[NUM]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def remove_slots(wanted: Any, heap: Any, state: Any) -> Any:
     """Take slots (int64 [n]) out of a heap, those not in it are passed over; return how many are left in it."""
     for i in range(wanted.size):
@@ -122,7 +122,7 @@ def remove_slots(wanted: Any, heap: Any, state: Any) -> Any:
     return state[NUM]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def pop_lowest(heap: Any, state: Any, popped: Any) -> None:
     """Fill ``popped`` (int64 [n]) from the top, taking slots out; the heap has at least as many."""
     for i in range(popped.size):

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import inlined, kernel
 
 __all__ = ["BRIGHTNESS", "CONTRAST", "HUE", "NONE", "SATURATION", "SOLARIZE", "change_colors", "make_gray"]
 
@@ -28,28 +29,28 @@ ZERO, ONE, SIXTHS = np.float32(0), np.float32(1), np.float32(6)
 
 
 # numba's own min and max of floats have branches, for NaNs
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _least(a: Any, b: Any) -> Any:
     return a if a < b else b
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _most(a: Any, b: Any) -> Any:
     return a if a > b else b
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _clipped(value: Any, bound: Any, half: Any) -> Any:
     """Return a value that may be stored; ``half`` is 0.5 where storing truncates."""
     return _least(_most(value, ZERO), bound) + half
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _gray(red: Any, green: Any, blue: Any) -> Any:
     return np.float32(red) * RED + np.float32(green) * GREEN + np.float32(blue) * BLUE
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _mean_of(image: Any, first: Any, step: Any) -> Any:
     """Return the mean of every ``step``-th value from ``first`` on."""
     number = np.uintp(image.size) // step
@@ -65,7 +66,7 @@ def _mean_of(image: Any, first: Any, step: Any) -> Any:
     return total / number
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _mean_gray(image: Any, channels: Any) -> Any:
     step = np.uintp(channels)
     first = _mean_of(image, np.uintp(0), step)
@@ -74,7 +75,7 @@ def _mean_gray(image: Any, channels: Any) -> Any:
     return np.float32(_gray(first, _mean_of(image, np.uintp(1), step), _mean_of(image, np.uintp(2), step)))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _blend_with(image: Any, channels: Any, amount: Any, other: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
     """Make ``amount * value + (1 - amount) * other`` of each value of the colours."""
     rest = (ONE - amount) * other
@@ -88,7 +89,7 @@ def _blend_with(image: Any, channels: Any, amount: Any, other: Any, bound: Any, 
             image[place] = _clipped(np.float32(image[place]) * amount + rest, bound, half)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _saturate(image: Any, amount: Any, bound: Any, half: Any) -> None:
     one, two = np.uintp(1), np.uintp(2)
     for k in range(np.uintp(image.size) // THREE):
@@ -100,7 +101,7 @@ def _saturate(image: Any, amount: Any, bound: Any, half: Any) -> None:
         image[place + two] = _clipped(blue * amount + rest, bound, half)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
     """Return the channel that is ``shift`` sixths of the circle on from a hue, in sixths."""
     place = hue + shift
@@ -108,7 +109,7 @@ def _of_hue(hue: Any, shift: Any, most: Any, chroma: Any) -> Any:
     return most - chroma * _most(_least(_least(place, np.float32(4) - place), ONE), ZERO)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _turn_hue(image: Any, amount: Any, bound: Any, half: Any) -> None:
     """Turn hues by a part of the circle, -0.5 to 0.5."""
     one, two = np.uintp(1), np.uintp(2)
@@ -132,7 +133,7 @@ def _turn_hue(image: Any, amount: Any, bound: Any, half: Any) -> None:
         image[place + two] = _clipped(_of_hue(hue, np.float32(1), most, chroma), bound, half)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _change_pixels(image: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:
     # loops over pixels are vectorised when they know at what distance pixels are: hue took 20 times as long
     if kind == HUE:
@@ -141,7 +142,7 @@ def _change_pixels(image: Any, kind: Any, amount: Any, bound: Any, half: Any) ->
         _saturate(image, amount, bound, half)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _change_first_three(image: Any, channels: Any, kind: Any, amount: Any, bound: Any, half: Any) -> None:  # noqa: PLR0917
     """Change pixels of more than three channels by the loops of those of three, which need not be compiled twice."""
     step = np.uintp(channels)
@@ -156,7 +157,7 @@ def _change_first_three(image: Any, channels: Any, kind: Any, amount: Any, bound
             image[k * step + c] = colors[k * THREE + c]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _solarize(image: Any, threshold: Any, bound: Any) -> None:
     """Turn values round that are at least ``threshold``."""
     for k in range(np.uintp(image.size)):
@@ -164,7 +165,7 @@ def _solarize(image: Any, threshold: Any, bound: Any) -> None:
         image[k] = bound - value if value >= threshold else value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: Any) -> None:
     """Change the colours of images in place, several changes after each other while an image is in the cache.
 
@@ -193,7 +194,7 @@ def change_colors(images: Any, channels: Any, kinds: Any, amounts: Any, bound: A
                 _solarize(image, amount, bound)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def make_gray(images: Any, chosen: Any, out: Any) -> None:
     """Write the grey of images of three channels.
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, types
 
+from stepwell.kernels.kernel import inlined, intrinsic, kernel
 from stepwell.kernels.memory import memcpy, memset
 
 __all__ = ["HORIZONTAL", "VERTICAL", "crop_affine", "crop_planes", "crop_rows", "crop_tables", "image_addresses"]
@@ -46,7 +46,7 @@ def image_addresses(images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return images.ctypes.data + step * np.arange(len(images), dtype=np.int64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:
     """Return an address as a pointer to bytes."""
 
@@ -56,13 +56,13 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.CPointer(types.uint8)(types.int64), generate
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def bytes_at(address: Any, number: Any) -> Any:
     """Return the ``number`` bytes at an address as an array."""
     return carray(_pointer(address), (number,), np.uint8)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _reverse_pixels(source: Any, number: Any, pixel: Any, target: Any) -> None:
     row, out = bytes_at(source, number * pixel), bytes_at(target, number * pixel)
     last = np.uintp(number - 1)
@@ -80,7 +80,7 @@ def _reverse_pixels(source: Any, number: Any, pixel: Any, target: Any) -> None:
             memcpy(target + x * pixel, source + (number - 1 - x) * pixel, pixel)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _repeat_pixel(source: Any, pixel: Any, number: Any, target: Any) -> None:
     if pixel == 3:
         color, out = bytes_at(source, 3), bytes_at(target, 3 * number)
@@ -95,7 +95,7 @@ def _repeat_pixel(source: Any, pixel: Any, number: Any, target: Any) -> None:
             memcpy(target + x * pixel, source, pixel)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _bordered_row(source: Any, width: Any, left: Any, fill: Any, pixel: Any, number: Any, target: Any) -> None:  # noqa: PLR0917
     """Copy pixels from ``left`` on of a row that they leave at the sides."""
     before = min(max(-left, 0), number)
@@ -108,7 +108,7 @@ def _bordered_row(source: Any, width: Any, left: Any, fill: Any, pixel: Any, num
         memcpy(target + before * pixel, source + (left + before) * pixel, (number - before - after) * pixel)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _cut_row(image: Any, shape: Any, y: Any, left: Any, flip: Any, fill: Any, number: Any, spare: Any) -> Any:  # noqa: PLR0917
     """Return the address of row y of a box: in the image where it can be, else in ``spare`` of 2 rows."""
     height, width, pixel = shape
@@ -127,12 +127,12 @@ def _cut_row(image: Any, shape: Any, y: Any, left: Any, flip: Any, fill: Any, nu
     return row
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _fill_address(fill: Any) -> Any:
     return np.int64(fill.ctypes.data) if fill.size else np.int64(0)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crop_rows(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, out: Any) -> None:  # noqa: PLR0917
     """Cut boxes out of images, wherever these lie: straight from the rows of a pool, without a gather before.
 
@@ -160,7 +160,7 @@ def crop_rows(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, out
             target += row_bytes
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _split_row(source: Any, channels: Any, width: Any, target: Any, plane: Any) -> None:
     """Write a row of pixels to planes that are ``plane`` bytes apart."""
     row = bytes_at(source, width * channels)
@@ -177,7 +177,7 @@ def _split_row(source: Any, channels: Any, width: Any, target: Any, plane: Any) 
                 part[x] = row[x * np.uintp(channels) + np.uintp(c)]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crop_planes(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, out: Any) -> None:  # noqa: PLR0917
     """Cut boxes out of uint8 images, HWC -> CHW in the same pass.
 
@@ -201,7 +201,7 @@ def crop_planes(addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, o
         target += channels * rows * columns
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crop_affine(  # noqa: PLR0917
     addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, lines: Any, is_planar: Any, out: Any
 ) -> None:
@@ -245,7 +245,7 @@ def crop_affine(  # noqa: PLR0917
                     flat[start + k] = np.float32(row[k]) * scales[k] + offsets[k]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def crop_tables(  # noqa: PLR0917
     addresses: Any, shape: Any, boxes: Any, flips: Any, fill: Any, tables: Any, is_planar: Any, out: Any
 ) -> None:

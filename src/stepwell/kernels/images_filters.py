@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.permutation import mix64
 
 __all__ = ["add_noise", "blur", "fill_boxes", "normal_table"]
@@ -39,7 +39,7 @@ def normal_table() -> npt.NDArray[np.float32]:
     return np.concatenate([-above[::-1], above])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def add_noise(images: Any, keys: Any, deviations: Any, table: Any, bound: Any) -> None:
     """Add normal noise to each value of images, in place.
 
@@ -65,7 +65,7 @@ def add_noise(images: Any, keys: Any, deviations: Any, table: Any, bound: Any) -
                 image[np.uintp(k)] = value + half
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _reflected(place: Any, size: Any) -> Any:
     """Return where a place outside of [0, size) is mirrored to; the border pixel stands once."""
     if size == 1:
@@ -74,7 +74,7 @@ def _reflected(place: Any, size: Any) -> Any:
     return min(place, 2 * size - 2 - place)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _weights(sigma: Any, out: Any) -> None:
     radius = out.size // 2
     total = 0.0
@@ -85,14 +85,14 @@ def _weights(sigma: Any, out: Any) -> None:
         out[k] /= total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _add_row(row: Any, at: Any, weight: Any, sums: Any, to: Any, size: Any) -> None:  # noqa: PLR0917
     first, target = np.uintp(at), np.uintp(to)
     for x in range(np.uintp(size)):
         sums[target + x] += np.float32(row[first + x]) * weight
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def blur(images: Any, size: Any, sigmas: Any, out: Any) -> None:
     """Blur images by a Gaussian of ``size`` x ``size`` pixels, mirrored at the borders.
 
@@ -128,7 +128,7 @@ def blur(images: Any, size: Any, sigmas: Any, out: Any) -> None:
                 target[start + x] = sums[x]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def fill_boxes(images: Any, boxes: Any, color: Any) -> None:
     """Fill a box of each image with a colour, in place.
 

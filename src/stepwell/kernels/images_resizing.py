@@ -20,9 +20,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL, bytes_at
+from stepwell.kernels.kernel import inlined, kernel
 
 __all__ = ["ANTIALIAS", "AREA", "LINEAR", "NEAREST", "resize_bytes", "resize_floats"]
 
@@ -36,7 +36,7 @@ ROW_SHIFT = WEIGHT_BITS - ROW_BITS
 OUT_SHIFT = WEIGHT_BITS + ROW_BITS
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def num_taps(kind: Any, length: Any, number: Any) -> Any:
     """Return how many inputs an output of an axis takes in at most."""
     scale = length / number
@@ -47,7 +47,7 @@ def num_taps(kind: Any, length: Any, number: Any) -> Any:
     return min(math.ceil(scale) + 1 if kind == AREA else 2 * math.ceil(scale) + 1, length)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
     """Set the weights of output i, not yet of sum one; return its first input."""
     center, taps = (i + 0.5) * scale, weights.shape[1]
@@ -72,7 +72,7 @@ def _set_taps(kind: Any, length: Any, scale: Any, i: Any, weights: Any) -> Any:
     return start
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) -> None:
     """Describe an axis of ``length`` inputs and ``number`` outputs.
 
@@ -96,7 +96,7 @@ def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) ->
             weights[i, k] = weights[i, k - late] / total if k >= late else 0.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _whole_weights(weights: Any, out: Any) -> None:
     """Round weights to whole numbers of sum ONE; the largest of an output takes what is left over."""
     for i in range(weights.shape[0]):
@@ -109,7 +109,7 @@ def _whole_weights(weights: Any, out: Any) -> None:
         out[i, largest] += ONE - total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _taps_of(kind: Any, length: Any, number: Any, starts: Any) -> Any:
     """Set the starts of an axis; return its weights, int32 [number, taps]."""
     exact = np.empty((number, num_taps(kind, length, number)))
@@ -119,7 +119,7 @@ def _taps_of(kind: Any, length: Any, number: Any, starts: Any) -> Any:
     return weights
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _weighed(one: Any, a: Any, two: Any, b: Any, half: Any) -> Any:
     """Return one * a + two * b + half in 32 bits: numba makes 64 of a sum of two int32, which halves the speed."""
     return np.int32(np.int32(np.int32(np.int32(one) * a) + np.int32(np.int32(two) * b)) + half)
@@ -128,7 +128,7 @@ def _weighed(one: Any, a: Any, two: Any, b: Any, half: Any) -> Any:
 # The inner functions get whole arrays and where to begin: a slice costs numba as much as a dozen pixels.
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _blend_rows(first: Any, line: Any, weights: Any, y: Any, size: Any, sums: Any, row: Any) -> None:  # noqa: PLR0917
     """Make one row of uint16 of ``size`` bytes each of rows that lie ``line`` apart."""
     half, shift = np.int32(1 << (ROW_SHIFT - 1)), np.int32(ROW_SHIFT)
@@ -149,7 +149,7 @@ def _blend_rows(first: Any, line: Any, weights: Any, y: Any, size: Any, sums: An
         row[x] = np.uint16(sums[x] >> shift)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _blend_pixels(row: Any, channels: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
     """Make a row of ``starts.size`` pixels, in ``out`` from ``at`` on, of a row of pixels."""
     half, places = np.int64(1 << (shift - 1)), np.int64(shift)
@@ -163,7 +163,7 @@ def _blend_pixels(row: Any, channels: Any, starts: Any, weights: Any, shift: Any
             out[to + c] = total >> places
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _blend_colors(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
     """As `_blend_pixels`, of three channels."""
     half, places = np.int64(1 << (shift - 1)), np.int64(shift)
@@ -182,7 +182,7 @@ def _blend_colors(row: Any, starts: Any, weights: Any, shift: Any, out: Any, at:
         to += three
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _blend_pairs(row: Any, step: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
     """As `_blend_pixels`, of two taps; ``step`` is the number of channels, best known to the compiler."""
     half, places = np.int32(1 << (shift - 1)), np.int32(shift)
@@ -195,7 +195,7 @@ def _blend_pairs(row: Any, step: Any, starts: Any, weights: Any, shift: Any, out
         to += step
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _blend_across(row: Any, channels: Any, starts: Any, weights: Any, shift: Any, out: Any, at: Any) -> None:  # noqa: PLR0917
     is_pairs = weights.shape[1] == 2
     if is_pairs and channels == 1:
@@ -208,7 +208,7 @@ def _blend_across(row: Any, channels: Any, starts: Any, weights: Any, shift: Any
         _blend_pixels(row, channels, starts, weights, shift, out, at)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _mix_rows(rows: Any, start: Any, after: Any, weights: Any, y: Any, out: Any) -> None:  # noqa: PLR0917
     """Make one row of bytes of two rows of uint16."""
     half, shift = np.int32(1 << (OUT_SHIFT - 1)), np.int32(OUT_SHIFT)
@@ -218,7 +218,7 @@ def _mix_rows(rows: Any, start: Any, after: Any, weights: Any, y: Any, out: Any)
         out[x] = np.uint8(_weighed(rows[one + x], a, rows[two + x], b, half) >> shift)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _down_first(  # noqa: PLR0917
     first: Any, line: Any, size: Any, channels: Any, tops: Any, down: Any, lefts: Any, across: Any, out: Any
 ) -> None:
@@ -230,7 +230,7 @@ def _down_first(  # noqa: PLR0917
         _blend_across(row, channels, lefts, across, OUT_SHIFT, bytes_at(out + y * out_size, out_size), 0)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _across_first(  # noqa: PLR0917
     first: Any, line: Any, size: Any, channels: Any, tops: Any, down: Any, lefts: Any, across: Any, out: Any
 ) -> None:
@@ -245,7 +245,7 @@ def _across_first(  # noqa: PLR0917
         _mix_rows(rows, start, start + to_next, down, y, bytes_at(out + y * out_size, out_size))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def resize_bytes(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> None:  # noqa: PLR0917
     """Cut boxes out of uint8 images, and resize them.
 
@@ -282,7 +282,7 @@ def resize_bytes(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, 
             _down_first(first, line, width * channels, channels, ys, by_row, xs, by_column, target)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def resize_floats(images: Any, boxes: Any, flips: Any, kind: Any, out: Any) -> None:
     """Cut boxes out of float32 images, and resize them.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["importance_weights"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def importance_weights(probabilities: Any, sizes: Any, betas: Any, normalize: Any, weights: Any) -> None:
     """Compute ``(size * probability) ** -beta`` of each row, over the largest of its batch where ``normalize``.
 
@@ -26,7 +26,7 @@ def importance_weights(probabilities: Any, sizes: Any, betas: Any, normalize: An
         _weigh_batch(probabilities[rows], sizes[rows], betas[batch], normalize, weights[rows])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _weigh_batch(probabilities: Any, sizes: Any, beta: Any, normalize: Any, weights: Any) -> None:
     last, power, largest = -1.0, 1.0, 0.0
     for i in range(len(weights)):

@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.links import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
 from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.kernels.memory import prefetch
@@ -69,7 +69,7 @@ _ITEM_BYTES = 8 * ITEM_WORDS
 _AHEAD = 64
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _link_by_row(slot: Any, items: Any, links: Any, ends: Any, line: Any) -> None:
     row = items[slot, _ROW]
     first = ends[line, FIRST]
@@ -81,7 +81,7 @@ def _link_by_row(slot: Any, items: Any, links: Any, ends: Any, line: Any) -> Non
     link_after(links, ends, line, slot, before)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _put(  # noqa: PLR0917
     episode: Any, row: Any, length: Any, priority: Any, items: Any, links: Any, lists: Any, state: Any
 ) -> Any:
@@ -104,7 +104,7 @@ def _put(  # noqa: PLR0917
     return slot
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def insert_items(  # noqa: PLR0917
     episodes: Any, rows: Any, lengths: Any, priorities: Any, items: Any, links: Any, ends: Any, base: Any,
     state: Any, slots: Any,
@@ -135,7 +135,7 @@ def insert_items(  # noqa: PLR0917
     return True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def insert_run(  # noqa: PLR0917
     episode: Any, row: Any, every: Any, length: Any, priority: Any, items: Any, links: Any, ends: Any, base: Any,
     state: Any, slots: Any,
@@ -152,7 +152,7 @@ def insert_run(  # noqa: PLR0917
     return True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def link_items(  # noqa: PLR0917
     slots: Any, free: Any, items: Any, links: Any, ends: Any, base: Any, state: Any
 ) -> None:
@@ -176,7 +176,7 @@ def link_items(  # noqa: PLR0917
     state[NUM] = slots.size
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def list_free(links: Any, first: Any, slots: Any) -> None:
     """Write the free slots, int64 [m]: the first, and those that follow it in ``links`` (int32 [capacity, 2])."""
     slot = first
@@ -185,7 +185,7 @@ def list_free(links: Any, first: Any, slots: Any) -> None:
         slot = np.int64(links[slot, NEXT])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def remove_items(  # noqa: PLR0917
     slots: Any, items: Any, links: Any, ends: Any, base: Any, state: Any
 ) -> Any:
@@ -209,7 +209,7 @@ def remove_items(  # noqa: PLR0917
     return removed
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def evicted_items(  # noqa: PLR0917
     episodes: Any, first_rows: Any, items: Any, links: Any, ends: Any, base: Any, slots: Any
 ) -> Any:
@@ -241,7 +241,7 @@ def evicted_items(  # noqa: PLR0917
     return num
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def update_items(slots: Any, priorities: Any, items: Any, state: Any) -> None:
     """Set the priorities of items (int64 [n], the bits of float64); of a slot that comes twice the last one stays."""
     address = items.ctypes.data
@@ -255,14 +255,14 @@ def update_items(slots: Any, priorities: Any, items: Any, state: Any) -> None:
         state[NUM_TOUCHED] += 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def item_keys(slots: Any, items: Any, keys: Any) -> None:
     """Write the key (uint64 [n]) of each slot."""
     for i in range(slots.size):
         keys[i] = np.uint64(items[slots[i], _GENERATION]) << _U32 | np.uint64(slots[i])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
     """Write the slot of each key (uint64 [n]), -1 where its item is gone; return how many are there."""
     address = items.ctypes.data
@@ -281,7 +281,7 @@ def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
     return found
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> Any:
     """Count a sample of each slot's item and copy what the sample tells; return how many were the first of their item.
 
@@ -315,7 +315,7 @@ def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> A
     return num_first
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def count_items(slots: Any, items: Any, times_sampled: Any) -> Any:
     """Count a sample of each slot's item as `take_items`; return how many were the first of their item.
 
@@ -333,7 +333,7 @@ def count_items(slots: Any, items: Any, times_sampled: Any) -> Any:
     return num_first
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) -> Any:
     """Write the places of items; return -1, or the index of the first item whose step is not there.
 

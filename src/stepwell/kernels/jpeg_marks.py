@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["NOT_CODED", "mark_scan"]
 
@@ -29,7 +30,7 @@ MOST_BITS = 56
 BLOCK_BYTES = 1024
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _refill(data: Any, place: Any, word: Any, bits: Any) -> Any:
     """Take in bytes; zeros follow the data."""
     while bits <= MOST_BITS - 8:
@@ -41,7 +42,7 @@ def _refill(data: Any, place: Any, word: Any, bits: Any) -> Any:
     return place, word, bits
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _write(out: Any, size: Any, word: Any, bits: Any) -> Any:
     """Write the whole bytes of a word; return size, word and bits of what is left."""
     while bits >= 8:
@@ -56,21 +57,21 @@ def _write(out: Any, size: Any, word: Any, bits: Any) -> Any:
     return size, word, bits
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _padded(word: Any, bits: Any) -> Any:
     """Fill up the last byte with ones."""
     padding = -bits % 8
     return (word << padding) | ((1 << padding) - 1), bits + padding
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _change_of(taken: Any, number: Any) -> Any:
     """Return the difference that the lowest `number` bits stand for."""
     value = taken & ((1 << number) - 1)
     return value if number == 0 or value >> (number - 1) else value - (1 << number) + 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _coded(change: Any, codes: Any) -> Any:
     """Return code and bits of a difference, and how many they are; none where there is no such code."""
     rest, number = abs(change), 0
@@ -82,7 +83,7 @@ def _coded(change: Any, codes: Any) -> Any:
     return (code >> 8) << number | value, (code & 0xFF) + number if code else 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def mark_scan(data: Any, blocks: Any, lookups: Any, codes: Any, interval: Any, num_units: Any, out: Any) -> Any:  # noqa: PLR0917
     """Copy a scan, with a restart mark every so many units.
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.permutation import mix64
 
 __all__ = [
@@ -47,7 +47,7 @@ _U11 = np.uint64(11)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def random_unit(key: Any, counter: Any) -> Any:
     """Return the number of [0, 1) that belongs to a hashed key (uint64) and a counter (int64).
 
@@ -56,7 +56,7 @@ def random_unit(key: Any, counter: Any) -> Any:
     return np.float64(mix64(key + _GOLDEN * np.uint64(counter + 1)) >> _U11) * (1.0 / 9007199254740992.0)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def lowest_capacity(slots: Any) -> Any:
     """Return the length that an array by slot needs at least: the largest slot and one."""
     highest = np.int64(-1)
@@ -65,7 +65,7 @@ def lowest_capacity(slots: Any) -> Any:
     return highest + 1
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def link_after(links: Any, ends: Any, line: Any, slot: Any, before: Any) -> None:
     """Put a slot that is in no list behind ``before``, or at the head where that is `END`."""
     after = ends[line, FIRST] if before < 0 else links[before, NEXT]
@@ -81,7 +81,7 @@ def link_after(links: Any, ends: Any, line: Any, slot: Any, before: Any) -> None
         links[after, PREVIOUS] = slot
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def unlink(links: Any, ends: Any, line: Any, slot: Any) -> None:
     """Take a slot out of the list that it is in."""
     after, before = links[slot, NEXT], links[slot, PREVIOUS]
@@ -96,7 +96,7 @@ def unlink(links: Any, ends: Any, line: Any, slot: Any) -> None:
     links[slot, NEXT] = ABSENT
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def append_slots(slots: Any, links: Any, ends: Any) -> Any:
     """Append slots to list 0; those that are in it stay where they are.
 
@@ -119,7 +119,7 @@ def append_slots(slots: Any, links: Any, ends: Any) -> Any:
     return added
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def unlink_slots(slots: Any, links: Any, ends: Any) -> Any:
     """Take slots out of list 0, arrays as of `append_slots`; return how many were in it."""
     removed = np.int64(0)
@@ -131,7 +131,7 @@ def unlink_slots(slots: Any, links: Any, ends: Any) -> Any:
     return removed
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def pop_slots(links: Any, ends: Any, end: Any, slots: Any) -> None:
     """Fill ``slots`` from one end of list 0 (`FIRST` or `LAST`), taking them out; the list is at least as long."""
     for i in range(slots.size):
@@ -139,7 +139,7 @@ def pop_slots(links: Any, ends: Any, end: Any, slots: Any) -> None:
         unlink(links, ends, 0, slots[i])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def add_members(slots: Any, members: Any, places: Any, num: Any) -> Any:
     """Add slots to a set; those that are in it stay.
 
@@ -163,7 +163,7 @@ def add_members(slots: Any, members: Any, places: Any, num: Any) -> Any:
     return num
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def remove_members(slots: Any, members: Any, places: Any, num: Any) -> Any:
     """Take slots out of a set, arguments as of `add_members`; return how many members are left."""
     for i in range(slots.size):
@@ -177,7 +177,7 @@ def remove_members(slots: Any, members: Any, places: Any, num: Any) -> Any:
     return num
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def draw_members(  # noqa: PLR0917
     members: Any, num: Any, key: Any, first: Any, slots: Any, probabilities: Any
 ) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import prefetch
 
 __all__ = ["EPISODE", "HI_FINAL", "HI_STEP", "LO", "PLACE_ROWS", "ROW", "SEGMENT", "guide_of", "locate", "touch"]
@@ -52,7 +52,7 @@ def guide_of(anchor_starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64
     return np.clip(guide, 0, max(num_episodes - 1, 0)).astype(np.int64), shift
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def locate(  # noqa: PLR0917
     positions: Any, anchor_starts: Any, guide: Any, shift: Any, records: Any, places: Any
 ) -> Any:
@@ -97,7 +97,7 @@ def locate(  # noqa: PLR0917
     return -1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def touch(places: Any, num_rows: Any, last_used: Any, now: Any) -> Any:
     """Mark the segments of a batch as used, and return how many of its anchors may reach rows that no map holds.
 

@@ -14,7 +14,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from stepwell.kernels.kernel import intrinsic
 
 __all__ = ["load_u8", "load_u64", "memcpy", "memset", "prefetch", "store_u8"]
 
@@ -22,7 +23,7 @@ _BYTE_POINTER = ir.PointerType(ir.IntType(8))
 _FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def memcpy(typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any:
     """Copy ``num_bytes`` from address ``source`` to address ``target``; the two must not overlap."""
 
@@ -36,7 +37,7 @@ def memcpy(typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def memset(typing_context: Any, target: Any, value: Any, num_bytes: Any) -> Any:
     """Set ``num_bytes`` bytes from address ``target`` on to ``value`` (uint8)."""
 
@@ -49,7 +50,7 @@ def memset(typing_context: Any, target: Any, value: Any, num_bytes: Any) -> Any:
     return types.void(types.int64, types.uint8, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Ask the processor for the cache line at ``address``; harmless for any address, mapped or not."""
 
@@ -65,7 +66,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_u64(typing_context: Any, address: Any) -> Any:
     """Return the uint64 at ``address``, aligned or not, as an int64."""
 
@@ -76,7 +77,7 @@ def load_u64(typing_context: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_u8(typing_context: Any, address: Any) -> Any:
     """Return the byte at ``address``, as an int64."""
 
@@ -87,7 +88,7 @@ def load_u8(typing_context: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_u8(typing_context: Any, address: Any, value: Any) -> Any:
     """Write one byte at ``address``."""
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.permutation import mix64, shuffle_labels
 
 __all__ = ["BLOCK", "deal_blocks"]
@@ -21,7 +21,7 @@ BLOCK = 64
 """Slots in a block; any batch of at least as many is close to the shares."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _deal_to(slot: int, quotas: Any, phases: Any, out: Any) -> None:
     # out[p] = slots of part p among the first `slot`: of what earlier parts left over, every (rest / quota)-th one
     rest = np.int64(0)
@@ -36,7 +36,7 @@ def _deal_to(slot: int, quotas: Any, phases: Any, out: Any) -> None:
         rest -= quotas[p]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _deal_into(first: int, quotas: Any, phases: Any, key: Any, out: Any) -> None:
     parts, ranks = out
     begin = np.empty(quotas.size, np.int64)

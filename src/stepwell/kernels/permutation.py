@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from stepwell.errors import OrderError
+from stepwell.kernels.kernel import inlined, kernel
 
 __all__ = ["MAX_PERMUTATION", "mix64", "permute", "shuffle_labels", "uniforms"]
 
@@ -41,7 +41,7 @@ _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def mix64(value: Any) -> Any:
     """Return a uint64 each bit of which depends on every bit of a uint64; one to one."""
     value = (value ^ (value >> _U30)) * _MIX_A
@@ -49,7 +49,7 @@ def mix64(value: Any) -> Any:
     return value ^ (value >> _U31)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def shuffle_labels(labels: Any, state: Any) -> None:
     """Shuffle an array in place (Fisher-Yates), as the uint64 ``state`` says."""
     for last in range(labels.size - 1, 0, -1):
@@ -58,7 +58,7 @@ def shuffle_labels(labels: Any, state: Any) -> None:
         labels[last], labels[other] = labels[other], labels[last]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _permute_by_table(positions: Any, n: int, key: Any, out: Any) -> None:
     # numba compiles a plain loop in a tenth of the time of an arange
     table = np.empty(n, np.int64)
@@ -69,7 +69,7 @@ def _permute_by_table(positions: Any, n: int, key: Any, out: Any) -> None:
         out[i] = table[positions[i]]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _round_keys(key: Any, num_rounds: int) -> Any:
     keys = np.empty(2 * num_rounds, np.uint64)
     state = key[0]
@@ -81,7 +81,7 @@ def _round_keys(key: Any, num_rounds: int) -> Any:
     return keys
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _mix_word(x: Any, keys: Any, mask: Any, shift_a: Any, shift_b: Any) -> Any:
     for i in range(0, keys.size, 2):
         x = ((x + keys[i]) * keys[i + 1]) & mask
@@ -89,7 +89,7 @@ def _mix_word(x: Any, keys: Any, mask: Any, shift_a: Any, shift_b: Any) -> Any:
     return x
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _permute_by_mix(positions: Any, n: int, key: Any, out: Any) -> None:
     num_bits = 1
     while (1 << num_bits) < n:
@@ -108,7 +108,7 @@ def _permute_by_mix(positions: Any, n: int, key: Any, out: Any) -> None:
         out[i] = np.int64(x)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _uniforms_into(positions: Any, key: Any, out: Any) -> None:
     for i in range(positions.size):
         bits = mix64(mix64(np.uint64(positions[i]) + key[0]) + key[1])

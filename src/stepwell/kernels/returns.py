@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["n_step_returns", "one_step_discounts"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def n_step_returns(  # noqa: PLR0917
     rewards: Any,
     is_pad: Any,
@@ -59,7 +59,7 @@ def n_step_returns(  # noqa: PLR0917
         lengths[b] = length
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def one_step_discounts(terminated: Any, is_missing: Any, gamma: Any, discounts: Any, is_valid: Any) -> None:
     """Do what `n_step_returns` does where there is one reward.
 

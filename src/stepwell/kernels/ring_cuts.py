@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import load_u64
 
 __all__ = ["NO_STAMP", "NUM_COLUMNS", "NUM_WORDS", "move_cut"]
@@ -42,7 +42,7 @@ NO_STAMP = (1 << 63) - 1
 _MOST_WALKED = 512
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def move_cut(  # noqa: PLR0917
     table: Any,
     words: Any,
@@ -97,7 +97,7 @@ def move_cut(  # noqa: PLR0917
     return _find_changed(table, words, row_bytes, num_encoded, counts_open, changed)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _take_in(table: Any, words: Any, row_bytes: Any, num_encoded: Any, counts_open: Any) -> Any:
     """Let heads stand at steps that count, none at one that would have gone already; return the weight that is left."""
     left = np.int64(0)
@@ -118,7 +118,7 @@ def _take_in(table: Any, words: Any, row_bytes: Any, num_encoded: Any, counts_op
     return left
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _settle(table: Any, s: Any) -> None:
     """Let a head that stands at no step that counts go to the next one."""
     row, episode, count = table[s, HEAD_ROW], table[s, HEAD_EPISODE], table[s, NUM_EPISODES]
@@ -138,7 +138,7 @@ def _settle(table: Any, s: Any) -> None:
     table[s, HEAD_ROW], table[s, HEAD_EPISODE], table[s, HEAD_STAMP] = row, episode, stamp
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _seek(table: Any, s: Any, row: Any) -> None:
     """Let a head go to the first step that counts from a row on."""
     low, high = table[s, HEAD_EPISODE], table[s, NUM_EPISODES]
@@ -152,7 +152,7 @@ def _seek(table: Any, s: Any, row: Any) -> None:
     _settle(table, s)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _first_at(table: Any, s: Any, stamp: Any) -> Any:
     """Return the first row from the head on with a stamp that is not older; the number of rows where there is none."""
     low, high = table[s, HEAD_ROW], max(table[s, NUM_ROWS], table[s, HEAD_ROW])
@@ -165,7 +165,7 @@ def _first_at(table: Any, s: Any, stamp: Any) -> Any:
     return low
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _bytes_before(table: Any, s: Any, row: Any, row_bytes: Any, num_encoded: Any) -> Any:
     """Return the bytes of all rows before one; their number where steps are counted."""
     if row_bytes < 0:
@@ -176,7 +176,7 @@ def _bytes_before(table: Any, s: Any, row: Any, row_bytes: Any, num_encoded: Any
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _weight_of(table: Any, s: Any, row_bytes: Any, num_encoded: Any, counts_open: Any) -> Any:
     """Return what all of a segment weighs."""
     weight = table[s, ENDED_WEIGHT]
@@ -186,7 +186,7 @@ def _weight_of(table: Any, s: Any, row_bytes: Any, num_encoded: Any, counts_open
     return weight
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _weight_before(table: Any, s: Any, row_bytes: Any, num_encoded: Any, counts_open: Any) -> Any:
     """Return what the steps of a segment before its head weigh; the head is settled."""
     row, episode = table[s, HEAD_ROW], table[s, HEAD_EPISODE]
@@ -205,7 +205,7 @@ def _weight_before(table: Any, s: Any, row_bytes: Any, num_encoded: Any, counts_
     return weight
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _oldest_two(table: Any) -> Any:
     """Return the segment of the oldest head, -1 where there is none, and stamp and ordinal of the second one."""
     oldest, stamp, ordinal = -1, np.int64(NO_STAMP), np.int64(0)
@@ -221,13 +221,13 @@ def _oldest_two(table: Any) -> Any:
     return oldest, stamp, ordinal
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_before(table: Any, s: Any, stamp: Any, ordinal: Any) -> Any:
     own = table[s, HEAD_STAMP]
     return own < stamp or (own == stamp and own != NO_STAMP and table[s, ORDINAL] < ordinal)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _jump(  # noqa: PLR0917
     table: Any, words: Any, capacity: Any, row_bytes: Any, num_encoded: Any, counts_open: Any
 ) -> None:
@@ -259,7 +259,7 @@ def _jump(  # noqa: PLR0917
     words[CUT_STAMP], words[CUT_ORDINAL], words[CUT_ROW] = low - 1, 1 << 62, 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _find_changed(  # noqa: PLR0917
     table: Any, words: Any, row_bytes: Any, num_encoded: Any, counts_open: Any, changed: Any
 ) -> Any:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.permutation import mix64, shuffle_labels
 
 __all__ = ["BEGIN", "BITS", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "SIZE", "deal", "key_lines", "sum_rounds"]
@@ -35,7 +35,7 @@ _U31 = np.uint64(31)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
     # the weights of the rounds before r, summed: the first and the last have that of S / (e - 1) others
     if r == 0:
@@ -46,20 +46,20 @@ def _weight_before(r: Any, num_resident: Any, num_rounds: Any) -> Any:
     return 2 * end_weight + r - 2
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _stay(j: Any, num_resident: Any, num_rounds: Any) -> Any:
     # the weights before the round at which block j enters, and of all rounds that it is there
     before = _weight_before(max(0, j - num_resident + 1), num_resident, num_rounds)
     return before, _weight_before(min(j, num_rounds - 1) + 1, num_resident, num_rounds) - before
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _edge(count: Any, phase: Any, weight: Any, stay: Any) -> Any:
     # how many of a block's anchors belong to a weight of its stay; unsigned, since signed division costs twice as much
     return np.int64((np.uint64(weight) * np.uint64(count) + np.uint64(phase)) // np.uint64(stay))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _num_bits(n: Any) -> Any:
     bits = _LEAST_BITS
     while (1 << bits) < n:
@@ -67,7 +67,7 @@ def _num_bits(n: Any) -> Any:
     return bits
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def key_lines(lines: Any, blocks: Any, num_resident: Any, key: Any) -> None:
     """Work out what each block is permuted and dealt by.
 
@@ -86,7 +86,7 @@ def key_lines(lines: Any, blocks: Any, num_resident: Any, key: Any) -> None:
         lines[j, PHASE] = np.int64(mix64(word) % np.uint64(stay))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
     """Write how many positions there are before each round.
 
@@ -110,7 +110,7 @@ def sum_rounds(lines: Any, num_resident: Any, round_starts: Any) -> None:
         round_starts[r + 1] += round_starts[r]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _scatter(value: Any, n: Any, bits: Any, key: Any) -> Any:
     # where a keyed permutation of [0, n) puts a value: as in permutation.py, with one word a round for both of its keys
     if n == 1:
@@ -131,7 +131,7 @@ def _scatter(value: Any, n: Any, bits: Any, key: Any) -> Any:
             return np.int64(x)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _round_of(round_starts: Any, position: Any) -> Any:
     low, high = 0, round_starts.size - 1
     while low < high:
@@ -143,7 +143,7 @@ def _round_of(round_starts: Any, position: Any) -> Any:
     return low
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any, out: Any) -> None:  # noqa: PLR0917
     """Write the anchors at some positions of a lane.
 
@@ -183,7 +183,7 @@ def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any,
         r += 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _fill_edges(lines: Any, r: Any, num_rounds: Any, edges: Any) -> None:
     # edges[s] = draws of the round that go to its first s blocks
     num_resident = edges.size - 1
@@ -197,7 +197,7 @@ def _fill_edges(lines: Any, r: Any, num_rounds: Any, edges: Any) -> None:
         edges[s + 1] = edges[s] + part
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _anchor(lines: Any, r: Any, num_rounds: Any, edges: Any, draw: Any) -> Any:
     # the block whose part of the round has the draw, and of it the anchor that its own permutation has there
     low, high = 0, edges.size - 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["run_of"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def is_sync(offsets: Any, blob: Any, row: Any, position: Any, mask: Any) -> Any:
     """Return whether decoding may begin at a row: its blob has the mark of a sync row."""
     begin = np.int64(offsets[np.uintp(row)])
@@ -20,7 +21,7 @@ def is_sync(offsets: Any, blob: Any, row: Any, position: Any, mask: Any) -> Any:
     return (blob[np.uintp(begin + position)] & mask) != 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def run_of(offsets: Any, blob: Any, row: Any, lo: Any, hi: Any, position: Any, mask: Any) -> Any:  # noqa: PLR0917
     """Return (first row, row after the last) of the run that a row is in, (-1, -1) when no sync row is before it.
 

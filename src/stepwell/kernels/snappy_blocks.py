@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["BLOCK_BYTES", "find_blocks"]
 
@@ -22,7 +23,7 @@ BLOCK_BYTES = 1 << 16
 LONG_LITERAL = 60
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def find_blocks(data: Any, place: Any, places: Any) -> Any:
     """Find where blocks begin.
 

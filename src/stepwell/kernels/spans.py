@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import load_u64, memcpy, memset, prefetch
 
 __all__ = ["announce", "copy_spans", "spans", "take_rows"]
@@ -26,7 +27,7 @@ MADV_WILLNEED = 3
 _madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def spans(offset_bases: Any, blob_sizes: Any, segments: Any, rows: Any, begins: Any, ends: Any) -> Any:  # noqa: PLR0917
     """Write where each encoded row begins and ends in its file; return -1, or the index of the first bad row.
 
@@ -53,7 +54,7 @@ def spans(offset_bases: Any, blob_sizes: Any, segments: Any, rows: Any, begins: 
     return -1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def take_rows(  # noqa: PLR0917
     offset_bases: Any, blob_bases: Any, blob_sizes: Any, segments: Any, rows: Any, out: Any
 ) -> Any:
@@ -86,14 +87,14 @@ def take_rows(  # noqa: PLR0917
     return -1
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def fetch_lines(first: Any, num_bytes: Any) -> None:
     """Ask for the cache lines of a row."""
     for line in range(first & -LINE_BYTES, first + num_bytes, LINE_BYTES):
         prefetch(line)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def copy_spans(files: Any, sizes: Any, offsets: Any, bases: Any, file_sizes: Any, out: Any) -> Any:  # noqa: PLR0917
     """Copy spans of mapped files that are all of one size; return -1, or the index of the first that cannot be.
 
@@ -134,7 +135,7 @@ def copy_spans(files: Any, sizes: Any, offsets: Any, bases: Any, file_sizes: Any
     return -1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def announce(addresses: Any, sizes: Any) -> None:
     """Tell the operating system that these bytes are about to be read (MADV_WILLNEED), without waiting for them.
 

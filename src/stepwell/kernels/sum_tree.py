@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from stepwell.kernels.alignment import aligned_empty
+from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.links import lowest_capacity, random_unit
 from stepwell.kernels.memory import prefetch
 from stepwell.kernels.permutation import mix64
@@ -62,13 +62,13 @@ def make_tree(capacity: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.in
     return sums, np.cumsum([0, *lines])
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _line_sum(sums: Any, line: Any) -> Any:
     left = (sums[line, 0] + sums[line, 1]) + (sums[line, 2] + sums[line, 3])
     return left + ((sums[line, 4] + sums[line, 5]) + (sums[line, 6] + sums[line, 7]))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _sum_level(sums: Any, levels: Any, level: Any) -> None:
     # level + 1 from all of `level`
     above = levels[level + 1]
@@ -76,20 +76,20 @@ def _sum_level(sums: Any, levels: Any, level: Any) -> None:
         sums[above + (line >> 3), line & 7] = _line_sum(sums, levels[level] + line)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def sum_all(sums: Any, levels: Any) -> None:
     """Add up every level, from the weights."""
     for level in range(levels.size - 2):
         _sum_level(sums, levels, level)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def total_weight(sums: Any) -> Any:
     """Return the sum of all weights."""
     return _line_sum(sums, sums.shape[0] - 1)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _sum_above(lines: Any, sums: Any, levels: Any) -> None:
     # adds up what lies above some lines of level 0; `lines` uintp [n] is used up
     num = lines.size
@@ -110,7 +110,7 @@ def _sum_above(lines: Any, sums: Any, levels: Any) -> None:
         num = kept
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _weight(priority: Any, exponent: Any) -> Any:
     if priority <= 0.0:
         return 0.0
@@ -123,7 +123,7 @@ def _weight(priority: Any, exponent: Any) -> Any:
     return min(weight, LARGEST_WEIGHT)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def set_weights(slots: Any, priorities: Any, exponent: Any, sums: Any, levels: Any) -> Any:
     """Set weights to powers of priorities; that of a priority of 0 is 0, whatever the exponent.
 
@@ -154,7 +154,7 @@ def set_weights(slots: Any, priorities: Any, exponent: Any, sums: Any, levels: A
     return 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def clear_weights(slots: Any, sums: Any, levels: Any) -> None:
     """Set the weights of slots (int64 [n]) to 0; what lies beyond the tree is passed over."""
     num = 0
@@ -167,7 +167,7 @@ def clear_weights(slots: Any, sums: Any, levels: Any) -> None:
     _sum_above(lines[:num], sums, levels)
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@inlined
 def _walk(sums: Any, line: Any, number: Any) -> Any:
     # from a line to one of its eight, by three choices between two, without a branch that could be guessed wrong
     left = (sums[line, 0] + sums[line, 1]) + (sums[line, 2] + sums[line, 3])
@@ -185,7 +185,7 @@ def _walk(sums: Any, line: Any, number: Any) -> Any:
     return child | is_right, number - left * is_right
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def draw_weighted(  # noqa: PLR0917
     sums: Any, levels: Any, key: Any, first: Any, slots: Any, probabilities: Any
 ) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from stepwell.kernels.kernel import kernel
 
 __all__ = ["BAD_CHECKSUM", "BAD_NUMBER", "BAD_RECORD", "COMPLETE", "MORE", "SPARSE", "TAR_BLOCK", "walk_headers"]
 
@@ -23,7 +24,7 @@ SPACE, SLASH, NEWLINE, EQUALS = 32, 47, 10, 61
 NAME, SIZE, CHECKSUM, KIND, MAGIC, PREFIX = 0, 124, 148, 156, 257, 345
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _number(window: Any, place: int, length: int) -> Any:
     """Return a number of a header's field, octal digits or GNU's binary form; -1 where it is none."""
     value = 0
@@ -47,7 +48,7 @@ def _number(window: Any, place: int, length: int) -> Any:
     return value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_checksum_right(window: Any, place: int) -> Any:
     unsigned, signed = 0, 0
     for k in range(TAR_BLOCK):
@@ -58,7 +59,7 @@ def _is_checksum_right(window: Any, place: int) -> Any:
     return _number(window, place + CHECKSUM, 8) in (unsigned, signed)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_empty(window: Any, place: int) -> Any:
     for k in range(TAR_BLOCK):  # noqa: SIM110  numba compiles no generators
         if window[place + k]:
@@ -66,7 +67,7 @@ def _is_empty(window: Any, place: int) -> Any:
     return True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _is_key(window: Any, place: int, length: int, key: Any) -> Any:
     if length != len(key):
         return False
@@ -81,7 +82,7 @@ SIZE_KEY = np.frombuffer(b"size", np.uint8)
 SPARSE_KEY = np.frombuffer(b"GNU.sparse", np.uint8)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _read_pax(window: Any, place: int, stop: int, found: Any) -> Any:
     """Take name and size from the records of a PAX header: ``LENGTH KEY=VALUE`` and a line feed each.
 
@@ -123,7 +124,7 @@ def _read_pax(window: Any, place: int, stop: int, found: Any) -> Any:
     return MORE
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _copy_text(window: Any, place: int, length: int, names: Any, end: int) -> Any:
     """Append a text up to its first zero to `names`; returns where that ends."""
     for k in range(length):
@@ -134,7 +135,7 @@ def _copy_text(window: Any, place: int, length: int, names: Any, end: int) -> An
     return end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _copy_name(window: Any, header: int, long: Any, names: Any, end: int) -> Any:
     """Append the name of a member to `names`; returns where it ends."""
     if long[0] >= 0:
@@ -148,7 +149,7 @@ def _copy_name(window: Any, header: int, long: Any, names: Any, end: int) -> Any
     return _copy_text(window, header + NAME, 100, names, end)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _find_header(window: Any, place: int, long: Any) -> Any:  # noqa: PLR0911  one for each reason to stop
     """Read what goes before a member's header: long names and PAX records.
 
@@ -186,7 +187,7 @@ def _find_header(window: Any, place: int, long: Any) -> Any:  # noqa: PLR0911  o
         place = data + (size + TAR_BLOCK - 1) // TAR_BLOCK * TAR_BLOCK
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def walk_headers(window: Any, table: Any, names: Any) -> Any:
     """List the plain files of an archive whose headers lie in a window of it.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stepwell.kernels.crc32c import crc32c
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import load_u8, load_u64
 
 __all__ = ["BAD_DATA", "BAD_HEADER", "TOO_LONG", "scan_records"]
@@ -22,17 +22,17 @@ BAD_HEADER, BAD_DATA, TOO_LONG = 1, 2, 3
 MASK_DELTA = 0xA282EAD8
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _masked(crc: Any) -> Any:
     return (((crc >> 15) | (crc << 17) & 0xFFFFFFFF) + MASK_DELTA) & 0xFFFFFFFF
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def _load_u32(address: Any) -> Any:
     return load_u8(address) | load_u8(address + 1) << 8 | load_u8(address + 2) << 16 | load_u8(address + 3) << 24
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def scan_records(data: Any, left: Any, is_checked: Any, out: Any) -> Any:
     """Find the records that begin in a piece of a file.
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from stepwell.kernels.kernel import kernel
 from stepwell.kernels.locate import HI_STEP, LO, ROW
 
 __all__ = ["clamp_windows", "count_along", "mark_rows"]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def clamp_windows(offsets: Any, anchors: Any, los: Any, his: Any, rows: Any, is_pad: Any) -> None:  # noqa: PLR0917
     """Write the rows of windows; those beyond an episode are its nearest, and padding.
 
@@ -40,7 +39,7 @@ def clamp_windows(offsets: Any, anchors: Any, los: Any, his: Any, rows: Any, is_
             is_pad[i, k] = wanted != inside
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def mark_rows(  # noqa: PLR0917
     marked: Any, is_marked: Any, places: Any, offsets: Any, is_zero: Any, values: Any, mask: Any, adds: Any
 ) -> None:
@@ -78,7 +77,7 @@ def mark_rows(  # noqa: PLR0917
                 mask[i, k] = True
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def count_along(  # noqa: PLR0917
     starts: Any, step: Any, places: Any, offsets: Any, is_zero: Any, values: Any, mask: Any, adds: Any
 ) -> None:

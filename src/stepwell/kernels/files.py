@@ -9,10 +9,10 @@ import os
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from stepwell.kernels.kernel import intrinsic, kernel
 from stepwell.kernels.memory import memcpy, store_u8
 
 __all__ = ["MAX_PATH", "read_files"]
@@ -24,7 +24,7 @@ SLASH = ord("/")
 _INT32, _INT64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType(ir.IntType(8))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _open(typing_context: Any, path: Any) -> Any:
     """Return the descriptor of a file, opened for reading; -1 where it cannot be."""
 
@@ -37,7 +37,7 @@ def _open(typing_context: Any, path: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pread(typing_context: Any, descriptor: Any, target: Any, num_bytes: Any, offset: Any) -> Any:
     """Read ``num_bytes`` from ``offset`` on to the address ``target``; returns how many there were, or -1."""
 
@@ -50,7 +50,7 @@ def _pread(typing_context: Any, descriptor: Any, target: Any, num_bytes: Any, of
     return types.int64(types.int64, types.int64, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _close(typing_context: Any, descriptor: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(_INT32, [_INT32])
@@ -60,7 +60,7 @@ def _close(typing_context: Any, descriptor: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@kernel
 def read_files(  # noqa: PLR0917
     directories: Any, ends: Any, names: Any, name_ends: Any, offsets: Any, sizes: Any, targets: Any, path: Any
 ) -> int:

@@ -17,8 +17,9 @@ SMOKE = tests/codecs tests/schema tests/readers/test_minari.py tests/readers/tes
 PY = $(VENV)/bin/python
 # writers wait for the disk when they seal, and tests make thousands of stores: in memory, where there are 4 GiB of it
 SHM := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR==2{print $$4}')" -gt 4194304 && echo /dev/shm)
-# each process of the suite gets tests that follow each other, which share what a module makes, and takes of others at the end
 IN_MEMORY = $(if $(SHM),PYTEST_DEBUG_TEMPROOT=$(SHM))
+# each process of the suite gets tests that follow each other, which share what a module makes, and takes of others at the end
+SHARED = -n $(WORKERS) --dist worksteal
 PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
 TORCH = torch==2.13.0+cpu
@@ -43,10 +44,10 @@ demo: $(VENV)/.demo
 	@$(VENV)/bin/stepwell demo
 
 test: $(VENV)/.test
-	$(IN_MEMORY) $(PY) -m pytest -n $(WORKERS) --dist worksteal
+	$(IN_MEMORY) $(PY) -m pytest $(SHARED)
 
 test-lowest: $(LOWEST)/.ready
-	$(IN_MEMORY) NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(SMOKE)
+	$(IN_MEMORY) NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(SHARED) $(SMOKE)
 
 test-interop: test-interop-ready
 	HF_HUB_OFFLINE=1 $(INTEROP)/v30/bin/python -m pytest -n 0 tests/interop -m "not lerobot21"

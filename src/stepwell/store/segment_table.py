@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.json_text import parse_json
 from stepwell.store.beneath import open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.key_notes import read_note
@@ -174,7 +175,7 @@ def load_table(store: str) -> SegmentTable:
     if not is_keyed:
         return SegmentTable(keys, ends, records)
     texts_from = keyed_from + 8 * num_segments
-    places, texts = data[keyed_from:texts_from].view("<i8"), json.loads(data[texts_from:].tobytes())
+    places, texts = data[keyed_from:texts_from].view("<i8"), parse_json(data[texts_from:].tobytes())
     _check_keys(places, texts)
     return SegmentTable(keys, ends, records, texts, places)
 

@@ -219,6 +219,9 @@ def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns
                 low = min(low, records[line, columns[0]] + shift)
                 high = max(high, records[line, columns[1]] + shift)
                 final = max(final, records[line, columns[2]] + shift)
+            else:
+                # what comes before it went as well, or is about to
+                low = np.int64(1) << 40
             stop += 1
         bounds[first:stop, 0], bounds[first:stop, 1], bounds[first:stop, 2] = low, high, final
         first = stop

@@ -56,8 +56,9 @@ class RingTrimmer:
             try:
                 cut.follow(one.segment)
             except FileNotFoundError:
-                # the next look at the directory finds it gone
-                continue
+                # removed since the look at the directory, and only what lies beyond the capacity is
+                cut.forget([one.segment.name])
+                yield one, one.num_rows
         moved = cut.move()
         in_steps = capacity.unit == "steps"
         self.slack, self.boundary = cut.slack if in_steps else 0, None

@@ -105,11 +105,14 @@ def test_a_block_is_read_by_one_span_a_column(monkeypatch: pytest.MonkeyPatch, s
     for batch in loader:
         del batch
     num_pieces = len(order.bind(loader.reader.index).blocks.pieces)
+    num_loads = len(spans["plain.npy"])
     assert {name: len(found) for name, found in spans.items()} == dict.fromkeys(
-        ("plain.npy", "packed.bin", "number.npy"), num_pieces
+        ("plain.npy", "packed.bin", "number.npy"), num_loads
     )
+    # where threads wait long for a processor, a block that had to go may be loaded again
+    assert num_pieces <= num_loads <= 1.1 * num_pieces
     # each row about once: a block carries a step of each neighbour
-    num_bytes = sum(size for _, size in spans["plain.npy"])
+    num_bytes = sum(size for _, size in set(spans["plain.npy"]))
     assert NUM_STEPS * ROW_BYTES <= num_bytes <= (NUM_STEPS + 2 * num_pieces) * ROW_BYTES
 
 

@@ -593,3 +593,17 @@ def test_a_batch_of_what_went_before_it_was_mapped_is_refused_with_the_place(
             record(writer, range(start, start + 9), truncated=True)
     with pytest.raises(LoaderError, match=r"episode 0, step 0: .*removed since. Refresh"):
         reader.read(np.arange(3))
+
+
+def test_a_segment_that_is_being_sealed_stays_until_it_has_its_name(tmp_path):
+    store = stepwell.create(tmp_path / "a.well", {"x": Array((), "int64")}, capacity=5)
+    with store.writer() as writer:
+        writer.add_episode({"x": np.arange(6)})
+    (sealed,) = (tmp_path / "a.well/segments").iterdir()
+    # its commit record is gone, and its new name is not there yet
+    sealing = sealed.rename(f"{sealed}.open")
+    with Store(str(store.path)).writer() as writer:
+        writer.add_episode({"x": np.arange(10, 16)})
+    assert sealing.exists()
+    sealing.rename(sealed)
+    assert Store(str(store.path)).evictor.evict() == [sealed.name]

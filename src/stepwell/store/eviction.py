@@ -96,14 +96,15 @@ class Evictor:
     def _rename(self, segment: Segment) -> bool:
         """Take a segment out of the store; False where its writer is alive, or recorded more since it was looked at."""
         name, path = segment.name, self._path(segment.name)
-        if segment.is_sealed:
-            check_directory(path)
-            os.rename(path, self._path(NEW_PREFIX + name))
-            return True
         try:
+            if segment.is_sealed:
+                check_directory(path)
+                os.rename(path, self._path(NEW_PREFIX + name))
+                return True
             check_directory(path + OPEN_SUFFIX)
             progress = Progress.take_over(f"{path}{OPEN_SUFFIX}/{PROGRESS}")
         except FileNotFoundError:
+            # whoever seals it is about to rename it, or has
             return False
         if progress is None:
             return False

@@ -106,6 +106,18 @@ def test_a_view_holds_one_snapshot_of_a_store(tmp_path: Path, monkeypatch: pytes
         each.close()
 
 
+def test_a_segment_that_is_seen_in_the_moment_before_its_new_name_is_found_under_it(tmp_path: Path) -> None:
+    _, writer = recorded(tmp_path / "a.well")
+    writer.close()
+    (sealed,) = (tmp_path / "a.well" / "segments").iterdir()
+    # its commit record is gone, and its new name is not there yet
+    sealing = sealed.rename(f"{sealed}.open")
+    (segment,) = stepwell.open(tmp_path / "a.well", mode="r").segments
+    assert (segment.is_sealed, segment.path) == (True, sealing)
+    sealing.rename(sealed)
+    assert segment.path == sealed
+
+
 def test_refreshes_of_several_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, writer = recorded(tmp_path / "a.well")
     reader = stepwell.open(tmp_path / "a.well", mode="r")

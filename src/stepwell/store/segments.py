@@ -112,6 +112,9 @@ class Segment:
     @property
     def path(self) -> Path:
         """Its directory now; an open one is renamed when it is sealed."""
+        if self.is_sealed and self._directory.endswith(OPEN_SUFFIX):
+            # it was seen in the moment before
+            self._take_sealed_name()
         return Path(self._directory)
 
     @property
@@ -360,12 +363,15 @@ class Segment:
 
     def _become_sealed(self) -> None:
         """Go on under the sealed name; for a moment, or after a kill in it, the directory keeps its old one."""
-        sealed = self._directory.removesuffix(OPEN_SUFFIX)
-        if os.path.lexists(sealed):
-            self._directory = sealed
+        self._take_sealed_name()
         self._progress = None
         self.is_sealed = True
         self._load_sealed()
+
+    def _take_sealed_name(self) -> None:
+        sealed = self._directory.removesuffix(OPEN_SUFFIX)
+        if os.path.lexists(sealed):
+            self._directory = sealed
 
     def _load_sealed(self) -> None:
         self._add_records(None)

@@ -197,3 +197,23 @@ def write_replay(path: Path, *, zarr_format=2, ends=(13, 14, 30, 50), chunk=7) -
     made = meta.create_array("episode_ends", shape=(len(ends),), chunks=(2,), dtype=np.int64)
     made[...] = np.array(ends)
     return arrays
+
+
+# the smallest set of each, made in a directory; each returns what a reader is given
+
+
+def robomimic(root: Path) -> Path:
+    return write_robomimic(root / "a.hdf5")
+
+
+def d4rl(root: Path) -> Path:
+    write_d4rl(root / "a.hdf5")
+    return root / "a.hdf5"
+
+
+def minari_hdf5(root: Path) -> Path:
+    return write_minari(root / "set", "hdf5")
+
+
+def minari_arrow(root: Path) -> Path:
+    return write_minari(root / "set", "arrow")

@@ -17,25 +17,8 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 import h5py
-from reader_sets import write_d4rl, write_minari, write_robomimic
+from reader_sets import d4rl, minari_arrow, minari_hdf5, robomimic
 from test_huggingface import make_table, save_to_disk, write_parquet
-
-
-def robomimic(root: Path) -> Path:
-    return write_robomimic(root / "a.hdf5")
-
-
-def d4rl(root: Path) -> Path:
-    write_d4rl(root / "a.hdf5")
-    return root / "a.hdf5"
-
-
-def minari_hdf5(root: Path) -> Path:
-    return write_minari(root / "set", "hdf5")
-
-
-def minari_arrow(root: Path) -> Path:
-    return write_minari(root / "set", "arrow")
 
 
 def huggingface(root: Path) -> Path:

@@ -21,30 +21,13 @@ pytest.importorskip("zarr")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 import h5py
-from reader_sets import write_d4rl, write_minari, write_replay, write_robomimic
+from reader_sets import d4rl, minari_arrow, minari_hdf5, robomimic, write_replay, write_robomimic
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 # zarr warns of names that a damaged archive lists; processes are forked beside threads that they do not need
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning", "ignore::DeprecationWarning")
 # all of them: STEPWELL_STRANGERS=1000000
 COUNT = int(os.environ.get("STEPWELL_STRANGERS", "7"))
-
-
-def robomimic(root: Path) -> Path:
-    return write_robomimic(root / "a.hdf5")
-
-
-def d4rl(root: Path) -> Path:
-    write_d4rl(root / "a.hdf5")
-    return root / "a.hdf5"
-
-
-def minari_hdf5(root: Path) -> Path:
-    return write_minari(root / "set", "hdf5")
-
-
-def minari_arrow(root: Path) -> Path:
-    return write_minari(root / "set", "arrow")
 
 
 def zarr_directory(root: Path) -> Path:

@@ -131,9 +131,10 @@ def _trusting(directories: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if directories:
-            os.environ.pop(TRUST)
-            os.environ |= {} if before is None else {TRUST: before}
+        if before is not None:
+            os.environ[TRUST] = before
+        else:
+            os.environ.pop(TRUST, None)
 
 
 def _import_modules(names: Sequence[str]) -> None:

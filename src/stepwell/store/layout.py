@@ -21,8 +21,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from stepwell.codecs.file_locks import FileLock
 from stepwell.store.beneath import list_directory, open_file, raise_from, system_error
@@ -191,14 +192,7 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
 
 def sync_directory(path: str) -> None:
     """Wait until a directory's entries are on the disk."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise_from(system_error(error, path, is_writing=True), error)
+    _sync(path, lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def sync_tree(path: str) -> None:
@@ -208,7 +202,8 @@ def sync_tree(path: str) -> None:
     """
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:
-            _sync_file(f"{directory}/{name}")
+            path = f"{directory}/{name}"
+            _sync(path, partial(open_file, path))
         sync_directory(directory)
 
 
@@ -218,9 +213,9 @@ def sync_names(store: str) -> None:
         sync_directory(directory)
 
 
-def _sync_file(path: str) -> None:
+def _sync(path: str, open_it: Callable[[], int]) -> None:
     try:
-        descriptor = open_file(path)
+        descriptor = open_it()
         try:
             os.fsync(descriptor)
         finally:

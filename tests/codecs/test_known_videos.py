@@ -1,6 +1,7 @@
 """What a process knows of video files: looked at once, and again for who comes later."""
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from written_videos import NUM_FRAMES, write_video
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return str(write_video(tmp_path / "a.mp4", params="bframes=2"))
+    # the directory of a test that passed is removed, and the next may get its name: what is known is known by path
+    return str(write_video(tmp_path / f"{uuid.uuid4()}.mp4", params="bframes=2"))
 
 
 def count_indices(monkeypatch: pytest.MonkeyPatch) -> list[str]:

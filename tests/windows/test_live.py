@@ -47,6 +47,13 @@ def num_maps(path: Path) -> int:
     return sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+def wait_for_seals() -> None:
+    """Wait until the segments that a writer has filled are sealed: until then they are mapped for writing."""
+    for thread in threading.enumerate():
+        if thread.name == "stepwell-seal":
+            thread.join()
+
+
 @pytest.fixture(scope="module")
 def store(make_store):
     return make_store([3, 1, 5, 4], ALL, finals=(True, False, False, True), per_segment=2)
@@ -323,6 +330,7 @@ def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
                 assert np.array_equal(batch["text"].astype(np.int64), values)
                 assert np.array_equal(batch["step_index"], values % 30)
             if number % 1000 == 999:
+                wait_for_seals()
                 gc.collect()
                 assert num_maps(store.path) <= first + 3 * 16
     assert history.segments.count(None) > 20

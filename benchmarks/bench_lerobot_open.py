@@ -31,7 +31,7 @@ WITH_NUMBA = f"{FIRST_BATCH}, numba's start included"
 CACHE = "cache, beside the numeric columns"
 OPEN = """
 root, deltas, is_started = argument
-import pyarrow.parquet, torch, torch.utils.data, stepwell, stepwell.loader.dataset
+import pyarrow.parquet, torch, torch.utils.data, stepwell, stepwell.loader
 from stepwell.lerobot import LeRobotDataset
 [getattr(stepwell, name) for name in stepwell.__all__]
 def resident():

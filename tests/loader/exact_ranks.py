@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import stepwell
 from stepwell.errors import LoaderError
 from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset, gather_valid
-from stepwell.loader.indices import BatchIndices
+from stepwell.loader.torch_data import BatchIndices
 
 from .exact_model import WORLDS, found_batches
 

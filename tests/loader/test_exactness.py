@@ -18,9 +18,9 @@ import pytest
 from stepwell import Field, random, sequential
 from stepwell.errors import OrderError
 from stepwell.loader import Loader, WindowDataset
-from stepwell.loader.course import Visit
-from stepwell.loader.plans import Cursor, Place, draft, schedule
+from stepwell.loader.jobs import Position, find_anchors, schedule
 from stepwell.loader.settings import LoaderSettings
+from stepwell.loader.state import LoaderState
 from stepwell.order import Order, Partition, Stream
 from stepwell.store import Store
 
@@ -260,21 +260,23 @@ def test_a_state_of_a_billion_anchors_is_small_and_goes_on_without_counting_up_t
     order = random(1)
     bound = order.bind(Count(size))  # type: ignore[arg-type]
     settings = LoaderSettings(batch_size=256, rank=3, world_size=8)
-    visit = Visit(Huge(), order, bound, settings)  # type: ignore[arg-type]
-    place = Place(123_456, 256 * 8 * 300_000)
-    state = visit.state(place, 123_456)
+    place = Position(123_456, 256 * 8 * 300_000)
+    own = LoaderState.of(Huge(), order, bound, settings, (place, 123_456))  # type: ignore[arg-type]
+    state = own.to_json()
     assert len(json.dumps(state)) <= 1024
-    visit.place_of(state)
+    LoaderState.from_json(state).check(own)
     tracemalloc.start()
     try:
-        found, first = visit.place_of(state)
-        tickets = schedule(bound, settings, Cursor(found, first, found.epoch))
-        (made,) = draft([next(tickets)])
+        found = LoaderState.from_json(state)
+        found.check(own)
+        job = next(schedule(bound, settings, Position(found.epoch, found.consumed), found.epoch))
+        find_anchors([job])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (found, first) == (place, 123_456)
-    assert made.anchors.tolist() == bound.positions(123_456, place.consumed + 3 * 256, 256).tolist()
+    assert found == own
+    assert job.anchors is not None
+    assert job.anchors.tolist() == bound.positions(123_456, place.consumed + 3 * 256, 256).tolist()
     # numbers of one batch, not of an epoch: whatever took time for each anchor would have to hold or to count them
     assert peak < 1_000_000
 

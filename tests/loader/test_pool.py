@@ -67,7 +67,7 @@ def visit(pool: BlockPool, needed: list[int], upcoming: tuple[int, ...] = ()) ->
 def check(pool: BlockPool, needed: list[int]) -> None:
     """Read the anchors of held blocks from where the pool says they are."""
     anchors = np.concatenate([np.arange(block * ANCHORS, (block + 1) * ANCHORS) for block in needed])
-    held = pool.lend(needed, anchors).wait()
+    held = pool.held(needed, anchors).wait()
     firsts = [_int_at(address) for address in held.table.addresses[0, held.columns].tolist()]
     assert firsts == (anchors // 3 * 3).tolist()
 
@@ -168,7 +168,7 @@ def test_an_error_is_for_all_who_wait_and_is_forgotten_when_the_pool_is_settled(
     check(pool, [0])
     for _ in range(2):
         with pytest.raises(ValueError, match="anchor 6"):
-            pool.lend([0, 1], np.array([0, 7])).wait()
+            pool.held([0, 1], np.array([0, 7])).wait()
     pool.settle()
     rows.broken = set()
     del rows.loaded[:]
@@ -233,12 +233,12 @@ def interrupted_after(lines: int, call: Any) -> bool:
     return left <= 0
 
 
-def test_whoever_needs_a_block_waits_for_the_thread_that_loads_it() -> None:
+def test_a_reader_waits_for_the_thread_that_loads_its_block() -> None:
     pool, _ = make(2, 2)
     (task,) = pool.take([1], (), is_forced=False)
-    loan = pool.lend([1], np.array([7]))
+    held = pool.held([1], np.array([7]))
     found = []
-    thread = threading.Thread(target=lambda: found.append(loan.wait()))
+    thread = threading.Thread(target=lambda: found.append(held.wait()))
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()

@@ -6,7 +6,7 @@ import pytest
 import stepwell
 from stepwell import Field, Loader
 from stepwell.kernels.draws import Draws
-from stepwell.loader.arenas import ArenaPool
+from stepwell.loader.memory import ArenaPool
 from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.transforms.batch import Together
 from stepwell.transforms.images_axes import ToCHW, ToFloat

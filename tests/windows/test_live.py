@@ -12,7 +12,7 @@ import pytest
 import stepwell
 from stepwell import Array, Field, LoaderError, Schema, View, WindowError
 from stepwell.windows import WindowReader, aligned_empty
-from stepwell.windows.live import LiveReader
+from stepwell.windows.reader import Reader
 from stepwell.windows.sources import ViewSource
 
 ALL = ("observation", "action", "reward", "image", "words", "points")
@@ -61,11 +61,11 @@ def store(make_store):
 
 def test_places_give_the_bytes_that_positions_give(store):
     reader, source = WindowReader(View(store), FIELDS), ViewSource(View(store))
-    live = LiveReader([source], FIELDS)
+    live = Reader([source], FIELDS)
     positions = np.random.default_rng(0).integers(0, reader.index.num_anchors, 50)
     assert live.num_bytes(50) == reader.num_bytes(50)
     memory = aligned_empty(live.num_bytes(50))
-    assert_same(live.read([source.places(positions)], memory), reader.read(positions))
+    assert_same(live.read_places([source.places(positions)], memory), reader.read(positions))
     assert (live.min_offset, live.max_offset) == (-2, 4)
 
 
@@ -73,11 +73,11 @@ def test_sources_follow_each_other_in_a_batch(store, make_store):
     others = make_store([2, 6], ALL, finals=True, first=7)
     fields = {**FIELDS, "store_index": None, "episode_index": [0, 1]}
     sources = [ViewSource(View(others)), ViewSource(View([store, others])), ViewSource(View(store))]
-    live = LiveReader(sources, fields)
+    live = Reader(sources, fields)
     reader = WindowReader(View([others, store, others, store]), fields)
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, source.index.num_anchors, n) for n, source in zip((5, 0, 9), sources, strict=True)]
-    batch = live.read([source.places(each) for source, each in zip(sources, chosen, strict=True)])
+    batch = live.read_places([source.places(each) for source, each in zip(sources, chosen, strict=True)])
     # the parts of the view: others, store, others, store
     parts = reader.index.part_starts
     assert_same(batch, reader.read(np.concatenate([chosen[0], chosen[2] + parts[3]])))
@@ -85,13 +85,13 @@ def test_sources_follow_each_other_in_a_batch(store, make_store):
 
 def test_empty_batches_and_wrong_numbers_of_sources(store):
     source = ViewSource(View(store))
-    live = LiveReader([source, source], {"reward": None})
+    live = Reader([source, source], {"reward": None})
     nothing = source.places(np.empty(0, np.int64))
-    assert live.read([nothing, nothing])["reward"].shape == (0,)
+    assert live.read_places([nothing, nothing])["reward"].shape == (0,)
     with pytest.raises(WindowError, match="places of 1 sources, 2 are needed"):
-        live.read([nothing])
+        live.read_places([nothing])
     with pytest.raises(WindowError, match="Give at least one"):
-        LiveReader([], {"reward": None})
+        Reader([], {"reward": None})
 
 
 def make_live(tmp_path, **options):
@@ -127,13 +127,13 @@ def test_a_store_that_grows_is_read_like_one_that_stands_still(tmp_path, max_map
                 number += 1
             if history is None:
                 history = history_of(store)
-                live = LiveReader([history], PLAIN, max_maps=max_maps)
+                live = Reader([history], PLAIN, max_maps=max_maps)
             writer.end_episode(truncated=True, final={"x": np.full(3, -number)})
             history.advance()
             store.refresh()
             reader = WindowReader(View(store), PLAIN)
             places = all_places(history, reader.index)
-            assert_same(live.read([places]), reader.read(np.arange(reader.index.num_anchors)))
+            assert_same(live.read_places([places]), reader.read(np.arange(reader.index.num_anchors)))
     assert len(history.segments) > 2
 
 
@@ -142,11 +142,11 @@ def test_what_is_open_is_read_as_far_as_it_was_seen(tmp_path):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = LiveReader([history], PLAIN)
+        live = Reader([history], PLAIN)
         writer.append(**step_of(1))
-        assert live.read([history.places([0], [0])])["x"][0, :, 0].tolist() == [0, 0, 0]
+        assert live.read_places([history.places([0], [0])])["x"][0, :, 0].tolist() == [0, 0, 0]
         history.advance()
-        assert live.read([history.places([0], [0])])["x"][0, :, 0].tolist() == [0, 0, 1]
+        assert live.read_places([history.places([0], [0])])["x"][0, :, 0].tolist() == [0, 0, 1]
 
 
 def test_a_view_and_a_history_share_a_batch(tmp_path):
@@ -156,11 +156,11 @@ def test_a_view_and_a_history_share_a_batch(tmp_path):
             writer.append(**step_of(number))
         store.refresh()
         history, view = history_of(store), ViewSource(View(store))
-        live = LiveReader([view, history], PLAIN)
+        live = Reader([view, history], PLAIN)
         for number in range(5, 9):
             writer.append(**step_of(number))
         history.advance()
-        batch = live.read([view.places(np.array([1, 3])), history.places([0], [7])])
+        batch = live.read_places([view.places(np.array([1, 3])), history.places([0], [7])])
         assert batch["x"][:, 1, 0].tolist() == [1, 3, 7]
         assert batch["x_is_pad"].tolist() == [[False] * 3] * 3
         assert batch["text"].tolist() == ["1", "3", "7"]
@@ -171,13 +171,13 @@ def test_threads_read_while_the_store_grows(tmp_path):
     writer = store.writer()
     writer.append(**step_of(0))
     history = history_of(store)
-    live, wrong, places = LiveReader([history], PLAIN), [], [history.places([0], [0])]
+    live, wrong, places = Reader([history], PLAIN), [], [history.places([0], [0])]
     stop = threading.Event()
 
     def read():
         while not stop.is_set():
             chosen = places[0]
-            batch = live.read([chosen])
+            batch = live.read_places([chosen])
             # one episode a hundred steps, each value its number
             if not np.array_equal(batch["x"][:, 1, 0], batch["text"].astype(np.int64)):
                 wrong.append(chosen)
@@ -209,9 +209,9 @@ def test_no_thread_reads_while_another_takes_in_segments(tmp_path):
     writer = store.writer()
     writer.append(**step_of(0))
     history = history_of(store)
-    live = LiveReader([history], PLAIN)
-    follow, errors = live._placed.follow, []
-    live.read([history.places([0], [0])])
+    live = Reader([history], PLAIN)
+    follow, errors = live._follow, []
+    live.read_places([history.places([0], [0])])
     # more segments than there is room for
     others = [store.writer() for _ in range(4)]
     for number, each in enumerate(others, 1):
@@ -222,22 +222,22 @@ def test_no_thread_reads_while_another_takes_in_segments(tmp_path):
 
     def read():
         try:
-            live.read([places])
+            live.read_places([places])
         except Exception as error:
             errors.append(error)
 
     other = threading.Thread(target=read)
 
     def follow_slowly():
-        live._placed.follow = follow
+        live._follow = follow
         # sources are current from here on, and nothing else is
-        live._sources.state()
+        live.sources.state()
         other.start()
         other.join(0.2)
         follow()
 
-    live._placed.follow = follow_slowly
-    live.read([places])
+    live._follow = follow_slowly
+    live.read_places([places])
     other.join()
     for each in (writer, *others):
         each.close()
@@ -251,15 +251,15 @@ def test_maps_that_were_outgrown_or_went_are_let_go(tmp_path, monkeypatch):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = LiveReader([history], {"x": None, "text": None})
+        live = Reader([history], {"x": None, "text": None})
         before = num_maps(store.path)
-        live.read([history.places([0], [0])])
+        live.read_places([history.places([0], [0])])
         first = num_maps(store.path) - before
         assert first == 3
         for number in range(20_000):
             writer.append(**step_of(number))
         history.advance()
-        assert live.read([history.places([0], [20_000])])["text"].tolist() == ["19999"]
+        assert live.read_places([history.places([0], [20_000])])["text"].tolist() == ["19999"]
         gc.collect()
         assert num_maps(store.path) - before == first
     history.advance()
@@ -268,7 +268,7 @@ def test_maps_that_were_outgrown_or_went_are_let_go(tmp_path, monkeypatch):
     store.compact()
     history.advance()
     history.advance()
-    live.read([history.places(np.empty(0, np.int64), np.empty(0, np.int64))])
+    live.read_places([history.places(np.empty(0, np.int64), np.empty(0, np.int64))])
     gc.collect()
     assert num_maps(store.path) - before <= 0
 
@@ -278,12 +278,12 @@ def test_a_segment_that_went_before_it_was_read_is_a_clear_error(tmp_path):
     with store.writer() as writer:
         writer.add_episode({"x": np.zeros((2, 3), np.int64), "text": ["a", "b"]})
     history = history_of(store)
-    live, places = LiveReader([history], {"x": None}), history.places([0], [0])
+    live, places = Reader([history], {"x": None}), history.places([0], [0])
     store.refresh()
     store.delete_episodes(0)
     store.compact()
     with pytest.raises(LoaderError, match=r"episode 0, step 0: segment .* was removed since") as caught:
-        live.read([places])
+        live.read_places([places])
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
@@ -295,13 +295,13 @@ def test_the_segments_of_a_ring_are_mapped_before_they_can_go(tmp_path):
             if number % 50 == 49:
                 writer.end_episode(truncated=True)
         history = history_of(store)
-        live, places = LiveReader([history], {"x": None}), history.places([0], [3])
+        live, places = Reader([history], {"x": None}), history.places([0], [3])
         for number in range(1500, 9000):
             writer.append(**step_of(number))
             if number % 50 == 49:
                 writer.end_episode(truncated=True)
         assert not (store.path / "segments" / history.segments[0].name).exists()
-        assert live.read([places])["x"][0, 0] == 3
+        assert live.read_places([places])["x"][0, 0] == 3
 
 
 def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = LiveReader([history], {"x": [-1, 0], "text": None, "step_index": None})
+        live = Reader([history], {"x": [-1, 0], "text": None, "step_index": None})
         first = num_maps(store.path)
         for number in range(1, 3000):
             writer.append(**step_of(number))
@@ -324,7 +324,7 @@ def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
                 bounds = enumerate(records[:, [2, 3]].tolist(), history.base)
                 pairs = [(episode, row) for episode, (lo, hi) in bounds for row in range(lo, hi)]
                 assert len(pairs) == min(number + 1, 300)
-                batch = live.read([history.places(*np.array(pairs).T)])
+                batch = live.read_places([history.places(*np.array(pairs).T)])
                 values = np.arange(number + 1 - len(pairs), number + 1)
                 assert np.array_equal(batch["x"][:, 1, 0], values)
                 assert np.array_equal(batch["text"].astype(np.int64), values)

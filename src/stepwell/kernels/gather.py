@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
+from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT, locate, touch
 from stepwell.kernels.memory import memcpy, memset, prefetch, store_u8
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "SLOT",
     "WINDOW_STRIDE",
     "gather",
+    "locate_and_gather",
     "runs_of",
 ]
 
@@ -188,3 +189,22 @@ def gather(plan: Any, runs: Any, offsets: Any, bases: Any, places: Any, memory: 
             target += item[WINDOW_STRIDE]
             if mask >= 0:
                 mask += num_offsets
+
+
+@kernel
+def locate_and_gather(  # noqa: PLR0917
+    positions: Any, anchor_starts: Any, guide: Any, shift: Any, records: Any, places: Any,
+    num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any, memory: Any,
+) -> Any:  # fmt: skip
+    """Do what `locate`, `touch` and `gather` do one after the other: most batches need nothing else.
+
+    Returns:
+        0, or that nothing was copied: how many anchors may reach rows that no map holds, or -1 where a position is no
+        anchor.
+    """
+    if locate(positions, anchor_starts, guide, shift, records, places) >= 0:
+        return -1
+    num_missing = touch(places, num_rows, last_used, now)
+    if num_missing == 0:
+        gather(plan, runs, offsets, bases, places, memory)
+    return num_missing

@@ -37,7 +37,6 @@ __all__ = [
     "NUM_TOUCHED",
     "NUM_USED",
     "STATE_WORDS",
-    "count_items",
     "evicted_items",
     "find_items",
     "insert_items",
@@ -282,7 +281,7 @@ def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
 
 
 @kernel
-def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> Any:
+def take_items(slots: Any, items: Any, words: Any, halves: Any) -> Any:
     """Count a sample of each slot's item and copy what the sample tells; return how many were the first of their item.
 
     A slot may come several times.
@@ -290,7 +289,6 @@ def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> A
     Args:
         slots: int64 [n].
         items: int64 [capacity, ITEM_WORDS], times sampled written.
-        times: int64, how often each was sampled: 1, or 0 to copy only.
         words: int64 [4, n], written: key, priority (bits), episode, row.
         halves: int32 [2, n], written: length, times sampled with this one.
     """
@@ -303,7 +301,7 @@ def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> A
         if i + _AHEAD < num:
             prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
         slot = slots[i]
-        counts = items[slot, _COUNTS] + times * _ONE_TIME
+        counts = items[slot, _COUNTS] + _ONE_TIME
         items[slot, _COUNTS] = counts
         words[0, i] = items[slot, _GENERATION] << 32 | slot
         words[1, i] = items[slot, _PRIORITY]
@@ -312,24 +310,6 @@ def take_items(slots: Any, items: Any, times: Any, words: Any, halves: Any) -> A
         halves[0, i] = counts & _LOW_HALF
         halves[1, i] = counts >> 32
         num_first += halves[1, i] == 1
-    return num_first
-
-
-@kernel
-def count_items(slots: Any, items: Any, times_sampled: Any) -> Any:
-    """Count a sample of each slot's item as `take_items`; return how many were the first of their item.
-
-    Args:
-        slots: int64 [n].
-        items: int64 [capacity, ITEM_WORDS], times sampled written.
-        times_sampled: int32 [n], written: with this one.
-    """
-    num_first = np.int64(0)
-    for i in range(slots.size):
-        counts = items[slots[i], _COUNTS] + _ONE_TIME
-        items[slots[i], _COUNTS] = counts
-        times_sampled[i] = counts >> 32
-        num_first += times_sampled[i] == 1
     return num_first
 
 

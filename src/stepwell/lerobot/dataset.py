@@ -16,7 +16,7 @@ from stepwell.lerobot.item_rows import Items
 from stepwell.lerobot.items import Images, ItemFormat, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.loader import Loader, WindowDataset
-from stepwell.loader.handover import import_torch
+from stepwell.loader.memory import import_torch
 from stepwell.store import Store
 from stepwell.store.layout import STORE_JSON
 from stepwell.windows import View

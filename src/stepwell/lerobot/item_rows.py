@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, overload
 
-from stepwell.loader.handover import import_torch
+from stepwell.loader.memory import import_torch
 
 __all__ = ["Item", "Items", "collate_items"]
 

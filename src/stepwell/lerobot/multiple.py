@@ -19,7 +19,7 @@ from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, item
 from stepwell.lerobot.item_rows import Items
 from stepwell.lerobot.items import DATASET_INDEX, ItemFormat
 from stepwell.loader import Loader
-from stepwell.loader.handover import import_torch
+from stepwell.loader.memory import import_torch
 from stepwell.order import mixed
 from stepwell.schema import Feature
 from stepwell.store.column_statistics import has_statistics

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError
-from stepwell.loader.handover import import_torch
+from stepwell.loader.memory import import_torch
 
 __all__ = ["Column", "Columns", "Kind", "columns_of", "join"]
 

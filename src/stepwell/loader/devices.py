@@ -20,7 +20,6 @@ from stepwell.loader.batch import Batch
 
 if TYPE_CHECKING:
     from stepwell.loader.pipeline import Inline, Pipeline
-    from stepwell.loader.plans import Ticket
 
 __all__ = ["DeviceSource", "find_device"]
 
@@ -59,7 +58,7 @@ class DeviceSource:
     """The batches of a source, on a device.
 
     Args:
-        source: of batches of tensors, best in pinned memory.
+        source: of jobs with their batches, of tensors, best in pinned memory.
         device: a torch device of type "cuda".
         torch: the module.
 
@@ -70,16 +69,16 @@ class DeviceSource:
 
     def __init__(
         self,
-        source: Inline[Any, Any, tuple[Ticket, Batch]] | Pipeline[Any, Any, tuple[Ticket, Batch]],
+        source: Inline[Any, tuple[Any, Batch]] | Pipeline[Any, tuple[Any, Batch]],
         device: Any,
         torch: Any,
     ) -> None:
         self._source, self._device, self._torch = source, device, torch
         self._stream = torch.cuda.Stream(device)
-        self._ahead: tuple[Ticket, Batch, Any] | Exception | None = None
+        self._ahead: tuple[Any, Batch, Any] | Exception | None = None
 
-    def take(self) -> tuple[Ticket, Batch]:
-        """Return the next batch, and begin to copy the one after it if that is built.
+    def take(self) -> tuple[Any, Batch]:
+        """Return the next job and batch, and begin to copy the one after it if that is built.
 
         Raises:
             StopIteration: there are no more.
@@ -92,7 +91,7 @@ class DeviceSource:
             finally:
                 # the error's traceback knows this frame, and the frame would know the error: a cycle
                 del ahead
-        ticket, batch, event = self._begin() if ahead is None else ahead
+        job, batch, event = self._begin() if ahead is None else ahead
         if self._source.is_ready:
             try:
                 self._ahead = self._begin()
@@ -102,7 +101,7 @@ class DeviceSource:
         current = self._torch.cuda.current_stream(self._device)
         current.wait_event(event)
         self._record(batch, current)
-        return ticket, batch
+        return job, batch
 
     def interrupt(self) -> None:
         """Let a consumer that waits in another thread stop waiting."""
@@ -113,11 +112,11 @@ class DeviceSource:
         self._ahead = None
         self._source.close()
 
-    def _begin(self) -> tuple[Ticket, Batch, Any]:
-        ticket, batch = self._source.take()
+    def _begin(self) -> tuple[Any, Batch, Any]:
+        job, batch = self._source.take()
         with self._torch.cuda.stream(self._stream):
             moved = Batch(self._move(batch), batch.epoch, batch.index, self._move(batch.valid), batch.anchors)
-            return ticket, moved, self._stream.record_event()
+            return job, moved, self._stream.record_event()
 
     def _move(self, value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -1,28 +1,57 @@
-"""The loader: windows of a view as batches, epoch after epoch."""
+"""The loader: windows of a view as batches, epoch after epoch.
+
+::
+
+    for batch in loader     BatchIterator.__next__
+                              Inline.take or Pipeline.take     builds now, or waits for the oldest group of the threads
+                                Builder.build                  anchors of the jobs -> read -> transform -> Batch
+                                  WindowReader.read            anchors -> places -> the copy
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
 from copy import copy
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepwell.loader.course import Course, Visit
-from stepwell.loader.engine import Engine
-from stepwell.loader.iterators import BatchIterator
-from stepwell.loader.plans import Place, schedule
+from stepwell.errors import LoaderError
+from stepwell.loader.batch import Batch
+from stepwell.loader.build import Builder
+from stepwell.loader.devices import DeviceSource, find_device
+from stepwell.loader.jobs import Job, Position, grouped, schedule, with_anchors
+from stepwell.loader.memory import import_torch
+from stepwell.loader.pipeline import Inline, Pipeline
+from stepwell.loader.pool import BlockPool, PoolSupply
 from stepwell.loader.settings import LoaderSettings
-from stepwell.order import Order, Pad, make_order
+from stepwell.loader.state import Cursor, LoaderState
+from stepwell.loader.transforms import samples_of
+from stepwell.order import BoundPooled, Order, Pad, make_order
 from stepwell.order.order import check_count
 from stepwell.store.counting import counted
 from stepwell.windows import View, WindowReader
+from stepwell.windows.layouts import ALIGNMENT
 
 if TYPE_CHECKING:
-    from stepwell.loader.handover import Target
+    from stepwell.loader.memory import Target
     from stepwell.loader.transforms import WholeTransform
     from stepwell.store import Store
 
-__all__ = ["Loader"]
+__all__ = ["BatchIterator", "Loader"]
+
+_Threaded = Inline[Job, tuple[Job, Batch]] | Pipeline[Job, tuple[Job, Batch]]
+_Source = _Threaded | DeviceSource
+# the consumer still holds one batch while it asks for the next
+HELD_BATCHES = 2
+# positions that are worked out at once where there are no threads
+INLINE_POSITIONS = 4096
+# a thread that has loaded a block finds the next one waiting
+BLOCKS_AHEAD = 2
 
 
 class Loader:
@@ -151,16 +180,17 @@ class Loader:
         self.order = make_order(order, seed=seed)
         self._fields = fields
         self._transform = transform
-        self._course = Course(self.settings.epochs)
-        self._engine: Engine | None = None
+        self._cursor = Cursor(self.settings.epochs)
+        self._engine: _Engine | None = None
         self._running()
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch(s), or go on with an endless stream; after `load_state_dict`, with that state."""
-        cursor = self._course.next_cursor()
-        engine = self._running()
-        iterator = BatchIterator(engine.source(schedule(engine.order, self.settings, cursor)), cursor)
-        self._course.follow(cursor)
+        cursor, engine = self._cursor.following(), self._running()
+        jobs = schedule(engine.order, self.settings, cursor.start, cursor.last_epoch)
+        iterator = BatchIterator(engine.source(jobs), cursor)
+        cursor.has_begun = True
+        self._cursor = cursor
         return iterator
 
     def __len__(self) -> int:
@@ -196,7 +226,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch that the next ``for`` begins with, or goes on with after `load_state_dict`."""
-        return self._course.next_start()[0].epoch
+        return self._cursor.following().start.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -209,7 +239,7 @@ class Loader:
             OrderError: not an int of 0 or more.
         """
         check_count("epoch", epoch)
-        self._course.move_to(Place(int(epoch), 0), int(epoch))
+        self._cursor = Cursor(self.settings.epochs, Position(int(epoch), 0), int(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer of the latest iteration stands, as at most 1 KiB of JSON types.
@@ -217,7 +247,7 @@ class Loader:
         At the last batch of an epoch the state is the end of that epoch until the ``for`` has ended, and then the
         beginning of the next.
         """
-        return self._visit().state(*self._course.here())
+        return self._state().to_json()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``for`` go on where a state was taken; iterations under way do not change.
@@ -230,14 +260,16 @@ class Loader:
             StateError: of another store, snapshot, order, seed or format; or taken in the middle of a pooled epoch by
                 several ranks, and with another batch size or number of them. The message names both.
         """
-        self._course.move_to(*self._visit().place_of(state_dict))
+        state = LoaderState.from_json(state_dict)
+        state.check(self._state(), is_laned=self._running().order.is_laned)
+        self._cursor = Cursor(self.settings.epochs, Position(state.epoch, state.consumed), state.first_epoch)
 
     def refresh(self) -> None:
         """Take in what the stores have become; the next ``for`` runs the next epoch over it, from its beginning."""
         reader = self.reader.refresh()
-        self._engine = Engine(reader, self.order, self.settings, self._transform)
+        self._engine = _Engine(reader, self.order, self.settings, self._transform)
         self.view = reader.view
-        self._course.begin_anew()
+        self._cursor = self._cursor.at_next_epoch()
 
     def __repr__(self) -> str:
         count = self.settings.epochs
@@ -249,18 +281,184 @@ class Loader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_course": copy(self._course), "_engine": None}
+        return {**self.__dict__, "_cursor": copy(self._cursor), "_engine": None}
 
-    def _visit(self) -> Visit:
+    def _state(self) -> LoaderState:
         engine = self._running()
-        return Visit(engine.reader, self.order, engine.order, self.settings)
+        return LoaderState.of(engine.reader, self.order, engine.order, self.settings, self._cursor.here)
 
-    def _running(self) -> Engine:
+    def _running(self) -> _Engine:
         """Return what reads and builds in this process."""
         if self._engine is None or self._engine.pid != os.getpid():
             # a thread of the parent may have held a lock of its reader when this process was forked
             reader = WindowReader(self.view, self._fields, page_cache=self.settings.page_cache)
             # another one, where a ring evicted what the view had
             self.view = reader.view
-            self._engine = Engine(reader, self.order, self.settings, self._transform)
+            self._engine = _Engine(reader, self.order, self.settings, self._transform)
         return self._engine
+
+
+class BatchIterator(Iterator[Batch]):
+    """One iteration of a loader.
+
+    Args:
+        source: of jobs with their batches, in order.
+        cursor: moved with every batch that a consumer gets.
+
+    Notes:
+        For the process that made it. Several threads may take from it: each batch goes to one of them, and all of them
+        end. Its own threads end at the last batch, at an exception, with `close`, when the iterator is dropped, and
+        when the interpreter exits. Works as a context manager that closes.
+    """
+
+    __slots__ = ("__weakref__", "_cursor", "_failure", "_is_closed", "_pid", "_source", "_turn")
+
+    def __init__(self, source: _Source, cursor: Cursor) -> None:
+        self._source = source
+        self._cursor = cursor
+        self._is_closed = False
+        self._pid = os.getpid()
+        # of the thread that takes; one that closes in the midst of it, in a signal handler, is the same
+        self._turn = threading.RLock()
+        # the thread that got the error which ended the iteration, and the error's text
+        self._failure: tuple[weakref.ref[threading.Thread], str] | None = None
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            LoaderError: the batch could not be built, or one that another thread asked for; or this is a forked child
+                of the process that made the iterator.
+        """
+        if os.getpid() != self._pid:
+            raise LoaderError(
+                f"this iterator is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
+                "Call iter(loader) in the process that takes the batches."
+            )
+        cursor = self._cursor
+        with self._turn:
+            try:
+                job, batch = self._source.take()
+            except StopIteration:
+                if self._failure is not None:
+                    self._raise_in_others(*self._failure)
+                cursor.is_done = not self._is_closed
+                raise
+            except BaseException as error:
+                # a batch that failed, or was interrupted by Ctrl-C, is not skipped: the iteration is over
+                self._failure = weakref.ref(threading.current_thread()), f"{type(error).__name__}: {error}"
+                self.close()
+                raise
+            cursor.end = job.end
+            return batch
+
+    def close(self) -> None:
+        """End the iteration early: threads end, later `next` calls stop, as do those that wait in other threads."""
+        if os.getpid() != self._pid:
+            # nothing of it runs in a fork, and its lock may have been held
+            return
+        if not self._cursor.is_done:
+            self._is_closed = True
+        self._source.interrupt()
+        with self._turn:
+            self._source.close()
+
+    @staticmethod
+    def _raise_in_others(thread: weakref.ref[threading.Thread], text: str) -> None:
+        """Raise in the threads that did not get the error: for them the batches are not at their end, either."""
+        if thread() is not threading.current_thread():
+            raise LoaderError(f"the iteration ended in another thread that takes from it: {text}")
+
+    def __enter__(self) -> BatchIterator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Engine:
+    """What a loader runs on in one process: the reader, the order bound to it, and how batches are built ahead.
+
+    Args:
+        reader: of the windows.
+        order: to bind to the reader's anchors.
+        settings: of the loader.
+        transform: of the whole batch, or None.
+
+    Notes:
+        Shared by all iterations of a loader, so that they recycle the same memory, also that of a pool: between two
+        iterations its blocks stay. An iteration that is begun while another is under way has a pool of its own. Of the
+        process that made it.
+    """
+
+    def __init__(
+        self, reader: WindowReader, order: Order, settings: LoaderSettings, transform: WholeTransform | None
+    ) -> None:
+        self.pid = os.getpid()
+        self.reader = reader
+        self.order = order.bind(reader.index)
+        # plain rows that the page cache holds need no pool: the order alone keeps what is read together
+        is_raw = reader.is_raw and reader.page_cache
+        has_rows = not is_raw and bool(reader.row_loader.columns)
+        self._pooled = self.order if has_rows and isinstance(self.order, BoundPooled) else None
+        is_pooled = self._pooled is not None
+        self._pools: deque[BlockPool] = deque(maxlen=1)
+        batch_bytes = reader.sample_bytes * settings.batch_size
+        self.num_threads = settings.num_threads(batch_bytes, is_raw, is_pooled)
+        self._group = settings.group(batch_bytes, is_raw or is_pooled)
+        if self._pooled is not None:
+            self._group = _within_pool(self._group, self._pooled, settings.batch_size)
+        self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
+        self._num_ahead = self.num_threads * settings.prefetch
+        # batches that are only copied are read several at once
+        group = self._group if is_raw and _stays_aligned(reader, settings.batch_size) else 1
+        # as many blocks of memory as hand-overs that are ahead have, one for each batch or for each group
+        max_free = self._num_ahead * (self._group // group) + HELD_BATCHES
+        self._builder = Builder(reader, settings, transform, max_free, group)
+        self._device = None if settings.device is None else find_device(settings.device, import_torch())
+
+    def source(self, jobs: Iterator[Job]) -> _Source:
+        """Return the batches of jobs, built in the consumer or ahead of it, where the consumer wants them."""
+        source = self._plain_source(jobs) if self._pooled is None else self._pooled_source(jobs, self._pooled)
+        return source if self._device is None else DeviceSource(source, self._device, import_torch())
+
+    def _plain_source(self, jobs: Iterator[Job]) -> _Threaded:
+        if self.num_threads == 0:
+            return Inline(self._builder.build, grouped(jobs, self._inline_group))
+        groups = grouped(jobs, self._group)
+        return Pipeline(self._builder.build, groups, num_threads=self.num_threads, num_ahead=self._num_ahead)
+
+    def _pooled_source(self, jobs: Iterator[Job], order: BoundPooled) -> _Threaded:
+        try:
+            pool = self._pools.pop()
+        except IndexError:
+            num_slots = min(order.num_slots, len(order.blocks))
+            pool = BlockPool(order.blocks, self.reader.row_loader, num_slots)
+        supply = PoolSupply(pool, BLOCKS_AHEAD * self.num_threads, self._pools.append)
+        size = self._group if self.num_threads else 1
+        groups = supply.groups(with_anchors(jobs, self._group if self.num_threads else self._inline_group), size)
+        if self.num_threads == 0:
+            return Inline(self._builder.build, groups, supply=supply)
+        return Pipeline(
+            self._builder.build, groups, num_threads=self.num_threads, num_ahead=self._num_ahead, supply=supply
+        )
+
+
+def _stays_aligned(reader: WindowReader, batch_size: int) -> bool:
+    """Return whether batches that lie one after the other all begin at multiples of `ALIGNMENT` bytes, in any key."""
+    samples = [sample for sample in samples_of(reader.fields).values() if sample is not None]
+    return all(batch_size * math.prod(shape) * dtype.itemsize % ALIGNMENT == 0 for shape, dtype in samples)
+
+
+def _within_pool(group: int, order: BoundPooled, batch_size: int) -> int:
+    """Return how many batches a job has, ``group`` at most: together they need no more blocks than have room."""
+    if order.num_resident == len(order.blocks):
+        return group
+    # for each block that a job uses up, another enters
+    spare = order.num_slots - order.num_resident
+    return max(1, min(group, spare * order.num_positions // (len(order.blocks) * batch_size)))

@@ -2,6 +2,14 @@
 
 ::
 
+    jobs ---- PoolSupply.groups ----> group of jobs, and where the next one begins
+                                        |
+              PoolSupply.supply: which blocks they need, which come next ----> tasks that load blocks (any thread)
+                                        |                                            |
+                                  job.blocks (HeldBlocks)  <-------------------------'  built when all are loaded
+
+::
+
     slot        0          1          2          3          4         num_slots = 5, each of Blocks.max_bytes
     block       12         3          40         7          -
     read by     2 jobs     1 job      nobody     nobody
@@ -17,14 +25,17 @@ maps. Slots are given out and taken back in the consumer's thread alone; the oth
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.loader.pipeline import Task
+from stepwell.loader.jobs import Job
+from stepwell.loader.pipeline import Supplied, Task
+from stepwell.order import BoundPooled
 from stepwell.windows import aligned_empty
 from stepwell.windows.held import HeldRows
 
@@ -33,7 +44,7 @@ if TYPE_CHECKING:
     from stepwell.windows.maps import MapTable
     from stepwell.windows.reach import Reach
 
-__all__ = ["BlockPool", "Loan", "PieceLoader"]
+__all__ = ["BlockPool", "HeldBlocks", "PieceLoader", "PoolSupply"]
 
 Int64s = npt.NDArray[np.int64]
 # Where rows of pixels begin at multiples of 32 bytes, libjpeg-turbo (AVX2) writes around the cache, which takes longer
@@ -70,7 +81,7 @@ class BlockPool:
     Notes:
         Memory is taken when a slot is first used and kept for as long as the pool lives: at most
         ``num_slots * slot_bytes``, and what the oldest job needs beyond that while it is under way. `take`,
-        `take_ahead`, `lend`, `give_back` and `settle` are for one thread at a time; loans and tasks are for any.
+        `take_ahead`, `held`, `give_back` and `settle` are for one thread at a time; tasks and held blocks are for any.
     """
 
     def __init__(self, blocks: Blocks, rows: PieceLoader, num_slots: int) -> None:
@@ -137,7 +148,7 @@ class BlockPool:
         return tasks
 
     def take_ahead(self, limit: int) -> list[Task]:
-        """Begin to load blocks that `take` was told of, where no block must go that is needed as well.
+        """Begin to load the upcoming blocks of the last `take`, where no block must go that is needed as well.
 
         Args:
             limit: loads that may be under way at a time.
@@ -172,9 +183,9 @@ class BlockPool:
             self._by_block[block].then(countdown)
         countdown()
 
-    def lend(self, needed: Sequence[int], anchors: Int64s) -> Loan:
+    def held(self, needed: Sequence[int], anchors: Int64s) -> HeldBlocks:
         """Return the rows that the windows of anchors reach, from blocks that are held by `take`."""
-        return Loan(self, [self._by_block[block] for block in needed], anchors)
+        return HeldBlocks(self, [self._by_block[block] for block in needed], anchors)
 
     def give_back(self, needed: Sequence[int]) -> None:
         """Let go of blocks that `take` held."""
@@ -282,17 +293,17 @@ class BlockPool:
         self._is_torn = False
 
     def _uselessness(self, slot: _Slot) -> tuple[float, int]:
-        """Return how little a slot's block will be missed: nothing, not needed, needed last, asked for long ago."""
+        """Return the eviction priority of a slot: free, unused, used furthest in the future, least recently used."""
         if slot.block is None:
             return np.inf, 1
         return self._turns.get(slot.block, len(self._turns)), -slot.last_taken
 
 
-class Loan:
-    """Rows that a reader may use until they are given back.
+class HeldBlocks:
+    """The rows of one batch, in blocks that are held for it.
 
     Args:
-        pool: that lends them.
+        pool: that holds them.
         slots: of the blocks.
         anchors: int64 [n].
     """
@@ -311,6 +322,70 @@ class Loan:
         for slot in self._slots:
             slot.wait()
         return self._pool.rows_of(self._anchors)
+
+
+class PoolSupply:
+    """Hold the blocks of batches under way in a pool, and load ahead those of the next.
+
+    Args:
+        pool: for this supply alone until `end`.
+        num_ahead: blocks to load ahead at a time.
+        on_end: takes the pool back.
+    """
+
+    def __init__(self, pool: BlockPool, num_ahead: int, on_end: Callable[[BlockPool], object]) -> None:
+        self._pool = pool
+        self._num_ahead = num_ahead
+        self._on_end = on_end
+        # of each group under way
+        self._needed: deque[list[int]] = deque()
+        # the epoch and position with which the batch after the latest group begins; None after the last
+        self._next: tuple[int, int] | None = None
+
+    def groups(self, jobs: Iterator[Job], size: int) -> Iterator[list[Job]]:
+        """Yield jobs, whose anchors are known, in groups; when one is yielded it is known where the next begins."""
+        group: list[Job] = []
+        for job in jobs:
+            if len(group) == size:
+                span = job.share.spans[0]
+                self._next = span.epoch, span.start
+                yield group
+                group = []
+            group.append(job)
+        self._next = None
+        if group:
+            yield group
+
+    def supply(self, jobs: list[Job], is_oldest: bool) -> Supplied | None:
+        """Take the blocks of the latest group; see `stepwell.loader.pipeline.Supply`."""
+        anchors = [job.anchors for job in jobs if job.anchors is not None]
+        # each waits for its own: an error belongs to the batch that needs the block
+        each = [np.unique(self._pool.blocks.block_of(own)).tolist() for own in anchors]
+        together = sorted({block for blocks in each for block in blocks})
+        tasks = self._pool.take(together, self._upcoming(jobs[-1]), is_forced=is_oldest)
+        if tasks is None:
+            return None
+        for job, blocks, own in zip(jobs, each, anchors, strict=True):
+            job.blocks = self._pool.held(blocks, own)
+        self._needed.append(together)
+        tasks += self._pool.take_ahead(self._num_ahead)
+        return Supplied(tasks, partial(self._pool.when_loaded, together))
+
+    def release(self, jobs: list[Job]) -> None:
+        """Let go of the blocks of the oldest group."""
+        self._pool.give_back(self._needed.popleft())
+
+    def end(self) -> None:
+        """Give the pool back."""
+        self._pool.settle()
+        self._on_end(self._pool)
+
+    def _upcoming(self, job: Job) -> list[int]:
+        """Return the blocks that will be needed after a group, soonest first."""
+        if self._next is None or not isinstance(job.order, BoundPooled):
+            return []
+        blocks: list[int] = job.order.entering(*self._next, job.order.num_resident + self._num_ahead).tolist()
+        return blocks
 
 
 class _Slot:
@@ -375,7 +450,7 @@ class _Slot:
         call()
 
     def load(self, pool: BlockPool) -> None:
-        """Load the block; errors are for those who wait for it."""
+        """Load the block; `wait` raises its error."""
         done = self._done
         try:
             if self.block is not None:

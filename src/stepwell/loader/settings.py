@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import OrderError
-from stepwell.loader.handover import Target
+from stepwell.loader.memory import Target
 from stepwell.order import Dealing, Pad, Partition, Stream
 from stepwell.order.order import check_count, check_seed
 

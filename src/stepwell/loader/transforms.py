@@ -31,7 +31,7 @@ from stepwell.transforms.images_passes import Memory, new_memory
 from stepwell.transforms.transform import Transform
 
 if TYPE_CHECKING:
-    from stepwell.loader.arenas import ArenaPool
+    from stepwell.loader.memory import ArenaPool
     from stepwell.order import Share
     from stepwell.windows.resolved import ResolvedField
 
@@ -60,10 +60,12 @@ class BatchKey(NamedTuple):
         parts = tuple((span.epoch, range(span.start, span.start + span.count)) for span in share.spans)
         return cls(seed, parts, share.num_rows)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the first row."""
-        return self.parts[0][0]
+    @classmethod
+    def joined(cls, keys: Sequence[BatchKey]) -> BatchKey:
+        """Return the key of full batches, one after the other."""
+        if len(keys) == 1:
+            return keys[0]
+        return cls(keys[0].seed, tuple(part for key in keys for part in key.parts), sum(key.num_rows for key in keys))
 
     def pieces(self, number: int) -> list[BatchKey]:
         """Return the keys of batches of equal size that make up one of a single part, one after the other."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepwell.errors import OrderError
 
 __all__ = ["Span", "stream_spans"]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Positions ``[start, start + count)`` of one epoch."""
 
     epoch: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 def stream_spans(num_positions: int, offset: int, count: int) -> list[Span]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +14,9 @@ from stepwell.replay.sources import joined
 
 if TYPE_CHECKING:
     from stepwell.windows.held import HeldRows
-    from stepwell.windows.live import LiveReader
-    from stepwell.windows.placed import Drawing
+    from stepwell.windows.reader import Drawing, Reader
 
-__all__ = ["Ahead", "DrawnReader", "look_up", "to_numpy"]
-
-
-class Ahead(NamedTuple):
-    """Rows that are read before they are drawn.
-
-    Args:
-        places: int64 [6, n].
-    """
-
-    places: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return int(self.places.shape[1])
+__all__ = ["DrawnReader", "look_up", "to_numpy"]
 
 
 class DrawnReader:
@@ -40,7 +26,7 @@ class DrawnReader:
         reader: of the sources' places.
     """
 
-    def __init__(self, reader: LiveReader) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self.fields = reader.fields
         self._sources: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
@@ -51,28 +37,21 @@ class DrawnReader:
 
     def read(
         self,
-        drawn: Drawn | Ahead,
+        drawn: Drawn,
         memory: npt.NDArray[np.uint8] | None = None,
         /,
         *,
         held: HeldRows | None = None,
         draws: Drawing | None = None,
     ) -> dict[str, Any]:
-        """Return the arrays of a batch by key; those of the fields are views of ``memory``.
+        """Return the arrays of a batch by key, those of the fields views of ``memory``, and how its rows were drawn.
 
         Args:
-            drawn: of which rows; only the fields where these are places.
-            memory: as of `LiveReader.read`, and ``draws`` likewise.
+            drawn: of which rows.
+            memory: as of `Reader.read_places`, and ``draws`` likewise.
             held: not used.
         """
-        if isinstance(drawn, Ahead):
-            return self._reader.read([drawn.places], memory, draws=draws)
-        values: dict[str, Any] = self._reader.read([part.places for part in drawn.parts], memory, draws=draws)
-        self.add_columns(drawn, values)
-        return values
-
-    def add_columns(self, drawn: Drawn, values: dict[str, Any]) -> None:
-        """Add to the fields of a batch what tells how its rows were drawn."""
+        values: dict[str, Any] = self._reader.read_places([part.places for part in drawn.parts], memory, draws=draws)
         rows = joined(drawn.parts)
         values["table.key"] = rows.keys
         values["table.probability"] = rows.probabilities
@@ -81,6 +60,7 @@ class DrawnReader:
         values["table.times_sampled"] = rows.times_sampled
         values["table.size"] = rows.table_size
         values["table.source"] = self._source_of(drawn.counts)
+        return values
 
     def _source_of(self, counts: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Return which source each row is of; the same array for the same counts."""

@@ -11,7 +11,7 @@ from stepwell.replay.counts import Counts
 from stepwell.replay.growing import Grower
 from stepwell.replay.items import Items
 from stepwell.replay.samples import Sample
-from stepwell.replay.selectors import Fifo, Lifo, Selector, Uniform
+from stepwell.replay.selectors import Fifo, Lifo, Selector
 
 if TYPE_CHECKING:
     from stepwell.replay.extensions import Notices
@@ -61,8 +61,6 @@ class Contents:
         self._kept_keys: list[Keys] | None = None
         self._grower = None if notices else Grower.of(self.items, sampler, remover, max_size)
         self._drops_oldest = isinstance(remover, Fifo)
-        # draws depend on nothing but which items are there, and nobody is told of one
-        self.is_foreseeable = type(sampler) is Uniform and not max_times_sampled and not notices
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
     def __len__(self) -> int:
@@ -228,22 +226,11 @@ class Contents:
         """
         if self._max_times:
             return self._draw_exhausting(count, min_size)
-        slots, probabilities = self.select(count)
+        slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         self.num_draws += count
         sizes = np.empty(count, np.int64)
         sizes.fill(len(self.items))
         return self._taken(slots, probabilities, sizes)
-
-    def select(self, count: int) -> tuple[Ints, Reals]:
-        """Return the slots that the next draws give as long as nothing changes, and their probabilities."""
-        return self.sampler.select(count, self._sampler_key, self.num_draws)
-
-    def count_draws(self, slots: Ints, times_sampled: npt.NDArray[np.int32]) -> None:
-        """Draw what `select` returned, of which all is known but how often each was drawn, int32 [n], written."""
-        count = len(slots)
-        self.num_draws += count
-        self.counts.samples += count
-        self.counts.unique_samples += self.items.count(slots, times_sampled)
 
     def _draw_exhausting(self, count: int, min_size: int) -> Sample:
         """Draw until what was selected is used up: at most ``count``, at least one."""
@@ -264,7 +251,7 @@ class Contents:
     def _draw_accepted(self, count: int, min_size: int) -> tuple[Sample, Ints]:
         from stepwell.kernels.exhausting import accept_draws
 
-        slots, probabilities = self.select(count)
+        slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         sizes = np.empty(count, np.int64)
         num, looked = accept_draws(
             slots, probabilities, self.items.times_sampled, self._max_times, len(self.items), min_size, sizes

@@ -109,7 +109,6 @@ class Drawer:
         self._timeout = timeout
         self._is_stopped = threading.Event()
         self.progress = Progress(0, (0.0,) * len(self._sources), (0,) * len(self._sources))
-        self._one_beta = np.empty(1)
         self._begun: tuple[list[Plan], list[Rows]] | None = None
 
     def move_to(self, progress: Progress) -> None:
@@ -151,14 +150,6 @@ class Drawer:
             self._drawn(after.number - 1, parts, counts, (after,))
             for (counts, after), parts in zip(plans, parts_of, strict=True)
         ]
-
-    def take(self, rows: Rows) -> Drawn:
-        """Take rows of the only source as those of the next batch."""
-        number, owed, (taken,) = self.progress
-        self.progress, self._begun = Progress(number + 1, owed, (taken + self._batch_size,)), None
-        self._one_beta[0] = self._beta(taken)
-        parts = [rows]
-        return Drawn(number, parts, self._whole, self._weights_of(parts, self._one_beta), (self.progress,))
 
     def draw_again(self, drawn: Drawn) -> Drawn:
         """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.

@@ -36,9 +36,6 @@ class Intake:
         limiter: how many may come in.
         contents: where they go.
 
-    Attributes:
-        num_news: calls of `follow` that found the store changed.
-
     Notes:
         Used under its table's lock.
     """
@@ -47,7 +44,6 @@ class Intake:
         self.pending = Pending(history)
         self.matcher = None if pattern is None else Matcher(pattern, history)
         self._history, self._limiter, self._contents = history, limiter, contents
-        self.num_news = 0
         # runs of rows that came between a checkpoint's tables and its store
         self._unseen: Ints | None = None
 
@@ -56,7 +52,6 @@ class Intake:
         growth = None if self._unseen is not None else self._history.grow()
         if growth is None:
             return self._take(*self._history.advance())
-        self.num_news += growth[1] < growth[2]
         num = self._grow(growth)
         return self._take(*advance_of(growth)) if num < 0 else num
 
@@ -73,7 +68,6 @@ class Intake:
         return self._contents.grow(growth, (history.records, history.base), self.matcher.shape)
 
     def _take(self, runs: Ints, evicted: Ints) -> int:
-        self.num_news += bool(len(evicted) or len(runs))
         if len(evicted):
             self._contents.evict(evicted)
         if self._unseen is not None:

@@ -24,7 +24,6 @@ from stepwell.kernels.items import (
     NUM_TOUCHED,
     NUM_USED,
     STATE_WORDS,
-    count_items,
     evicted_items,
     find_items,
     insert_items,
@@ -274,22 +273,17 @@ class Items:
             num = evicted_items(episodes, first_rows, self._lines, self._links, self._ends, self._base, slots)
         return slots[:num]
 
-    def take(self, slots: Integers, times: int = 1) -> TakenItems:
+    def take(self, slots: Integers) -> TakenItems:
         """Count a sample of each slot's item, and return what the sample tells; a slot may come several times.
 
         Args:
             slots: int64 [n].
-            times: 0 to count none.
         """
         words = np.empty((5, len(slots)), np.int64)
         halves = words[4].view(np.int32).reshape(2, -1)
-        num_first = take_items(slots, self._lines, times, words, halves)
+        num_first = take_items(slots, self._lines, words, halves)
         keys, priorities = words[0].view(np.uint64), words[1].view(np.float64)
         return TakenItems(keys, words[2], words[3], halves[0], priorities, halves[1], num_first)
-
-    def count(self, slots: Integers, times_sampled: npt.NDArray[np.int32]) -> int:
-        """Count a sample of each slot's item as `take`, and write only how often each was; return its ``num_first``."""
-        return int(count_items(slots, self._lines, times_sampled))
 
     def clear(self) -> None:
         """Remove all items; their keys find nothing from now on."""

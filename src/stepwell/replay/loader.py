@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,9 +15,9 @@ import numpy as np
 
 from stepwell.errors import LoaderError, OrderError, StateError, TableError
 from stepwell.loader.batch import Batch
-from stepwell.loader.builder import BatchBuilder
+from stepwell.loader.build import Builder
 from stepwell.loader.devices import DeviceSource, find_device
-from stepwell.loader.handover import import_torch
+from stepwell.loader.memory import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
@@ -26,25 +25,22 @@ from stepwell.replay.batches import DrawnReader, look_up, to_numpy
 from stepwell.replay.drawing import Drawer, Drawn, Progress, TurnTaker
 from stepwell.replay.openings import open_sources
 from stepwell.replay.shares import checked_shares
-from stepwell.replay.sources import TableRows
-from stepwell.replay.speculation import MOST_AHEAD, Speculation
 from stepwell.replay.waiting import checked_timeout
 from stepwell.replay.weights import BetaSchedule
 
 if TYPE_CHECKING:
-    from stepwell.loader.handover import Target
+    from stepwell.loader.memory import Target
     from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order
     from stepwell.replay.tables import Table
     from stepwell.replay.weights import Beta
     from stepwell.store import Store
     from stepwell.windows import View
-    from stepwell.windows.live import LiveReader
 
 __all__ = ["ReplayLoader"]
 
 Built = tuple[Progress, Batch]
-Source = Inline[Any, Any, Built] | Pipeline[Any, Any, Built] | Speculation | DeviceSource
+Source = Inline[Any, Built] | Pipeline[Any, Built] | DeviceSource
 FORMAT = 1
 # about a state that does not fit, by what differs
 WHAT_TO_DO = {
@@ -171,18 +167,9 @@ class ReplayLoader:
         )
         # rows of several sources come source by source, and those of several batches would be mixed
         group = 1 if self._num_threads or len(self._rows) > 1 else self.settings.prefetch
-        foreseen = self._foreseeable(reader) if group == 1 else None
-        group = group if foreseen is None else MOST_AHEAD
         max_free = HELD_BATCHES + (self.settings.prefetch + self._num_threads if group == 1 else 1)
-        drawn_reader = DrawnReader(reader)
-        builder = BatchBuilder(drawn_reader, self.settings, transform, max_free, group)
+        builder = Builder(DrawnReader(reader), self.settings, transform, max_free, group)
         self._build = _Build(builder, self.settings, self._drawer)
-        self._speculate = None
-        if foreseen is not None:
-            numbers = self.settings.seed, self.settings.batch_size
-            self._speculate = partial(
-                Speculation, foreseen, self._drawer, drawn_reader, builder, self._build.one, numbers
-            )
         self._device = find_device(device, import_torch()) if device is not None else None
         self._progress = self._drawer.progress
         self._source: Source | None = None
@@ -190,14 +177,6 @@ class ReplayLoader:
         self._pid = os.getpid()
         # of the thread that takes; one that closes in the midst of it, in a signal handler, is the same
         self._turn = threading.RLock()
-
-    def _foreseeable(self, reader: LiveReader) -> TableRows | None:
-        """Return the only source where batches may be read before they are drawn, and a call costs as much as one."""
-        source = self._rows[0]
-        is_cheap = reader.is_raw and reader.num_bytes(self.settings.batch_size) <= SMALL_BYTES
-        if self._num_threads or len(self._rows) > 1 or not is_cheap or not isinstance(source, TableRows):
-            return None
-        return source if source.is_foreseeable else None
 
     @property
     def max_staleness(self) -> int:
@@ -353,15 +332,14 @@ class ReplayLoader:
         prefetch, threads = self.settings.prefetch, self._num_threads
         source: Any
         if threads:
-            draw = TurnTaker(self._drawer).draw
+            draw, build = TurnTaker(self._drawer).draw, self._build
+            numbers = ([number] for number in count())
             ahead = max(prefetch, threads)
-            source = Pipeline(draw, self._build.one, count(), num_threads=threads, num_ahead=ahead)
+            source = Pipeline(lambda jobs: build(draw(jobs)), numbers, num_threads=threads, num_ahead=ahead)
             # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
             weakref.finalize(self, self._drawer.stop)
-        elif self._speculate is not None:
-            source = self._speculate()
         else:
-            source = Inline(_DrawAndBuild(self._drawer, self._build), _as_it_is, repeat(None), group=prefetch)
+            source = Inline(_DrawAndBuild(self._drawer, self._build), repeat([None] * prefetch))
         self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
         return self._source
 
@@ -380,32 +358,23 @@ class _DrawAndBuild:
     def __init__(self, drawer: Drawer, build: _Build) -> None:
         self._drawer, self._build = drawer, build
 
-    def __call__(self, tickets: Sequence[Any]) -> list[Built]:
-        return [built for drawn in self._drawer.draw(tickets) for built in self._build(drawn)]
-
-
-def _as_it_is(built: Built) -> Built:
-    return built
+    def __call__(self, jobs: Sequence[Any]) -> list[Built]:
+        return self._build(self._drawer.draw(jobs))
 
 
 class _Build:
     """Make batches of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
 
-    def __init__(self, builder: BatchBuilder, settings: LoaderSettings, drawer: Drawer) -> None:
+    def __init__(self, builder: Builder, settings: LoaderSettings, drawer: Drawer) -> None:
         self._builder, self._drawer = builder, drawer
         self._seed, self._batch_size = settings.seed, settings.batch_size
 
-    def __call__(self, drawn: Drawn) -> list[Built]:
-        numbers = range(drawn.number, drawn.number + len(drawn.afters))
-        values = self._read(drawn)
+    def __call__(self, several: Sequence[Drawn]) -> list[Built]:
         return [
-            (after, Batch(each, 0, number)) for after, each, number in zip(drawn.afters, values, numbers, strict=True)
+            (after, Batch(values, 0, number))
+            for drawn in several
+            for number, (after, values) in enumerate(zip(drawn.afters, self._read(drawn), strict=True), drawn.number)
         ]
-
-    def one(self, drawn: Drawn) -> Built:
-        """Make the only batch."""
-        (built,) = self(drawn)
-        return built
 
     def _read(self, drawn: Drawn) -> list[dict[str, Any]]:
         number, first = len(drawn.afters), drawn.number * self._batch_size
@@ -413,10 +382,10 @@ class _Build:
         key = BatchKey(self._seed, ((0, range(first, first + num_rows)),), num_rows)
         for _ in range(MAX_REDRAWS):
             try:
-                return self._builder.read_several(drawn, key, number)
+                return self._builder.read(drawn, key, number)
             except LoaderError as error:
                 # a writer went round the ring, and removed a segment, between the draw and the read
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
             drawn = self._drawer.draw_again(drawn)
-        return self._builder.read_several(drawn, key, number)
+        return self._builder.read(drawn, key, number)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from stepwell.errors import OrderError, WindowError
 from stepwell.order.stream import stream_spans
-from stepwell.replay.foreseen import Foreseen
 from stepwell.replay.reaching import check_reach
 from stepwell.replay.rows import Rows, clipped
 
@@ -105,19 +104,6 @@ class TableRows(RowSource):
             sample.times_sampled,
             sample.table_size,
         )
-
-    @property
-    def is_foreseeable(self) -> bool:
-        """Whether what is drawn next depends on nothing but which items are there."""
-        return not self._reach and self._table.is_foreseeable
-
-    def draw_foreseen(self, foreseen: Foreseen) -> Rows | None:
-        """Draw items as `draw`, selected before where nothing changed; None: none, as somebody would have to wait."""
-        return self._table.draw_foreseen(foreseen)
-
-    def foresee(self, count: int, most: int) -> Foreseen:
-        """Return what selects batches of ``count`` rows, up to ``most`` together, for `draw_foreseen`."""
-        return Foreseen(count, most, is_clipped=self._is_clipped)
 
     @property
     def size(self) -> int:

@@ -39,9 +39,7 @@ from stepwell.replay.table_settings import TableSettings, make_selector
 from stepwell.replay.waiting import Changes, Waiting, checked_timeout
 
 if TYPE_CHECKING:
-    from stepwell.replay.foreseen import Foreseen
     from stepwell.replay.saved_states import StateSaver
-    from stepwell.replay.sources import Rows
     from stepwell.store import Store
     from stepwell.store.store import Mode
 
@@ -308,22 +306,6 @@ class Table:
     def sample_placed(self, count: int, timeout: float | None = None) -> tuple[Sample, Ints]:
         """Draw items as `sample`, and say where they lie, as `places`: between the two nobody follows the store."""
         return self._sample(count, timeout, is_placed=True)
-
-    @property
-    def is_foreseeable(self) -> bool:
-        """Whether what is drawn next depends on nothing but which items are there."""
-        return self._contents.is_foreseeable
-
-    def draw_foreseen(self, foreseen: Foreseen) -> Rows | None:
-        """Draw items as `sample`, selected before where nothing changed; None: none, as somebody would have to wait."""
-        contents = self._contents
-        with self._lock:
-            self._follow_for_draw()
-            if self._drawn or self._limiter.num_samples(contents.counts, foreseen.count) < foreseen.count:
-                return None
-            rows = foreseen.draw(contents, self.history, self._intake.num_news)
-            self._after_draws()
-        return rows
 
     def _sample(self, count: int, timeout: float | None, *, is_placed: bool) -> tuple[Sample, Ints]:
         count = checked_count(count)

@@ -5,8 +5,7 @@ from stepwell.windows.fields import Field, as_fields
 from stepwell.windows.held import HeldRows
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import aligned_empty
-from stepwell.windows.live import LiveReader
-from stepwell.windows.reader import WindowReader
+from stepwell.windows.reader import Reader, WindowReader
 from stepwell.windows.resolved import VIRTUAL_DTYPES, ResolvedField, resolve
 from stepwell.windows.row_loading import RowLoader
 from stepwell.windows.sources import PlaceSource, ViewSource
@@ -18,8 +17,8 @@ __all__ = [
     "Blocks",
     "Field",
     "HeldRows",
-    "LiveReader",
     "PlaceSource",
+    "Reader",
     "ResolvedField",
     "RowLoader",
     "View",

@@ -15,7 +15,7 @@ from stepwell.windows.rows import window_rows
 
 if TYPE_CHECKING:
     from stepwell.windows.filling import Filler
-    from stepwell.windows.placed import PlaceBatch
+    from stepwell.windows.reader import PlaceBatch
 
 __all__ = ["announce_batch"]
 

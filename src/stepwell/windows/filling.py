@@ -20,7 +20,7 @@ from stepwell.windows.rows import window_rows
 from stepwell.windows.sources import JoinedSources
 
 if TYPE_CHECKING:
-    from stepwell.windows.placed import PlaceBatch
+    from stepwell.windows.reader import PlaceBatch
 
 __all__ = ["Filler"]
 

@@ -116,7 +116,8 @@ class AnchorIndex:
         self.episode_index: Int64s = view.episode_index
         self.segment_keys: Int64s = np.concatenate([keys_of(part.segments) for part in view.parts])
         self.ordinals: Int64s = ordinals_of_keys(self.segment_keys)
-        self._guide, self._shift = guide_of(self.anchor_starts)
+        # what `stepwell.kernels.locate.locate` looks positions up in
+        self.tables = (self.anchor_starts, *guide_of(self.anchor_starts), self.records)
         self._reaches = reaches(fields)
         self._blocks: dict[int, Blocks] = {}
 
@@ -136,7 +137,7 @@ class AnchorIndex:
             WindowError: a position that is no anchor.
         """
         places = np.empty((self._place_rows, len(positions)), dtype=np.int64)
-        wrong = self._locate(positions, self.anchor_starts, self._guide, self._shift, self.records, places)
+        wrong = self._locate(positions, *self.tables, places)
         if wrong >= 0:
             raise WindowError(f"position {positions[wrong]} is not one of {self.num_anchors} anchors.")
         return places

@@ -156,6 +156,7 @@ class SegmentMaps:
         table: the current `MapTable`; it may have room for more segments than there are.
         following: held by who takes in the segments that came.
         is_announcing: whether the columns do not fit in memory, so that reads announce their windows.
+        clock: time of the latest read, as `MapTable.last_used` has it.
 
     Notes:
         Thread-safe: mapping happens under a lock, reading needs none. Maps survive a fork.
@@ -178,7 +179,8 @@ class SegmentMaps:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self.following = threading.Lock()
-        self._clock = 0
+        # counted up by every read
+        self.clock = 0
         # by names of files: segments of which these were read without a map and found whole, and their directories
         self.visited: dict[tuple[str, ...], dict[int, bytes]] = {}
         self.table = MapTable(len(self.columns), len(self.segments))
@@ -216,11 +218,6 @@ class SegmentMaps:
         """Return the file of a column's rows in a segment, as errors call it: ``image.bin of segment 00000001-...``."""
         suffix = "npy" if self.feature_of(name, segment).is_raw else "bin"
         return f"{name}.{suffix} of segment {self.segments[segment].name}"
-
-    def tick(self) -> int:
-        """Return the time of one more read; two reads may share one."""
-        self._clock += 1
-        return self._clock
 
     def follow(self, state: Callable[[], tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> None:
         """Take in segments that came after those there were, and rows that may be read by now.

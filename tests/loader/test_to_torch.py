@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from stepwell.errors import LoaderError, MissingDependencyError
-from stepwell.loader import handover
-from stepwell.loader.handover import PinnedBlock, to_torch
+from stepwell.loader import memory as loader_memory
+from stepwell.loader.memory import PinnedBlock, to_torch
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ def test_what_torch_cannot_wrap_is_copied() -> None:
 def test_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingDependencyError, match=r"pip install .*stepwell\[torch\]"):
-        handover.import_torch()
+        loader_memory.import_torch()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned here")

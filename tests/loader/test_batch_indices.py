@@ -2,7 +2,7 @@ import pickle
 
 import numpy as np
 
-from stepwell.loader.indices import BatchIndices
+from stepwell.loader.torch_data import BatchIndices
 from stepwell.order import Partition
 
 

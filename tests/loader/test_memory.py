@@ -3,7 +3,7 @@ import gc
 import numpy as np
 import pytest
 
-from stepwell.loader.arenas import ArenaPool
+from stepwell.loader.memory import ArenaPool
 
 
 def address(memory: np.ndarray) -> int:

@@ -15,8 +15,7 @@ import stepwell
 from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import LoaderError
 from stepwell.loader import Batch, Loader
-from stepwell.loader import engine as engine_module
-from stepwell.loader.builder import BatchBuilder
+from stepwell.loader import loader as loader_module
 from stepwell.schema import Array
 from stepwell.store import Store
 from stepwell.windows import Field, WindowReader
@@ -58,7 +57,7 @@ def told(batch: Batch) -> Any:
 
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every batch be read by itself."""
-    monkeypatch.setattr(engine_module, "_stays_aligned", lambda *_: False)
+    monkeypatch.setattr(loader_module, "_stays_aligned", lambda *_: False)
 
 
 @given(data=st.data())
@@ -99,8 +98,8 @@ def test_batches_are_those_that_are_read_alone(wide: Store, data: st.DataObject)
         assert list(batches()) == grouped
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_small_batches_are_read_by_fewer_calls(wide: Store, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the rows of every read from now on."""
     sizes: list[int] = []
     read = WindowReader.read
 
@@ -109,6 +108,12 @@ def test_small_batches_are_read_by_fewer_calls(wide: Store, monkeypatch: pytest.
         return read(self, positions, *rest, **options)
 
     monkeypatch.setattr(WindowReader, "read", counting)
+    return sizes
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_small_batches_are_read_by_fewer_calls(wide: Store, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    sizes = count_reads(monkeypatch)
     batches = list(Loader(wide, {"state": "state"}, batch_size=8, threads=threads))
     assert len(batches) == -(-sum(LENGTHS) // 8)
     assert sum(sizes) == sum(LENGTHS)
@@ -127,12 +132,13 @@ def test_arrays_are_aligned_and_overlap_nowhere(wide: Store) -> None:
 
 
 def test_batches_that_would_not_be_aligned_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchBuilder, "prepare", lambda *_: pytest.fail("read together"))
+    sizes = count_reads(monkeypatch)
     store = stepwell.create(tmp_path / "a.well", {"number": Array((), "int64")})
     with store.writer() as writer:
         writer.add_episode({"number": np.arange(50)})
     store.refresh()
     assert [batch["number"].ctypes.data % ALIGNMENT for batch in Loader(store, batch_size=5, threads=0)] == [0] * 10
+    assert sizes == [5] * 10
 
 
 def test_memory_is_used_again_when_all_that_was_read_with_it_is_gone(wide: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 from stepwell import Field, pooled, random, weighted
 from stepwell.errors import LoaderError, OrderError, StateError, WindowError
 from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset
-from stepwell.loader.indices import BatchIndices
+from stepwell.loader.torch_data import BatchIndices
 from stepwell.store import Store
 
 from .conftest import make_store, write_episodes

@@ -1,0 +1,226 @@
+"""From jobs to batches: read, transform, wrap, in whichever thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from stepwell.errors import LoaderError
+from stepwell.loader.batch import Batch, nest
+from stepwell.loader.jobs import Job, find_anchors
+from stepwell.loader.memory import ArenaPool, PinnedBlock, import_torch, pins_by_default, to_torch
+from stepwell.loader.transforms import BatchKey, TransformChain, WholeTransform, samples_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from stepwell.kernels.draws import Draws
+    from stepwell.loader.settings import LoaderSettings
+    from stepwell.order import Share
+    from stepwell.windows.held import HeldRows
+    from stepwell.windows.reader import Drawing
+    from stepwell.windows.resolved import ResolvedField
+
+__all__ = ["Builder", "RowReader"]
+
+
+class RowReader(Protocol):
+    """What reads the rows of a batch (`stepwell.windows.WindowReader`; `stepwell.replay` has another)."""
+
+    @property
+    def fields(self) -> Mapping[str, ResolvedField]:
+        """What is read, by key."""
+
+    def num_bytes(self, num_anchors: int, /) -> int:
+        """Return the bytes of memory that a batch takes."""
+
+    def read(
+        self,
+        rows: Any,
+        memory: npt.NDArray[np.uint8] | None = None,
+        /,
+        *,
+        held: HeldRows | None = None,
+        draws: Drawing | None = None,
+    ) -> dict[str, Any]:
+        """Return the arrays of a batch by key, views of ``memory``."""
+
+
+class Builder:
+    """Build batches: read, transform, wrap.
+
+    Args:
+        reader: of the windows; its fields say their transforms.
+        settings: of the loader.
+        transform: of the whole batch, one or several, or None.
+        max_free: batches whose memory is kept for the next, or groups of them.
+        group: full batches that are read at once, at most: a small one costs more to ask for than to copy.
+
+    Raises:
+        MissingDependencyError: batches are for torch, which is not installed.
+        WindowError: keys that cannot be nested.
+
+    Notes:
+        Builds in any number of threads at once. Knows nothing of iterators and threads.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        settings: LoaderSettings,
+        transform: WholeTransform | None = None,
+        max_free: int = 2,
+        group: int = 1,
+    ) -> None:
+        self._reader, self._seed = reader, settings.seed
+        self._batch_size, self._group = settings.batch_size, group
+        self._num_bytes = reader.num_bytes(settings.batch_size)
+        transforms = {key: found.field.transforms for key, found in reader.fields.items()}
+        self._chain = TransformChain(
+            transforms,
+            transform,
+            samples_of(reader.fields),
+            arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
+        )
+        # a batch that was read alone, and is kept, keeps no more memory than its own
+        self._pool = ArenaPool(self._num_bytes, max_free)
+        self._group_pool = (
+            self._pool if group == 1 else ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
+        )
+        self._torch = import_torch() if settings.to == "torch" else None
+        pins = settings.pin_memory
+        self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
+        self._is_nested = settings.nested
+        # batches are handed over as they were read
+        self._is_plain = self._torch is None and not (self._chain or settings.nested or settings.pad)
+        if settings.nested:
+            nest(dict.fromkeys(reader.fields))
+
+    def build(self, jobs: list[Job]) -> Iterator[tuple[Job, Batch]]:
+        """Yield the batches of jobs, of one order.
+
+        Raises:
+            LoaderError: one could not be read or transformed.
+        """
+        if jobs[0].anchors is None:
+            find_anchors(jobs)
+        at = num_alone = 0
+        while at < len(jobs):
+            size = 1 if num_alone or self._group == 1 else self._num_together(jobs, at)
+            together = jobs[at : at + size]
+            try:
+                if size == 1 and not self._is_pinned and jobs[at].share.num_rows == self._batch_size:
+                    blocks, memory, pinned = jobs[at].blocks, self._pool.lease(self._num_bytes), None
+                    held = None if blocks is None else blocks.wait()
+                    draws = partial(self._draws, together)
+                    found = [self._reader.read(jobs[at].anchors, memory, held=held, draws=draws)]
+                    # what has a name here between two batches is not recycled
+                    del memory
+                else:
+                    found, pinned = self._read_jobs(together)
+            except LoaderError:
+                if size == 1:
+                    raise
+                # it belongs to one of them, which finds it again
+                num_alone = size
+                continue
+            at, num_alone = at + size, max(num_alone - 1, 0)
+            for job in together:
+                if self._is_plain:
+                    yield job, Batch(found.pop(), job.share.spans[0].epoch, job.index, None, job.anchors)
+                else:
+                    yield job, self._finished(found.pop(), job, pinned)
+
+    def batch(self, share: Share, anchors: npt.NDArray[np.int64], index: int) -> Batch:
+        """Return one batch.
+
+        Args:
+            share: what the rank gets of it.
+            anchors: int64 [share.num_rows].
+            index: its number within the epoch.
+
+        Raises:
+            LoaderError: it could not be read or transformed.
+        """
+        (values,) = self.read(anchors, BatchKey.of(self._seed, share))
+        return Batch(values, share.epoch, index, self._valid(share), anchors)
+
+    def read(self, rows: Any, key: BatchKey, number: int = 1) -> list[dict[str, Any]]:
+        """Return what batches of equal size hold, which are read at once.
+
+        Args:
+            rows: of all batches, one batch after the other, as the reader takes them.
+            key: what random numbers of transforms depend on, of all batches; of one part where there are several.
+            number: of batches. What is kept of one keeps the memory of all.
+
+        Raises:
+            LoaderError: they could not be read or transformed.
+        """
+        memory, pinned = self._memory(rows)
+        values = self._reader.read(rows, memory, draws=key.draws)
+        del memory
+        if number == 1:
+            return [self._wrapped(self._chain.apply(values, key), pinned)]
+        if self._chain.is_by_row:
+            pieces = _cut(self._chain.apply(values, key), key.num_rows // number, number)
+        else:
+            pieces = _cut(values, key.num_rows // number, number)
+            pieces = [self._chain.apply(piece, own) for piece, own in zip(pieces, key.pieces(number), strict=True)]
+        return [self._wrapped(piece, pinned) for piece in pieces]
+
+    def _num_together(self, jobs: list[Job], at: int) -> int:
+        """Return how many jobs are read at once: full ones without repeats."""
+        num = 0
+        for job in jobs[at : at + self._group]:
+            share = job.share
+            if share.num_rows != self._batch_size or share.num_valid not in {None, share.num_rows}:
+                break
+            num += 1
+        return max(num, 1)
+
+    def _read_jobs(self, jobs: list[Job]) -> tuple[list[dict[str, Any]], PinnedBlock | None]:
+        """Return what some jobs hold, read at once, the last one first."""
+        anchors, held = jobs[0].anchors, None if jobs[0].blocks is None else jobs[0].blocks.wait()
+        if len(jobs) > 1:
+            anchors = np.concatenate([job.anchors for job in jobs if job.anchors is not None])
+        memory, pinned = self._memory(anchors)
+        values = self._reader.read(anchors, memory, held=held, draws=partial(self._draws, jobs))
+        return _cut(values, self._batch_size, len(jobs))[::-1] if len(jobs) > 1 else [values], pinned
+
+    def _draws(self, jobs: list[Job], purpose: str) -> Draws:
+        """Return the random numbers of the windows of jobs; keys take their time, and few fields draw."""
+        return BatchKey.joined([BatchKey.of(self._seed, job.share) for job in jobs]).draws(purpose)
+
+    def _memory(self, rows: Any) -> tuple[npt.NDArray[np.uint8], PinnedBlock | None]:
+        """Return memory to read rows into: of the pool, or pinned."""
+        size = len(rows)
+        num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
+        if self._is_pinned:
+            pinned = PinnedBlock(num_bytes, self._torch)
+            return pinned.memory, pinned
+        return (self._pool if size <= self._batch_size else self._group_pool).lease(num_bytes), None
+
+    def _finished(self, values: dict[str, Any], job: Job, pinned: PinnedBlock | None) -> Batch:
+        share = job.share
+        if self._chain:
+            values = self._chain.apply(values, BatchKey.of(self._seed, share))
+        return Batch(self._wrapped(values, pinned), share.epoch, job.index, self._valid(share), job.anchors)
+
+    def _wrapped(self, values: dict[str, Any], pinned: PinnedBlock | None) -> dict[str, Any]:
+        if self._torch is not None:
+            values = to_torch(values, self._torch, pinned)
+        return nest(values) if self._is_nested else values
+
+    def _valid(self, share: Share) -> Any:
+        valid = share.valid
+        return valid if valid is None or self._torch is None else self._torch.from_numpy(valid)
+
+
+def _cut(values: Mapping[str, Any], size: int, number: int) -> list[dict[str, Any]]:
+    """Return the batches, of so many rows each, that were read as one."""
+    return [
+        {name: array[start : start + size] for name, array in values.items()} for start in range(0, number * size, size)
+    ]

@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "stepwell"
 LAYERS = (
     ("errors",),
     ("json_text", "lazy", "progress", "sizes"),
-    ("schema", "kernels"),
+    ("schema", "kernels", "files"),
     ("codecs",),
+    ("references",),
     ("store",),
     ("windows",),
     ("transforms",),

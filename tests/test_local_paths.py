@@ -12,8 +12,8 @@ import stepwell
 from stepwell import Array, Table, convert, write_episodes, write_samples
 from stepwell.beton import write_beton
 from stepwell.cli.main import main
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import FormatError
+from stepwell.files.addresses import local_path
 from stepwell.lerobot import LeRobotRecorder, write_dataset
 from stepwell.replay import load, save
 from stepwell.store import concatenate

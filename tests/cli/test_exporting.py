@@ -8,8 +8,8 @@ import pytest
 
 import stepwell
 from stepwell.cli.main import main
-from stepwell.codecs.file_spans import FileSpans
 from stepwell.formats import open_reader
+from stepwell.references.file_spans import FileSpans
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("imagecodecs")

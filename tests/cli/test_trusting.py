@@ -9,7 +9,7 @@ import pytest
 import stepwell
 from stepwell import Array
 from stepwell.cli.main import main
-from stepwell.codecs.file_spans import FileSpans, span_feature
+from stepwell.references.file_spans import FileSpans, span_feature
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.codecs.open_files import OpenFile
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_index import make_index
 from stepwell.codecs.video_rows import pack_row, parse_row
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, SchemaError, StepError
+from stepwell.files.open_files import OpenFile
+from stepwell.references.video_index import make_index
 from stepwell.schema import Image, Video
 
 av = pytest.importorskip("av")

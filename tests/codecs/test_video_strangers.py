@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.codecs.known_videos import known_video
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError
+from stepwell.references.known_videos import known_video
 
 av = pytest.importorskip("av")
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from stepwell import Array, EpisodeData, Image, Schema, Text
 from stepwell.codecs import make_codec
-from stepwell.codecs.file_spans import FileSpans, make_spans, span_feature
 from stepwell.formats import Reader, register_reader
+from stepwell.references.file_spans import FileSpans, make_spans, span_feature
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 
 SHAPE = (12, 16, 3)

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import stepwell
 
 from .expectations import check, load
@@ -76,6 +78,7 @@ def signature(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", str(inspect.Signature(plain)))
 
 
+@pytest.mark.filterwarnings("ignore:stepwell.* is now stepwell:DeprecationWarning")
 def test_every_documented_name_has_the_signature_it_had() -> None:
     kept = load("surface")
     if kept:

@@ -19,8 +19,6 @@ pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 
 import stepwell
-from stepwell.codecs import parquet_images, remote_files
-from stepwell.codecs.parquet_row_groups import RowGroups
 from stepwell.errors import (
     DatasetNotFoundError,
     DecodeError,
@@ -31,7 +29,9 @@ from stepwell.errors import (
     StepwellError,
 )
 from stepwell.formats import cached_stores
-from stepwell.lerobot import Metadata, mapped_stores, open_in_place
+from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images
+from stepwell.lerobot.parquet_row_groups import RowGroups
+from stepwell.references import remote_files
 from stepwell.store.in_place_sizes import FilesInPlace
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
@@ -109,7 +109,7 @@ def test_a_table_that_is_another_by_the_first_picture_read_is_an_error(tmp_path:
 
 
 def test_references_are_as_lerobot_computes_its_queries(tmp_path: Path) -> None:
-    from stepwell.codecs.files import parse_references
+    from stepwell.references.file_codec import parse_references
 
     root = tiny_lerobot(tmp_path / "tiny", cameras=CAMERAS, lengths=LENGTHS, files=2)
     metadata, store = Metadata.load(root), open_in_place(root)

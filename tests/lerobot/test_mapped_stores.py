@@ -14,10 +14,10 @@ pytest.importorskip("simplejpeg")
 
 import stepwell  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
-from stepwell.codecs.files import FileCodec, parse_references  # noqa: E402
 from stepwell.errors import FormatError  # noqa: E402
 from stepwell.lerobot import Metadata  # noqa: E402
 from stepwell.lerobot.mapped_stores import mapped_schema, write_mapped_store  # noqa: E402
+from stepwell.references.file_codec import FileCodec, parse_references  # noqa: E402
 from stepwell.testing.lerobot import tiny_lerobot, tiny_lerobot_picture  # noqa: E402
 
 TOP = "observation.images.top"

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.errors import LoaderError
 from stepwell.loader import Batch, Loader
 from stepwell.loader import loader as loader_module
+from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array
 from stepwell.store import Store
 from stepwell.windows import Field, WindowReader

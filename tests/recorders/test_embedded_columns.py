@@ -10,9 +10,9 @@ from conversion_stores import files_of
 
 import stepwell
 from stepwell import Array, EncodedRows, Image, Video
-from stepwell.codecs.files import make_references
 from stepwell.errors import SchemaError, WorkerError
 from stepwell.recorders.recoding import convert
+from stepwell.references.file_codec import make_references
 
 av = pytest.importorskip("av")
 

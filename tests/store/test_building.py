@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.codecs.file_locks import lock_directory, lock_file
 from stepwell.errors import StoreExistsError
+from stepwell.files.file_locks import lock_directory, lock_file
 from stepwell.store.building import built_directory
 from stepwell.store.layout import LOCK, locked_store
 

@@ -12,9 +12,9 @@ import pytest
 
 import stepwell
 from stepwell import Array, Bytes, Loader
-from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.codecs.files import file_template, make_references
 from stepwell.errors import StepwellError, UntrustedFileError
+from stepwell.references.file_codec import file_template, make_references
+from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Image
 from stepwell.store.concatenation import concatenate
 from stepwell.store.manifests import open_json, seal_json

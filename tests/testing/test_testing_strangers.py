@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
+from stepwell.files.regular_files import read_regular
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.testing import check_strangers, evil_copies
 

@@ -14,9 +14,9 @@ from remote_sets import GRACE, fetched, in_memory, kept, own_cache
 import stepwell
 from stepwell import Loader
 from stepwell.cli.main import main
-from stepwell.codecs import remote_files
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
 from stepwell.formats import find_reader, import_dataset
+from stepwell.references import remote_files
 from stepwell.testing import WebServer
 from stepwell.tfds import write_rlds
 from stepwell.tfds.features import Fields, Leaf

@@ -5,8 +5,8 @@ import pytest
 from made_sets import FLAG, episode, simple_tree
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.file_spans import span_feature
 from stepwell.errors import FormatError
+from stepwell.references.file_spans import span_feature
 from stepwell.schema import Array, Image
 from stepwell.tfds.columns import column_of
 from stepwell.tfds.episode_blocks import block_of

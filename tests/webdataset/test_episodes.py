@@ -12,9 +12,9 @@ from shards import picture, write_tar  # type: ignore[import-not-found]
 
 import stepwell
 from stepwell import Array, Bytes, Image, Text
-from stepwell.codecs.file_spans import make_spans
 from stepwell.errors import FormatError, StepwellError
 from stepwell.formats import find_reader, import_dataset
+from stepwell.references.file_spans import make_spans
 from stepwell.testing import check_damage
 from stepwell.webdataset import EpisodeShardsReader, WebDatasetReader, write_webdataset
 

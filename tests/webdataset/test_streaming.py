@@ -12,10 +12,10 @@ from shards import npy, write_tar  # type: ignore[import-not-found]
 
 import stepwell
 from stepwell import Loader
-from stepwell.codecs import remote_files
-from stepwell.codecs.remote_files import cache_directory
 from stepwell.errors import DecodeError
 from stepwell.order import pooled
+from stepwell.references import remote_files
+from stepwell.references.remote_files import cache_directory
 from stepwell.testing import WebServer
 
 NUM_SHARDS, NUM_SAMPLES = 10, 30

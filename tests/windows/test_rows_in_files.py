@@ -10,8 +10,8 @@ import pytest
 
 import stepwell
 from stepwell import Array, EncodedRows, EncodeError, Field, Image, Loader, LoaderError, View
-from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.codecs.files import make_references
+from stepwell.references.file_codec import make_references
+from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.windows import WindowReader
 
 av = pytest.importorskip("av")

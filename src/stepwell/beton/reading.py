@@ -13,10 +13,10 @@ import numpy.typing as npt
 from stepwell.beton.fields import ArrayField, BetonField, SpanField, ValueField, field_of
 from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYTES, BetonLayout, Header, row_dtype
 from stepwell.beton.regions import RegionTable
-from stepwell.codecs.addresses import plain_address
-from stepwell.codecs.open_files import OpenFile, open_file, state_of
-from stepwell.codecs.remote_files import local_path
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
+from stepwell.files.addresses import plain_address
+from stepwell.files.open_files import OpenFile, open_file, state_of
+from stepwell.references.remote_files import local_path
 
 __all__ = ["BetonFile"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.beton.pictures import JPEG_START
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.codecs.files import FileCodec
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
 

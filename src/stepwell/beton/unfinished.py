@@ -20,9 +20,9 @@ from typing import Any
 import numpy.typing as npt
 
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
-from stepwell.codecs.addresses import local_path
-from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
+from stepwell.files.addresses import local_path
+from stepwell.files.file_locks import FileLock
 from stepwell.store.beneath import FULL
 from stepwell.store.layout import new_tag, sync_directory
 

@@ -18,8 +18,8 @@ from stepwell.beton.stored_rows import row_values
 from stepwell.beton.unfinished import FilePart
 from stepwell.beton.window_fields import RowRegions, WindowPlan
 from stepwell.codecs import codec_class
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import StepError
+from stepwell.references.file_codec import FileCodec
 from stepwell.store import Segment
 from stepwell.windows import View
 from stepwell.windows.index import AnchorIndex

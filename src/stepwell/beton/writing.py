@@ -20,8 +20,8 @@ from stepwell.beton.sample_writing import Target, check_not_empty, write_indexed
 from stepwell.beton.stored_rows import JPEG_CODECS
 from stepwell.beton.window_fields import plan_windows
 from stepwell.beton.window_lots import WindowLots
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError
+from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import as_view
 from stepwell.schema import Feature
 from stepwell.store import Store

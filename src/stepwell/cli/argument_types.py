@@ -31,7 +31,7 @@ FILE = "file://"
 def place(text: str) -> Path | str:
     """Return a path, that of a ``file://`` address, too; another address as it is: a path makes one slash of two."""
     if text[: len(FILE)].lower() == FILE:
-        from stepwell.codecs.addresses import path_of_file
+        from stepwell.files.addresses import path_of_file
 
         try:
             return Path(path_of_file(text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.opening import open_given
-from stepwell.codecs.addresses import plain_address
+from stepwell.files.addresses import plain_address
 from stepwell.formats.taken_splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature

@@ -36,7 +36,7 @@ from stepwell.errors import StepwellError
 __all__ = ["main", "make_parser"]
 
 EXIT_OK, EXIT_FAULT, EXIT_INTERRUPTED = 0, 1, 130
-# read by stepwell.codecs.reach
+# read by stepwell.references.trusted_paths
 TRUST = "STEPWELL_TRUST"
 DESCRIPTION = "Stores of steps: record them once, stream any window of them at memory speed."
 EPILOG = """\

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepwell.cli.opening import open_given
-from stepwell.codecs.addresses import plain_address
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
+from stepwell.files.addresses import plain_address
 from stepwell.formats.addresses import scheme_of
 from stepwell.formats.opening import point_to_reader
 from stepwell.lerobot.auditing import audit, is_lerobot

@@ -35,19 +35,19 @@ __all__ = [
 _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
 _BUILT_IN = {
-    "raw": "raw",
-    "zstd": "zstd",
-    "jpeg": "jpeg",
-    "png": "png",
-    "video": "video",
-    "delta": "delta",
-    "lz4": "lz4",
-    "video-file": "video_in_files",
-    "parquet-image": "parquet_images",
-    "file-span": "file_spans",
-    "jpeg-or-raw": "jpeg_or_raw",
-    "image-file": "image_files",
-    "beton-image": "beton_images",
+    "raw": "codecs.raw",
+    "zstd": "codecs.zstd",
+    "jpeg": "codecs.jpeg",
+    "png": "codecs.png",
+    "video": "codecs.video",
+    "delta": "codecs.delta",
+    "lz4": "codecs.lz4",
+    "image-file": "codecs.image_files",
+    "video-file": "references.video_in_files",
+    "file-span": "references.file_spans",
+    "parquet-image": "lerobot.parquet_images",
+    "jpeg-or-raw": "beton.jpeg_or_raw",
+    "beton-image": "beton.stored_images",
 }
 
 
@@ -326,7 +326,7 @@ def register_codec(codec: type[Codec]) -> type[Codec]:
     if not isinstance(getattr(codec, "name", None), str):
         raise SchemaError(f'{codec.__qualname__} has no name. Say what features ask for: name = "...", in the class.')
     known = _REGISTRY.get(codec.name)
-    if codec.name in _BUILT_IN and not codec.__module__.startswith("stepwell.codecs."):
+    if codec.name in _BUILT_IN and not codec.__module__.startswith("stepwell."):
         raise SchemaError(f"codec name {codec.name!r} is taken by stepwell's own. Choose another.")
     if known is not None and (known.__module__, known.__qualname__) != (codec.__module__, codec.__qualname__):
         raise SchemaError(
@@ -362,7 +362,7 @@ def codec_class(feature: Feature) -> type[Codec]:
     if feature.codec not in _REGISTRY and feature.codec in _BUILT_IN:
         import importlib
 
-        importlib.import_module(f"stepwell.codecs.{_BUILT_IN[feature.codec]}")
+        importlib.import_module(f"stepwell.{_BUILT_IN[feature.codec]}")
     if feature.codec not in _REGISTRY:
         if feature.codec_module is not None:
             raise SchemaError(

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.mp4_boxes import display_matrix
-from stepwell.codecs.regular_files import check_status
 from stepwell.codecs.video_decoding import PictureDecoder
 from stepwell.codecs.video_rows import STREAM_KINDS
 from stepwell.codecs.video_samples import AV1_CONFIGURATION_BYTES, with_sequence_header
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, MissingDependencyError
+from stepwell.files.regular_files import check_status
 
 __all__ = ["PacketReader", "PacketTable", "key_places", "kind_of", "opened_video", "packet_table", "packets_of"]
 

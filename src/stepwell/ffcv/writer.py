@@ -13,9 +13,9 @@ import numpy as np
 from stepwell.beton.encoding import check_names
 from stepwell.beton.pages import check_page_size
 from stepwell.beton.sample_writing import Target, write_indexed, write_streams
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import MissingDependencyError, StepError, WorkerError
 from stepwell.ffcv.fields.base import Field, encoder_of
+from stepwell.files.addresses import local_path
 from stepwell.recorders.pool import num_workers
 
 __all__ = ["DatasetWriter"]

@@ -8,7 +8,7 @@ from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
-    "FileSpans": "stepwell.codecs.file_spans",
+    "FileSpans": "stepwell.references.file_spans",
     "ImportReport": "stepwell.formats.import_reports",
     "Reader": "stepwell.formats.reader",
     "even_splits": "stepwell.formats.slicing",
@@ -19,7 +19,7 @@ _HOMES: dict[str, str] = {
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",
     "source_files": "stepwell.formats.source_files",
-    "span_feature": "stepwell.codecs.file_spans",
+    "span_feature": "stepwell.references.file_spans",
     "split_indices": "stepwell.formats.slicing",
 }
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from stepwell.codecs.addresses import SCHEME, path_of_file, plain_address
 from stepwell.errors import FormatError
+from stepwell.files.addresses import SCHEME, path_of_file, plain_address
 
 __all__ = ["Address", "SourceLike", "parse_address", "scheme_of", "told_address", "told_source"]
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from stepwell.codecs.addresses import path_of_file
-from stepwell.codecs.reach import Trust, check_reach, reach_of
-from stepwell.codecs.regular_files import check_status
-from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FormatError
+from stepwell.files.addresses import path_of_file
+from stepwell.files.regular_files import check_status
 from stepwell.formats.source_files import MAGIC, MAX_FILES, SEPARATOR, expand_braces
+from stepwell.references.remote_files import is_remote
+from stepwell.references.trusted_paths import Trust, check_reach, reach_of
 
 __all__ = ["check_boundaries", "check_regular"]
 

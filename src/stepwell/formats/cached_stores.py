@@ -24,7 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.file_locks import FileLock, lock_directory, lock_file
 from stepwell.errors import (
     CorruptSegmentError,
     DiskFullError,
@@ -33,6 +32,7 @@ from stepwell.errors import (
     StoreNotFoundError,
     UntrustedFileError,
 )
+from stepwell.files.file_locks import FileLock, lock_directory, lock_file
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import new_tag
 from stepwell.store.store import Store

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.reach import Trust
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StoreExistsError
 from stepwell.formats.addresses import SourceLike
 from stepwell.formats.import_reports import ImportReport, report_of
@@ -29,6 +28,7 @@ from stepwell.recorders.parallel import write_episodes
 from stepwell.recorders.recoding import converted_feature
 from stepwell.recorders.resuming import IMPORTING
 from stepwell.recorders.sources import chunk_length
+from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.store.records import SEGMENT_BYTES
 

@@ -24,14 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.codecs.addresses import plain_address
 from stepwell.codecs.codec import codec_class
-from stepwell.codecs.file_states import noted_states
-from stepwell.codecs.files import ListedFileCodec, files_of, noting_states
-from stepwell.codecs.reach import Trust
-from stepwell.codecs.remote_files import cache_directory, is_remote, remote_states
-from stepwell.codecs.span_files import common_root
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.files.addresses import plain_address
 from stepwell.formats.addresses import Address, SourceLike, told_address
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
@@ -42,6 +37,11 @@ from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import OPENERS, address_of, check_address, find_reader, made_reader
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
+from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
+from stepwell.references.file_states import noted_states
+from stepwell.references.remote_files import cache_directory, is_remote, remote_states
+from stepwell.references.span_files import common_root
+from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store import Store
 from stepwell.store.building import built_store

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.codecs.addresses import path_of_file, plain_address
-from stepwell.codecs.reach import Trust
 from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.files.addresses import path_of_file, plain_address
 from stepwell.formats.addresses import scheme_of
+from stepwell.references.trusted_paths import Trust
 from stepwell.store.opening import open as open_store
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import codec_class
-from stepwell.codecs.file_spans import FileSpanCodec
 from stepwell.codecs.jpeg import TRANSFORMS
 from stepwell.errors import FormatError
 from stepwell.formats.fingerprints import walked
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import FileSpanCodec
 from stepwell.schema import Feature, Schema
 
 if TYPE_CHECKING:

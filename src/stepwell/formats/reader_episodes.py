@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import codec_class, same_rows
-from stepwell.codecs.file_spans import SPAN_DTYPE, FileSpans
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
 from stepwell.formats.recoded import Recoded
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_codec import FileCodec
+from stepwell.references.file_spans import SPAN_DTYPE, FileSpans
 from stepwell.schema import Feature, Schema, flatten
 from stepwell.store.encoded_rows import EncodedRows, HasRows, encoded_of, has_rows
 

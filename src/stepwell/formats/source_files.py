@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from urllib.parse import urlsplit
 
-from stepwell.codecs.addresses import path_of_file, plain_address
-from stepwell.codecs.remote_files import is_remote
-from stepwell.codecs.remote_sources import list_addresses, source_of
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.files.addresses import path_of_file, plain_address
+from stepwell.references.remote_files import is_remote
+from stepwell.references.remote_sources import list_addresses, source_of
 
 __all__ = ["MAGIC", "expand_braces", "named_texts", "names_files", "source_files"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec
 from stepwell.codecs.image_heads import read_image_head
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.lerobot.schema_mapping import Column, stored_feature
 from stepwell.lerobot.video_writing import EpisodePackets, packets_of
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Video
 
 __all__ = ["encoding_of", "image_files", "video_packets"]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_locks import FileLock, lock_file
+from stepwell.files.file_locks import FileLock, lock_file
 
 __all__ = ["FetchedFiles"]
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.reach import Trust
-from stepwell.codecs.remote_files import cache_directory
 from stepwell.errors import FormatError, StepwellError
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
@@ -29,6 +27,8 @@ from stepwell.lerobot.hub import locate
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
 from stepwell.lerobot.sources import parse_source
+from stepwell.references.remote_files import cache_directory
+from stepwell.references.trusted_paths import Trust
 
 if TYPE_CHECKING:
     from stepwell.store import Store

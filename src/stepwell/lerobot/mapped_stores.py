@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_states import noted_states
-from stepwell.codecs.files import REFERENCE_DTYPE, file_template, noting_states
-from stepwell.codecs.parquet_images import picture_format
 from stepwell.formats.chosen_features import store_schema
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.parquet_images import picture_format
 from stepwell.lerobot.tables import first_picture, read_files
 from stepwell.progress import make_bar
+from stepwell.references.file_codec import REFERENCE_DTYPE, file_template, noting_states
+from stepwell.references.file_states import noted_states
 from stepwell.schema import Feature, Image, Schema
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock, write_store
 
@@ -184,7 +184,7 @@ def _picture_references(rows: FileRows) -> Blobs:
 
 
 def _references(chunk: Ints | int, file: Ints | int, at: npt.NDArray[Any]) -> Blobs:
-    """Return the rows of a column of references, see `stepwell.codecs.files`."""
+    """Return the rows of a column of references, see `stepwell.references.file_codec`."""
     made = np.empty(len(at), REFERENCE_DTYPE)
     made["chunk"], made["file"], made["at"] = chunk, file, at
     return Blobs(made.view(np.uint8), np.full(len(at), REFERENCE_DTYPE.itemsize, np.int64))

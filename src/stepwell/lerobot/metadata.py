@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.reach import Trust
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.fingerprints import digest_of, listed, walked
@@ -23,6 +22,7 @@ from stepwell.lerobot.info import INFO_PATH, DatasetInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.stored_statistics import EpisodeStatistics, Statistics, read_statistics
 from stepwell.lerobot.task_tables import read_tasks
+from stepwell.references.trusted_paths import Trust
 
 __all__ = ["Metadata", "fingerprint_of", "read_info", "select_episodes"]
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import FormatError, StepwellError, StoreBusyError
+from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import read_json
 from stepwell.store.building import built_directory

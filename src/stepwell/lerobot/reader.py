@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec, make_references
 from stepwell.formats.chosen_features import store_schema
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
@@ -23,6 +22,7 @@ from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import mapped_schema
 from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_codec import FileCodec, make_references
 from stepwell.schema import Feature, Schema
 from stepwell.store.encoded_rows import HasRows
 

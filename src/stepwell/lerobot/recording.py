@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import (
     DiskFullError,
     FormatError,
@@ -23,6 +22,7 @@ from stepwell.errors import (
     StoreExistsError,
     WriterClosedError,
 )
+from stepwell.files.addresses import local_path
 from stepwell.lerobot.frame_queue import FrameQueue
 from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo

@@ -21,10 +21,10 @@ from typing import Any, Literal
 import numpy as np
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.lerobot.info import INDEX_FEATURES, FeatureInfo
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 
 __all__ = ["INDEX_INFOS", "TASK", "Cameras", "Column", "column_of", "index_names", "map_schema", "stored_feature"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
-from stepwell.codecs.addresses import path_of_file
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.files.addresses import path_of_file
 
 __all__ = ["Source", "parse_episodes", "parse_source"]
 

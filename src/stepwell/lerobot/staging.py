@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
+from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import schema_of
 from stepwell.lerobot.data_files import import_pyarrow
 from stepwell.lerobot.extending import check_complete, fitted_columns

@@ -22,8 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
+from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
 from stepwell.lerobot.camera_rows import encoding_of
 from stepwell.lerobot.data_files import import_pyarrow

@@ -22,7 +22,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpans, span_feature
 from stepwell.codecs.image_heads import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
@@ -34,6 +33,7 @@ from stepwell.formats.registry import register_reader
 from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, frame_numbers, natural
 from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.npy_reading import read_again
 

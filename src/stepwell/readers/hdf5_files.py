@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
-from stepwell.codecs.file_spans import FileSpans
-from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.files.regular_files import read_regular
 from stepwell.formats.chosen_features import check_told_apart
 from stepwell.readers.hdf5_varying import read_varying, survey
+from stepwell.references.file_spans import FileSpans
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
 __all__ = ["Hdf5Files", "can_stay", "datasets_of", "feature_of", "is_hdf5", "read_rows", "rows_in_file", "top_names"]

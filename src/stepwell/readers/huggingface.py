@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
+from stepwell.files.regular_files import read_regular
 from stepwell.formats.chosen_features import check_told_apart, store_schema
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.numbered_files import warn_of_gaps

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.regular_files import read_regular
 from stepwell.errors import FormatError
+from stepwell.files.regular_files import read_regular
 from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader

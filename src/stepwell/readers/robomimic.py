@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.codecs.file_spans import span_feature
 from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.formats.chosen_features import left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.reader import Reader
@@ -44,6 +43,7 @@ from stepwell.readers.hdf5_files import (
 )
 from stepwell.readers.hdf5_varying import read_attributes, read_varying
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import span_feature
 from stepwell.schema import Feature, Schema
 
 __all__ = ["RobomimicReader"]

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.codec import codec_class
-from stepwell.codecs.files import FileCodec, ListedFileCodec
 from stepwell.errors import DecodeError, StepError
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, column_bytes, stored_bytes
+from stepwell.references.file_codec import FileCodec, ListedFileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
 from stepwell.store.columns import RawColumn, make_column

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError, StepError, StepwellError
+from stepwell.files.addresses import local_path
 from stepwell.recorders.jobs import NUM_COUNTERS, Failure, Job, read_item
 from stepwell.recorders.pool import StartMethod, WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar

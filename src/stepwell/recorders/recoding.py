@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.codecs import make_codec, same_rows
-from stepwell.codecs.addresses import local_path
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import SchemaError
+from stepwell.files.addresses import local_path
 from stepwell.progress import make_bar
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.distortion import Distortion
@@ -29,6 +28,7 @@ from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.recoded_columns import RecodedColumn
 from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
 from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, open
 from stepwell.store.births import BirthLog, runs_of

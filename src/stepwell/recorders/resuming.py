@@ -23,8 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
+from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
 from stepwell.store import Store, create, open

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import CorruptSegmentError, StoreExistsError, StoreNotFoundError, TableError
+from stepwell.files.addresses import local_path
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
 from stepwell.store.checkpointing import checkpoint_store

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import StepwellError, StoreNotFoundError, TableError
+from stepwell.files.addresses import local_path
 from stepwell.replay.checkpoints import read_arrays
 from stepwell.replay.table_states import json_of, text_array
 from stepwell.store.layout import replace_file

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from stepwell.codecs.regular_files import KINDS
 from stepwell.errors import (
     CorruptSegmentError,
     DiskFullError,
@@ -25,6 +24,7 @@ from stepwell.errors import (
     StoreAccessError,
     StoreFileError,
 )
+from stepwell.files.regular_files import KINDS
 
 __all__ = [
     "CLOSED",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepwell.codecs.addresses import local_path
-from stepwell.codecs.file_locks import FileLock, lock_directory
 from stepwell.errors import StepwellError, StoreExistsError
+from stepwell.files.addresses import local_path
+from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.store.beneath import FULL, system_errors
 from stepwell.store.columns import disk_error
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory, sync_tree

@@ -19,8 +19,8 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Schema
 from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import open_file

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.mapping import map_descriptor
+from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Feature
 from stepwell.store.beneath import open_file, raise_from, system_error
 from stepwell.store.encoded_rows import EncodedRows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreBusyError
+from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import check_directory, system_errors

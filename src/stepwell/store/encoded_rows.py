@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class, make_codec
-from stepwell.codecs.file_spans import rows_of
-from stepwell.codecs.files import FileCodec, parse_references
 from stepwell.errors import DecodeError, FormatError, SchemaError, StepError
+from stepwell.references.file_codec import FileCodec, parse_references
+from stepwell.references.file_spans import rows_of
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.codecs import codec_class
-from stepwell.codecs.addresses import plain_address
-from stepwell.codecs.file_states import problem_of
-from stepwell.codecs.files import ListedFileCodec, files_of
-from stepwell.codecs.reach import check_reach, is_reached
 from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.files.addresses import plain_address
+from stepwell.references.file_codec import ListedFileCodec, files_of
+from stepwell.references.file_states import problem_of
+from stepwell.references.trusted_paths import check_reach, is_reached
 from stepwell.schema import Feature, Schema
 from stepwell.store.segment_checks import Check
 

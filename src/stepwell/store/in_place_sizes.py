@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepwell.codecs import SequentialCodec, codec_class
-from stepwell.codecs.file_states import noted_bytes
-from stepwell.codecs.files import (
+from stepwell.errors import StepwellError
+from stepwell.references.file_codec import (
     REFERENCE_DTYPE,
     FileCodec,
     ListedFileCodec,
@@ -20,8 +20,8 @@ from stepwell.codecs.files import (
     files_of,
     template_of,
 )
-from stepwell.codecs.reach import check_reach
-from stepwell.errors import StepwellError
+from stepwell.references.file_states import noted_bytes
+from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 
 if TYPE_CHECKING:

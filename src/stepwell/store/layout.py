@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from stepwell.codecs.file_locks import FileLock
+from stepwell.files.file_locks import FileLock
 from stepwell.store.beneath import list_directory, open_file, raise_from, system_error
 
 __all__ = [

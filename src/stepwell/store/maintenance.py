@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import CorruptSegmentError, StoreBusyError
+from stepwell.files.file_locks import FileLock
 from stepwell.schema.schemas import is_feature_name
 from stepwell.store.arrangement import read_arrangement, replace_arrangement
 from stepwell.store.beneath import (

@@ -10,7 +10,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
-from stepwell.codecs.file_locks import lock_directory
+from stepwell.files.file_locks import lock_directory
 
 __all__ = ["hold_memory", "memory_path"]
 

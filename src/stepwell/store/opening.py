@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.addresses import local_path
-from stepwell.codecs.reach import Trust
 from stepwell.errors import SchemaError, StoreExistsError
+from stepwell.files.addresses import local_path
+from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import system_errors

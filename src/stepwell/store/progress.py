@@ -33,8 +33,8 @@ import os
 import struct
 import time
 
-from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.files.mapping import map_descriptor
 from stepwell.store.beneath import open_file
 from stepwell.store.ids import MAX_ROWS
 from stepwell.store.owners import NOBODY, Owner, Recover, is_shared, may_take_over, this_process

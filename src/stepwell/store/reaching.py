@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from stepwell.codecs.reach import Trust, reach_of
-from stepwell.codecs.remote_files import cache_directory
+from stepwell.references.remote_files import cache_directory
+from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
 from stepwell.store.records import StoreRecord
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.codecs import codec_class
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyError, SchemaError
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
 from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.columns import disk_error

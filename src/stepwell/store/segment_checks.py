@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, SequentialCodec, make_codec
-from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import list_directory, open_file

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError
+from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.store.beneath import open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE

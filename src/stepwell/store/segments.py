@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import check_decoded_bytes
-from stepwell.codecs.mapping import map_descriptor
 from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
+from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class
-from stepwell.codecs.files import ListedFileCodec
 from stepwell.errors import StepwellError
+from stepwell.references.file_codec import ListedFileCodec
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
 from stepwell.store.in_place_sizes import FilesInPlace, file_codec_of, files_in_place, in_place_bytes

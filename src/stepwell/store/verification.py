@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stepwell.codecs.reach import Trust
 from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
 from stepwell.store.beneath import check_directory, list_directory

@@ -16,8 +16,8 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from stepwell.codecs.file_locks import FileLock
 from stepwell.errors import StoreBusyError
+from stepwell.files.file_locks import FileLock
 from stepwell.store.arrangement import read_arrangement
 from stepwell.store.beneath import check_directory, open_file, system_errors
 from stepwell.store.key_notes import KeyNote

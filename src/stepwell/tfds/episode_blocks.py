@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.file_spans import SPAN_DTYPE, make_spans
+from stepwell.references.file_spans import SPAN_DTYPE, make_spans
 from stepwell.schema import Feature
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.tfds.columns import Column

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.open_files import OpenFile, open_file, state_of
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.files.open_files import OpenFile, open_file, state_of
 from stepwell.tfds.crc32c import crc32c, masked, masked_crc32c
 
 __all__ = ["RecordIndex", "framed", "index_records", "is_compressed", "read_next", "read_records"]

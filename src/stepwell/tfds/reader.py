@@ -17,8 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.codecs.remote_files import is_remote
 from stepwell.errors import FeatureNotFoundError, FormatError, StepwellError
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, names_of, renames_of
@@ -26,6 +24,8 @@ from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import FileSpans, span_feature
+from stepwell.references.remote_files import is_remote
 from stepwell.schema import Schema
 from stepwell.store.bulk_writing import EpisodeBlock
 from stepwell.tfds.columns import Column, column_of
@@ -86,7 +86,7 @@ class TfdsReader(Reader):
 
     Notes:
         As for `Reader`. Holds one record, or 4 MiB of short ones. Files of other machines are fetched whole, those that
-        hold records of the split, the next one while one is read; see `stepwell.codecs.remote_files`.
+        hold records of the split, the next one while one is read; see `stepwell.references.remote_files`.
     """
 
     name: ClassVar[str] = "tfds"

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
-from stepwell.codecs.open_files import open_file, state_of
 from stepwell.errors import FormatError
+from stepwell.files.open_files import open_file, state_of
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import (
     FOOTER,

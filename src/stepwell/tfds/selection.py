@@ -20,11 +20,11 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.addresses import plain_address
-from stepwell.codecs.remote_files import is_remote, remote_states
-from stepwell.codecs.remote_sources import UnreachableError
 from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.files.addresses import plain_address
 from stepwell.formats.slicing import Split, split_ranges
+from stepwell.references.remote_files import is_remote, remote_states
+from stepwell.references.remote_sources import UnreachableError
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.info import DatasetInfo, SplitInfo
 from stepwell.tfds.shards import open_shard

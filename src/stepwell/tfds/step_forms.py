@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image
 from stepwell.tfds.dataset_files import class_names
 from stepwell.tfds.features import Encoding, Leaf, Node, Repeated

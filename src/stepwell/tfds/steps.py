@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.errors import FormatError
 from stepwell.json_text import parse_json
+from stepwell.references.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.schema import Feature
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.tfds.columns import Column

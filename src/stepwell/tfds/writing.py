@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import EpisodeNotFoundError, StepwellError
+from stepwell.files.addresses import local_path
 from stepwell.sizes import parse_bytes
 from stepwell.store.building import built_directory
 from stepwell.tfds.array_records import import_array_record

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import codec_class
-from stepwell.codecs.file_spans import FileSpans, span_feature
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats.npy_arrays import npy_array, npy_head
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_codec import FileCodec
+from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Feature, Schema
 from stepwell.webdataset.sample_sources import EPISODE
 from stepwell.webdataset.samples import split_name

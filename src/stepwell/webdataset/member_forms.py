@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.files import FileCodec
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
+from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Schema
 from stepwell.webdataset.discovery import NUMBERS, TEXTS
 from stepwell.webdataset.settings import IMAGES

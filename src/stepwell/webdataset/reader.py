@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.file_spans import make_spans, span_feature
-from stepwell.codecs.open_files import OpenFile
-from stepwell.codecs.remote_files import fetched_ahead, is_remote
 from stepwell.errors import FormatError
+from stepwell.files.open_files import OpenFile
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import make_spans, span_feature
+from stepwell.references.remote_files import fetched_ahead, is_remote
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.encoded_rows import EncodedRows

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.addresses import plain_address
-from stepwell.codecs.open_files import OpenFile
-from stepwell.codecs.remote_files import opened
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
+from stepwell.files.addresses import plain_address
+from stepwell.files.open_files import OpenFile
+from stepwell.references.remote_files import opened
 
 __all__ = ["TarIndex", "open_archive", "read_tar_index"]
 

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepwell.codecs.addresses import local_path
 from stepwell.errors import SchemaError, StepwellError
+from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import as_view
 from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
 from stepwell.recorders.pool import WorkerPool, num_workers

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mapping import available_memory
 from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.files.mapping import available_memory
 from stepwell.schema import Feature
 from stepwell.store.ids import MAX_ROWS
 from stepwell.store.segment_list import keys_of

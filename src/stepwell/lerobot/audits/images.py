@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.parquet_images import PILLOW_FORMATS
 from stepwell.lerobot.audits.cameras import CameraWatch
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.rows import DataFile
 from stepwell.lerobot.audits.subject import Subject
+from stepwell.lerobot.parquet_images import PILLOW_FORMATS
 
 __all__ = ["check_first_images", "watch_images"]
 

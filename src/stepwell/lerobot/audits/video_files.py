@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_index import VideoIndex, make_index
 from stepwell.errors import MissingDependencyError, StepwellError
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.audits.tables import TOLERANCE_SECONDS
+from stepwell.references.video_index import VideoIndex, make_index
 
 __all__ = ["UNREADABLE", "VideoFile", "open_video_file"]
 

@@ -1,0 +1,298 @@
+"""Rows that lie in files of somebody else's: a row of the store is a reference, 16 bytes that say where.
+
+::
+
+    NAME.bin   | chunk file at | chunk file at | ...       a reference a row, NAME.npy has its offsets as ever
+                     |
+    "set/videos/top/chunk-{chunk:03d}/file-{file:03d}.mp4"     the option `files` of a `NumberedFileCodec`
+                     |
+    file-003.mp4   ... the picture shown at `at` seconds       file-003.parquet   ... row number `at`
+
+Such a column is read-only: it can be copied, and embedded in a store that needs no other files. Rows that are plain
+bytes of a file have references of their own kind, and their features list the files: `ListedFileCodec`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from string import Formatter
+from typing import Any, ClassVar, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import Codec
+from stepwell.errors import DecodeError, EncodeError, SchemaError
+from stepwell.references.file_states import lines_of
+from stepwell.references.span_files import PathLike, SpanFiles, common_root, paths_of
+from stepwell.references.trusted_paths import check_reach
+from stepwell.schema import Feature
+
+__all__ = [
+    "REFERENCE_DTYPE",
+    "EmbeddedRows",
+    "FileCodec",
+    "ListedFileCodec",
+    "NumberedFileCodec",
+    "file_template",
+    "files_of",
+    "left_in_files",
+    "make_references",
+    "noting_states",
+    "parse_references",
+    "template_of",
+]
+
+REFERENCE_DTYPE = np.dtype([("chunk", "<i4"), ("file", "<i4"), ("at", "<f8")])
+"""A reference: numbers of the file's directory and of the file; seconds in a video file, or a row of a table."""
+
+
+NUMBERS = ("chunk", "file")
+# zeros before a number; a width without a bound would take memory
+NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+
+
+class EmbeddedRows(Protocol):
+    """The rows of an episode as bytes that need no other files; a writer of stores takes it as it is."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Yield the rows as the feature's codec has them, first to last."""
+
+
+class FileCodec(Codec):
+    """A codec whose rows are references into files that are not the store's.
+
+    To add one: subclass, implement `decode`, `embedded` and `embed`. References are of 16 bytes.
+
+    Attributes:
+        reference_maker: what makes references, said by errors.
+
+    Notes:
+        As for `Codec`. The files are looked at when a row is decoded, not before: a store can be opened without them.
+        A file that was replaced is noticed by codecs that are made afterwards, which opening a store does.
+    """
+
+    reference_maker: ClassVar[str] = "stepwell.references.file_codec.make_references"
+
+    def encode(self, value: Any) -> NoReturn:
+        """Refuse: nothing can be added to files that are not the store's.
+
+        Raises:
+            EncodeError: always.
+        """
+        raise EncodeError(
+            f"codec {self.feature.codec!r} holds references into other files and cannot store new rows. Give "
+            f"references, see {self.reference_maker}; or make the feature {self.embedded()!r}."
+        )
+
+    def check_reach(self, path: str) -> None:
+        """Refuse a file that references of this store may not lead to; to be called before it is opened.
+
+        Args:
+            path: of the file, or its address.
+
+        Raises:
+            UntrustedFileError: its user did not allow it.
+        """
+        check_reach(path, self.feature.reach)
+
+    @abstractmethod
+    def embedded(self) -> Feature:
+        """Return the feature that holds the same rows as bytes of its own; reads no file."""
+
+    @abstractmethod
+    def embed(self, blobs: Sequence[npt.NDArray[np.uint8]]) -> EmbeddedRows:
+        """Return the rows of one episode for `embedded`, without decoding and encoding them again.
+
+        Args:
+            blobs: the references, in order.
+
+        Raises:
+            DecodeError: a file that is missing or damaged.
+        """
+
+
+class NumberedFileCodec(FileCodec):
+    """A codec of references into files that are told by the numbers of their directory and their own.
+
+    Args:
+        feature: the feature. Option ``files``: the files' path as a template of ``chunk`` and ``file``, absolute; see
+            `file_template`.
+
+    Raises:
+        SchemaError: no option ``files``, or one that is no such template.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._files = template_of(feature)
+        self._reached: dict[tuple[int, int], str] = {}
+
+    def path_of(self, chunk: int, file: int) -> str:
+        """Return the path of a file, for messages."""
+        return self._files.format(chunk=chunk, file=file)
+
+    def reached(self, chunk: int, file: int) -> str:
+        """Return the path of a file that is going to be read.
+
+        Raises:
+            UntrustedFileError: the user of the store did not allow it.
+        """
+        path = self._reached.get((chunk, file))
+        if path is None:
+            path = self.path_of(chunk, file)
+            self.check_reach(path)
+            self._reached[chunk, file] = path
+        return path
+
+
+class ListedFileCodec(FileCodec):
+    """A codec of references into files that its feature lists.
+
+    Args:
+        feature: the feature. Options: ``files``, names, one a line, relative to ``root`` (a directory or an address; ""
+            where they are whole); ``states``, what each was when the references were made, a line each, see
+            `stepwell.references.file_states`: without, nobody can tell whether one was replaced since. `left_in_files`
+            makes such a feature.
+
+    Raises:
+        SchemaError: an option that is missing or wrong.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._files = files_of(feature)
+
+    @classmethod
+    @abstractmethod
+    def bytes_in_files(cls, references: npt.NDArray[np.uint8]) -> int:
+        """Return how many bytes rows have in their files.
+
+        Args:
+            references: uint8 [m], those of some rows back to back.
+        """
+
+
+def left_in_files(feature: Feature, codec: str, paths: Sequence[PathLike]) -> Feature:
+    """Return a feature of references to rows of another one that lie in files.
+
+    Args:
+        feature: of the rows, as a store would hold them; its codec becomes the option ``format``.
+        codec: of the references, a `ListedFileCodec`.
+        paths: of all files that rows may lie in, or addresses.
+
+    Raises:
+        SchemaError: no files, or a path with a line break.
+    """
+    root, files = common_root(paths)
+    options = {**dict(feature.options), "root": root, "files": files, "format": feature.codec}
+    return replace(feature, codec=codec, options=tuple(sorted(options.items())), codec_module=None)
+
+
+def noting_states(feature: Feature, states: str) -> Feature:
+    """Return a feature of references that says what its files were when these were made.
+
+    Args:
+        feature: the feature.
+        states: of a `ListedFileCodec` those of its files, in their order, see
+            `stepwell.references.file_states.noted_states`; of "parquet-image" such lines behind the file's two numbers.
+    """
+    return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
+
+
+def files_of(feature: Feature) -> SpanFiles:
+    """Return the files that a feature lists.
+
+    Args:
+        feature: of a `ListedFileCodec`.
+
+    Raises:
+        SchemaError: an option that is missing or wrong.
+    """
+    options = dict(feature.options)
+    root, files, states = options.get("root"), options.get("files"), options.get("states", "")
+    if not isinstance(root, str) or not isinstance(files, str) or not files or not isinstance(states, str):
+        raise SchemaError(
+            f"options root={root!r}, files={str(files)[:40]!r}, states={str(states)[:40]!r} of codec "
+            f"{feature.codec!r}. Allowed: texts, and at least one file; see left_in_files."
+        )
+    paths = paths_of(root, files)
+    if states and len(lines_of(states)) != len(paths):
+        raise SchemaError(f"codec {feature.codec!r}: states of {len(lines_of(states))} files, where {len(paths)} are.")
+    return SpanFiles(paths, states, feature.reach)
+
+
+def file_template(directory: str, names: str) -> str:
+    """Return the option ``files`` of files in a directory, whatever characters its path has.
+
+    Args:
+        directory: absolute path.
+        names: of the files below it, with ``{chunk}`` and ``{file}``, e.g. ``"chunk-{chunk:03d}/file-{file:03d}.mp4"``.
+
+    Example:
+        >>> file_template("/data/{a}", "{chunk}/{file:02d}.mp4").format(chunk=1, file=7)
+        '/data/{a}/1/07.mp4'
+    """
+    return f"{directory.replace('{', '{{').replace('}', '}}').rstrip('/')}/{names}"
+
+
+def make_references(chunk: npt.ArrayLike, file: npt.ArrayLike, at: npt.ArrayLike) -> list[bytes]:
+    """Return references as rows of a store.
+
+    Args:
+        chunk: int [n], number of the directory of each row's file; or one for all.
+        file: int [n], number of the file; likewise.
+        at: float [n], seconds in the video file, or the number of the row in the table; likewise.
+
+    Example:
+        >>> rows = make_references(0, 1, [0.0, 0.1])
+        >>> len(rows), len(rows[0]), parse_references([np.frombuffer(rows[1], np.uint8)])[0]["at"].item()
+        (2, 16, 0.1)
+    """
+    parts = np.broadcast_arrays(np.atleast_1d(chunk), file, at)
+    references = np.empty(len(parts[0]), REFERENCE_DTYPE)
+    for name, part in zip(REFERENCE_DTYPE.names or (), parts, strict=True):
+        references[name] = part
+    data, size = references.tobytes(), REFERENCE_DTYPE.itemsize
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]:
+    """Return rows as `REFERENCE_DTYPE` [n].
+
+    Raises:
+        DecodeError: a row that is no reference.
+    """
+    for blob in blobs:
+        if blob.size != REFERENCE_DTYPE.itemsize:
+            raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE_DTYPE.itemsize}.")
+    return np.frombuffer(b"".join(blob.data for blob in blobs), REFERENCE_DTYPE)
+
+
+def template_of(feature: Feature) -> str:
+    """Return the option ``files`` of a `NumberedFileCodec`: a path with numbers in it.
+
+    Raises:
+        SchemaError: it is missing, or asks for more than the two numbers.
+    """
+    files = feature.option("files", None)
+    try:
+        parts = list(Formatter().parse(files)) if isinstance(files, str) else []
+        if parts and all(
+            name is None or (name in NUMBERS and NUMBER_FORMAT.fullmatch(form or "") and not conversion)
+            for _, name, form, conversion in parts
+        ):
+            return str(files)
+    except ValueError:
+        pass  # what it should be is said below
+    raise SchemaError(
+        f"option 'files' of codec {feature.codec!r} is {files!r}. Allowed: a path with {{chunk}} and {{file}}, such as "
+        "'/data/videos/chunk-{chunk:03d}/file-{file:03d}.mp4'."
+    )

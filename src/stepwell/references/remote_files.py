@@ -1,0 +1,361 @@
+"""Files of other machines, fetched whole into a cache that all processes of this machine share; and unpacked ones.
+
+::
+
+    $STEPWELL_CACHE/remote/                            $XDG_CACHE_HOME/stepwell | ~/.cache/stepwell
+      5f2c9be0a1d4c377-91ab03cd77e2-train-000000.tar   digests of the address and of the file's state; its name
+      .5f2c9be0a1d4c377-91ab....tar.partial            being fetched
+      .locks/5f2c9be0a1d4c377                          held by who fetches it; others wait
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import logging
+import os
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
+from stepwell.files.addresses import SCHEME, path_of_file, plain_address
+from stepwell.files.file_locks import FileLock, lock_file
+from stepwell.files.open_files import OpenFile, close_removed_files
+from stepwell.files.shared_cache import SharedCache
+from stepwell.references.remote_sources import (
+    PIECE_BYTES,
+    RemoteSource,
+    RemoteState,
+    UnreachableError,
+    source_of,
+    write_piece,
+)
+from stepwell.references.silent_hosts import host_of
+from stepwell.sizes import parse_bytes
+
+__all__ = [
+    "cache_directory",
+    "fetched_ahead",
+    "is_remote",
+    "kept_files",
+    "known_state",
+    "local_path",
+    "open_fetched",
+    "opened",
+    "remote_states",
+]
+
+LOGGER = logging.getLogger("stepwell.remote")
+DEFAULT_CACHE_BYTES = "100 GB"
+NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+MAX_NAME = 64
+DIGITS = 16
+NUM_ASKERS = 16
+NUM_AHEAD = 3
+PARTIAL = ".partial"
+GZIP = "gzip://"
+LOCKS = ".locks"
+CHANGED_NS = 0
+MAX_OPEN_FILES = 8
+MAX_TRIES = 10
+# a file that nobody wrote to for so long is what a killed process left
+ABANDONED_SECONDS = 3600.0
+GRACE_SECONDS = 5.0
+
+# what each address was when it was asked about last: until it is asked about again, a process sees no other
+_STATES: dict[str, RemoteState] = {}
+# machines of which it was said that they do not answer
+_TOLD: set[str] = set()
+_OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
+
+
+def cache_directory() -> Path:
+    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
+    if os.environ.get("STEPWELL_CACHE"):
+        return Path(os.environ["STEPWELL_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
+    return Path(home, "stepwell")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an address of another machine's file.
+
+    Example:
+        >>> is_remote("s3://bucket/a.tar"), is_remote("file:///data/a.tar"), is_remote("data/a.tar")
+        (True, False, False)
+    """
+    scheme = SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() != "file"
+
+
+def local_path(path: str) -> str:
+    """Return the path of a file on this machine, after fetching it where it is on another.
+
+    Args:
+        path: a path, which is returned as it is; or an address: http(s)://, s3://, gs://, file://, or another that
+            fsspec knows; or ``gzip://`` and one of these: what the compressed file holds, unpacked into the cache.
+
+    Returns:
+        The path. Of a fetched file it is good for some seconds: later it may be gone, as only the files used last are
+        kept, up to ``$STEPWELL_CACHE_BYTES`` (default 100 GB). What is open or mapped stays readable.
+
+    Raises:
+        DatasetNotFoundError: no such file, no access to it, or it is not in the cache and there is no answer.
+        FormatError: it is another file by now than when it was asked about first; or no address that can be read.
+        DiskFullError: no space in the cache.
+        MissingDependencyError: fsspec, or what it needs for the address, is not installed.
+
+    Example:
+        >>> local_path("data/train.tar"), local_path("file:///data/a%20b.tar")
+        ('data/train.tar', '/data/a b.tar')
+
+    Notes:
+        Any number of threads and processes may ask for the same file: one fetches it, the others wait.
+    """
+    if SCHEME.match(path) is None:
+        return path
+    if not is_remote(path):
+        return path_of_file(path)
+    state = known_state(path)
+    folder = cache_directory() / "remote"
+    target = folder / f"{_digest(path)}-{state.version}-{_name_of(path)}"
+    if not _touch(target):
+        try:
+            with _locked(folder, _digest(path)):
+                if not _touch(target):
+                    _fetch(path, state, target)
+        except PermissionError as error:
+            raise ReadOnlyError(f"{folder} cannot be written. Set STEPWELL_CACHE to a directory that can.") from error
+    return str(target)
+
+
+def opened(path: str) -> OpenFile:
+    """Return a file, open for reading, after fetching it where it is on another machine.
+
+    Args:
+        path: see `local_path`.
+
+    Raises:
+        OSError: it cannot be opened.
+        StepwellError: see `local_path`.
+
+    Notes:
+        A few of those of other machines are kept open in a process: they are read on when the cache has no room for
+        them any more.
+    """
+    if not is_remote(path):
+        return OpenFile(local_path(path))
+    state = known_state(path)
+    return _OPEN.get((path, state.version), lambda: open_fetched(path))
+
+
+def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
+    """Yield each file with its number, open, while the next ones are fetched.
+
+    Args:
+        paths: see `local_path`.
+
+    Raises:
+        OSError: one cannot be opened.
+        StepwellError: see `local_path`.
+    """
+    with ThreadPoolExecutor(NUM_AHEAD) as pool:
+        coming = deque(pool.submit(opened, path) for path in paths[:NUM_AHEAD])
+        for number in range(len(paths)):
+            file = coming.popleft().result()
+            if number + NUM_AHEAD < len(paths):
+                coming.append(pool.submit(opened, paths[number + NUM_AHEAD]))
+            yield number, file
+
+
+def known_state(path: str) -> RemoteState:
+    """Return what is known of an address; it is asked for once in a process.
+
+    Args:
+        path: address of a file on another machine.
+
+    Raises:
+        DatasetNotFoundError: see `remote_states`.
+    """
+    return _STATES.get(path) or remote_states([path])[0]
+
+
+def kept_files(path: str) -> list[str]:
+    """Return the paths of what the cache has of an address; of an unpacked file, of the compressed one, too.
+
+    Args:
+        path: address of a file on another machine.
+    """
+    folder = cache_directory() / "remote"
+    kept = sorted(map(str, _versions(folder, path)))
+    return kept + kept_files(path[len(GZIP) :]) if path.startswith(GZIP) else kept
+
+
+def open_fetched(path: str) -> OpenFile:
+    """Return a file of another machine, fetched and opened anew: whoever asks holds it alone; see `opened`.
+
+    Raises:
+        OSError: it cannot be opened.
+        StepwellError: see `local_path`.
+    """
+    for _ in range(MAX_TRIES):
+        place = local_path(path)
+        # it may be gone by now, where the cache is small and many fetch
+        with suppress(FileNotFoundError):
+            return OpenFile(place)
+    return OpenFile(local_path(path))
+
+
+def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
+    """Return what files on other machines are now; `local_path` gives them in this state from now on.
+
+    Args:
+        addresses: of files; many are asked about at a time.
+
+    Returns:
+        Sizes and versions. Of a machine that cannot be reached: of the file that is in the cache.
+
+    Raises:
+        DatasetNotFoundError: no such file, no access to it, or no answer, and it is not in the cache.
+    """
+    if len(addresses) < 2:
+        found = list(map(_ask, addresses))
+    else:
+        with ThreadPoolExecutor(min(NUM_ASKERS, len(addresses))) as pool:
+            found = list(pool.map(_ask, addresses))
+    _STATES.update(zip(addresses, found, strict=True))
+    return found
+
+
+class _Unpacked:
+    """Files of this machine or of others that gzip compressed, as they were before."""
+
+    def state(self, address: str) -> RemoteState:
+        """Return the state of the compressed file, without the size of what is in it."""
+        inner = address[len(GZIP) :]
+        if is_remote(inner):
+            return RemoteState.of(None, remote_states([inner])[0].version)
+        try:
+            status = os.stat(local_path(inner))  # noqa: PTH116  all else here are texts
+        except OSError as error:
+            raise DatasetNotFoundError(
+                f"no file at {plain_address(inner)}: {error.strerror}. Check the path."
+            ) from error
+        return RemoteState.of(None, (status.st_size, status.st_mtime_ns))
+
+    def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
+        """Write what is in the file."""
+        inner = address[len(GZIP) :]
+        try:
+            with gzip.open(local_path(inner)) as given:
+                while piece := given.read(PIECE_BYTES):
+                    write_piece(file, piece)
+        except StepwellError:
+            raise
+        except (OSError, EOFError, zlib.error) as error:
+            raise FormatError(
+                f"{plain_address(inner)} cannot be unpacked: {error}. Fetch or write it again."
+            ) from error
+
+
+def _source(address: str) -> RemoteSource:
+    return _Unpacked() if address.startswith(GZIP) else source_of(address)
+
+
+def _ask(address: str) -> RemoteState:
+    try:
+        return _source(address).state(address)
+    except UnreachableError as error:
+        kept = _versions(cache_directory() / "remote", address)
+        if not kept:
+            raise
+        _tell_of_kept(address, error)
+        newest = max(kept, key=lambda path: path.stat().st_atime_ns)
+        return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
+
+
+def _tell_of_kept(address: str, error: UnreachableError) -> None:
+    """Say once in a process that files of a machine are taken from the cache, as they were fetched before."""
+    host = host_of(address)
+    if host not in _TOLD:
+        _TOLD.add(host)
+        LOGGER.warning("%s What the cache has of %s is read as it was fetched before.", error, host)
+
+
+def _fetch(address: str, state: RemoteState, target: Path) -> None:
+    """Put a file into the cache, whole or not at all."""
+    told = os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+    limit = parse_bytes("STEPWELL_CACHE_BYTES", int(told) if told.isdecimal() else told)
+    for stale in _versions(target.parent, address):
+        stale.unlink(missing_ok=True)
+    _make_room(target.parent, limit - (state.num_bytes or 0))
+    # also those that other processes removed
+    close_removed_files()
+    partial = target.with_name(f".{target.name}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            _source(address).fetch(address, state, file)
+        _touch(partial)
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    if state.num_bytes is None:
+        _make_room(target.parent, limit, keep=target)
+
+
+def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
+    """Remove the files whose last use is longest ago, until what is left has at most so many bytes."""
+    removable, held = [], 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if path.is_dir() or path == keep:
+                continue
+            held += status.st_size
+            # what was asked for a moment ago is about to be opened
+            least = ABANDONED_SECONDS if path.name.startswith(".") else GRACE_SECONDS
+            if time.time() - max(status.st_atime, status.st_ctime) >= least:
+                removable.append((status.st_atime_ns, status.st_size, path))
+    for _, size, path in sorted(removable):
+        if held <= limit:
+            return
+        path.unlink(missing_ok=True)
+        held -= size
+
+
+def _versions(folder: Path, address: str) -> list[Path]:
+    return list(folder.glob(f"{_digest(address)}-*"))
+
+
+def _touch(path: Path) -> bool:
+    """Note that a file is used; returns whether it is there."""
+    try:
+        # the time of the last change stays, by which readers tell that a file is another one
+        os.utime(path, ns=(time.time_ns(), CHANGED_NS))
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        pass  # a cache of somebody else's, which can be read
+    return True
+
+
+def _locked(folder: Path, name: str) -> FileLock:
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+    return lock_file(folder / LOCKS / name)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=DIGITS // 2).hexdigest()
+
+
+def _name_of(address: str) -> str:
+    name = NO_NAME.sub("_", unquote(urlsplit(address).path).rpartition("/")[2])
+    return name[-MAX_NAME:].strip("-.") or "file"

@@ -1,0 +1,417 @@
+r"""The files that spans lie in: their paths, bytes read at places, and maps of whole files.
+
+::
+
+    option root   "/data/set"            ──> "/data/set/shard-00000.tar", ...      or addresses, fetched when needed
+    option files  "shard-00000.tar\n..."        │
+                                                ├── read, read_into    pread: rows of any size, decoded afterwards
+                                                └── addresses_of       maps: plain rows, copied by a kernel
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import DecodeError, SchemaError
+from stepwell.files.addresses import plain_address
+from stepwell.files.mapping import available_memory, map_descriptor
+from stepwell.files.open_files import FileState, OpenFile, open_file, state_of
+from stepwell.files.regular_files import open_regular
+from stepwell.references.file_states import difference, lines_of
+from stepwell.references.trusted_paths import check_reach
+
+__all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
+
+PathLike = str | os.PathLike[str]
+_Used = TypeVar("_Used")
+
+MAX_MAPPED_FILES = 4096
+# of a column, beside those that a process keeps open: to look one up costs as much as to read a row
+MAX_HELD_FILES = 4
+# a larger row gets memory of its own, which goes with it
+MAX_SCRATCH_BYTES = 16 << 20
+SIZE = 2  # of a FileState
+# to use a file of a cache before others remove it
+MAX_TRIES = 10
+CHANGED = "the file was changed or replaced since it was read first. Open the data set again."
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for the bytes of one row."""
+
+    memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def of(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return uint8 [num_bytes], overwritten by the next call in this thread."""
+        if num_bytes > MAX_SCRATCH_BYTES:
+            return np.empty(num_bytes, np.uint8)
+        if num_bytes > self.memory.size:
+            self.memory = np.empty(min(MAX_SCRATCH_BYTES, 2 * num_bytes), np.uint8)
+        return self.memory[:num_bytes]
+
+
+class _Map:
+    """A whole file, mapped, and its state at that time."""
+
+    def __init__(self, path: str) -> None:
+        descriptor = open_regular(path)
+        try:
+            status = os.fstat(descriptor)
+            self.state: FileState = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            self.data = map_descriptor(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
+
+
+class FileMaps(NamedTuple):
+    """Addresses of files that are mapped, for as long as this lives.
+
+    Args:
+        bases: int64 [files], 0 where one is not mapped.
+        sizes: int64 [files], bytes.
+        files: the maps, by number.
+        is_large: whether they exceed half of the memory: what will be read of them is worth announcing.
+    """
+
+    bases: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    files: dict[int, _Map]
+    is_large: bool = False
+
+    def with_files(self, added: dict[int, _Map], used: Sequence[int], num_files: int) -> FileMaps:
+        """Return the same with more files; of too many only those that are used now."""
+        is_full = len(self.files) + len(added) > MAX_MAPPED_FILES
+        kept = {number: file for number, file in self.files.items() if not is_full or number in used} | added
+        bases, sizes = np.zeros(num_files, np.int64), np.zeros(num_files, np.int64)
+        for number, file in kept.items():
+            bases[number], sizes[number] = file.data.__array_interface__["data"][0], file.data.size
+        return FileMaps(bases, sizes, kept, int(sizes.sum()) > available_memory() // 2)
+
+
+_SCRATCH = _Scratch()
+# for as long as somebody reads through them
+_MAPS: weakref.WeakValueDictionary[tuple[str, FileState], _Map] = weakref.WeakValueDictionary()
+
+
+class SpanFiles:
+    """The files of one column.
+
+    Args:
+        paths: or addresses; a span's number counts in them.
+        states: what each was when the spans were made, see `noted_states`; "": not known.
+        reach: where they may lie, see `stepwell.references.trusted_paths`; None: anywhere. Others are refused, with an
+            UntrustedFileError, before they are looked at.
+
+    Notes:
+        Safe for any number of threads, and after a fork. A file that is touched first is compared with what is noted of
+        it; from then on, whenever it is read (for a batch of rows once, see `FilesOfBatch`), with what it was then, by
+        inode, size and time: one that was cut off or replaced is an error, not other data, and no access behind the end
+        of a map. What is fetched is compared by its version when it comes, and by its size.
+    """
+
+    def __init__(self, paths: Sequence[PathLike], states: str = "", reach: tuple[str, ...] | None = None) -> None:
+        self.paths, self.states, self.reach = paths, states, reach
+        self._known: dict[int, tuple[str, FileState]] = {}
+        self._held: dict[int, tuple[str, OpenFile]] = {}
+        self._maps = FileMaps(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @functools.cached_property
+    def _lines(self) -> tuple[str, ...]:
+        # of many files a long text: to find it in a cache would compare it with another feature's for each of them
+        return lines_of(self.states)
+
+    def noted(self) -> Iterator[tuple[str, str]]:
+        """Yield path or address of each file, and what is noted of it: nothing where no states are given."""
+        lines = self._lines or [""] * len(self)
+        yield from ((os.fspath(path), line) for path, line in zip(self.paths, lines, strict=True))
+
+    def path(self, number: int) -> str:
+        """Return the path or address of a file.
+
+        Raises:
+            DecodeError: there is no such number.
+        """
+        if not 0 <= number < len(self.paths):
+            raise DecodeError(f"a span in file {number}. There are {len(self.paths)}, numbered from 0.")
+        return os.fspath(self.paths[number])
+
+    def called(self, number: int) -> str:
+        """Return what messages call a file, see `plain_address`."""
+        return plain_address(self.path(number))
+
+    def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a file: uint8 [size], overwritten by the next call in this thread.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
+        return self.filled(self.opened(number, offset, size), number, offset, _SCRATCH.of(size))
+
+    def read_into(self, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read bytes of a file into memory.
+
+        Args:
+            number: of the file.
+            offset: of the first byte.
+            out: uint8 [n], contiguous; written.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
+        self.filled(self.opened(number, offset, out.size), number, offset, out)
+
+    def addresses_of(self, numbers: npt.NDArray[np.uint32]) -> FileMaps:
+        """Return files that are mapped whole, those of some rows among them.
+
+        Args:
+            numbers: uint32 [n], of the rows' files.
+
+        Raises:
+            DecodeError: a file that there is not, that is gone or was changed.
+        """
+        maps, added = self._maps, {}
+        used = [0] if len(self.paths) == 1 else _distinct(numbers)
+        for number in used:
+            state, known = self._looked_at(number)[1], maps.files.get(number)
+            if known is None or known.state != state:
+                added[number] = self._mapped(number)
+        if added:
+            # others may be reading through the table that there was
+            self._maps = maps = self._without_removed(maps).with_files(added, used, len(self.paths))
+        return maps
+
+    def _without_removed(self, maps: FileMaps) -> FileMaps:
+        """Return maps without those of files that went from the cache, whose space is free when nobody has them."""
+        kept = {
+            number: file
+            for number, file in maps.files.items()
+            if "://" not in self.path(number) or os.path.exists(self._known[number][0])  # noqa: PTH110  many files
+        }
+        return maps if len(kept) == len(maps.files) else maps._replace(files=kept)
+
+    def opened(self, number: int, offset: int, size: int) -> OpenFile:
+        """Return a file that was looked at and has bytes up to ``offset + size``.
+
+        Raises:
+            DecodeError: the file is gone, was changed, or ends before them.
+        """
+        held = self._held.get(number)
+        if held is not None:
+            with suppress(OSError):
+                if state_of(held[0]) == held[1].state and offset + size <= held[1].num_bytes:
+                    return held[1]
+            # that says what is wrong
+            self._held.pop(number, None)
+        local, state, file = self._used(number, open_file)
+        if offset + size > state[SIZE]:
+            raise DecodeError(f"{self.called(number)}: bytes {offset} to {offset + size} of a file of {state[SIZE]}.")
+        self._check_same(number, file.state, state)
+        # one that was fetched may go from the cache, and its space with it
+        if len(self._held) < MAX_HELD_FILES and "://" not in os.fspath(self.paths[number]):
+            self._held[number] = local, file
+        return file
+
+    def filled(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return memory with the bytes of a file that is open.
+
+        Raises:
+            DecodeError: it ends before them.
+        """
+        try:
+            count = file.read_into(offset, out)
+        except OSError as error:
+            raise DecodeError(f"{self.called(number)}, byte {offset}: {error}") from error
+        if count < out.size:
+            raise DecodeError(f"{self.called(number)}: {CHANGED}")
+        return out
+
+    def _mapped(self, number: int) -> _Map:
+        local, state, found = self._used(number, lambda local, state: _MAPS.get((local, state)) or _Map(local))
+        self._check_same(number, found.state, state)
+        return _MAPS.setdefault((local, found.state), found)
+
+    def _used(self, number: int, use: Callable[[str, FileState], _Used]) -> tuple[str, FileState, _Used]:
+        """Return where a file lies on this machine, its state, and what is made of it.
+
+        One that was fetched may be gone when it is used, where the cache is small and many fetch: it is fetched again.
+        """
+        path = self.path(number)
+        tries = MAX_TRIES if "://" in path else 1
+        while True:
+            local, state = self._looked_at(number)
+            tries -= 1
+            try:
+                return local, state, use(local, state)
+            except OSError as error:
+                if not tries or not isinstance(error, FileNotFoundError):
+                    raise DecodeError(f"{self.called(number)}: {error}") from error
+
+    def _looked_at(self, number: int) -> tuple[str, FileState]:
+        """Return where a file lies on this machine, and its state now, which is that of the first time."""
+        known = self._known.get(number)
+        if known is None:
+            check_reach(self.path(number), self.reach)
+        try:
+            local, state = self._found(number) if known is None else (known[0], state_of(known[0]))
+        except FileNotFoundError:
+            local, state = self._fetched_again(number)
+        except OSError as error:
+            raise DecodeError(f"{self.called(number)}: {error}") from error
+        if known is None:
+            known = self._known.setdefault(number, (local, state))
+        if state != known[1]:
+            self._check_same(number, state, known[1])
+            self._known[number] = local, state
+        return local, state
+
+    def _check_same(self, number: int, state: FileState, known: FileState) -> None:
+        """Refuse a file that is another by now; of those in a cache others change times, or fetch them anew."""
+        path = self.path(number)
+        if state != known and ("://" not in path or state[SIZE] != known[SIZE]):
+            raise DecodeError(f"{self.called(number)}: {CHANGED}")
+
+    def _found(self, number: int) -> tuple[str, FileState]:
+        """Return where a file lies on this machine, and its state, which is the one that is noted."""
+        path = self.path(number)
+        local = _local(path)
+        state = state_of(local)
+        told = difference(path, self._lines[number], state) if self.states else None
+        if told is not None:
+            raise DecodeError(f"{self.called(number)}: {told}")
+        return local, state
+
+    def _fetched_again(self, number: int) -> tuple[str, FileState]:
+        """Return a file that went from the cache since; one of this machine is lost."""
+        path = self.path(number)
+        if "://" in path:
+            for _ in range(MAX_TRIES):
+                # it may be gone again by now
+                with suppress(FileNotFoundError):
+                    return self._found(number)
+            raise DecodeError(
+                f"{self.called(number)}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES."
+            )
+        raise DecodeError(
+            f"{self.called(number)}: there is no such file. Put it back, or leave out the episodes that lie in it."
+        )
+
+
+class FilesOfBatch:
+    """The files of a column for the length of one batch: each is compared with what it was once, not for every row.
+
+    Of many files the last few are remembered.
+
+    Args:
+        files: of the column.
+
+    Notes:
+        For one thread.
+    """
+
+    __slots__ = ("_files", "_opened")
+
+    def __init__(self, files: SpanFiles) -> None:
+        self._files = files
+        self._opened: dict[int, OpenFile] = {}
+
+    def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a file; see `SpanFiles.read`."""
+        file = self._opened.get(number)
+        if file is None or offset + size > file.num_bytes:
+            if len(self._opened) >= MAX_HELD_FILES:
+                # rows may lie in a file each, which is closed then when others need the room
+                self._opened.clear()
+            file = self._opened[number] = self._files.opened(number, offset, size)
+        return self._files.filled(file, number, offset, _SCRATCH.of(size))
+
+
+def _distinct(numbers: npt.NDArray[np.uint32]) -> list[int]:
+    if not len(numbers):
+        return []
+    # a damaged number may be large
+    is_small = int(numbers.max()) < MAX_MAPPED_FILES
+    found: list[int] = (np.flatnonzero(np.bincount(numbers)) if is_small else np.unique(numbers)).tolist()
+    return found
+
+
+def _local(path: str) -> str:
+    if "://" not in path:
+        return path
+    from stepwell.references.remote_files import local_path
+
+    return local_path(path)
+
+
+@functools.lru_cache(maxsize=16)
+def paths_of(root: str, files: str) -> tuple[str, ...]:
+    r"""Return the files of a column, as paths and addresses.
+
+    Example:
+        >>> paths_of("/data/set", "a.tar\nb/c.tar"), paths_of("", "s3://one/a.tar")
+        (('/data/set/a.tar', '/data/set/b/c.tar'), ('s3://one/a.tar',))
+    """
+    prefix = f"{root.rstrip('/')}/" if root else ""
+    return tuple(prefix + name for name in files.split("\n"))
+
+
+@functools.lru_cache(maxsize=16)
+def _numbers_of(root: str, files: str) -> dict[str, int]:
+    return {path: number for number, path in enumerate(paths_of(root, files))}
+
+
+def number_of(path: PathLike, root: str, files: str) -> int:
+    """Return the number of a file among a column's.
+
+    Raises:
+        SchemaError: it is none of them.
+    """
+    found = _numbers_of(root, files).get(_whole(path))
+    if found is None:
+        raise SchemaError(
+            f"rows in {plain_address(path)}, which is none of the files of the feature. Name it to span_feature, too."
+        )
+    return found
+
+
+def common_root(paths: Sequence[PathLike]) -> tuple[str, str]:
+    r"""Return the options ``root`` and ``files`` of some files.
+
+    Args:
+        paths: relative ones are made absolute.
+
+    Raises:
+        SchemaError: none at all, or a path with a line break.
+
+    Example:
+        >>> common_root(["/data/set/a.tar", "/data/set/b/c.tar"])
+        ('/data/set', 'a.tar\nb/c.tar')
+    """
+    whole = [_whole(path) for path in paths]
+    broken = next((path for path in whole if "\n" in path), None)
+    if broken is not None or not whole:
+        told = "no files" if broken is None else f"{broken!r}, a path with a line break"
+        raise SchemaError(f"{told}: rows cannot be left there. Give paths of one line each, at least one.")
+    first, last = min(whole), max(whole)
+    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    end = first.rfind("/", 0, length)
+    is_address_alone = first[: end + 1].endswith("://")
+    root = first[:end] if end > 0 and not is_address_alone else ""
+    cut = len(root) + 1 if root else 0
+    return root, "\n".join(path[cut:] for path in whole)
+
+
+def _whole(path: PathLike) -> str:
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  a link stays one

@@ -1,0 +1,233 @@
+"""Images that are frames of video files of somebody else's: read in place, nothing is copied or converted."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
+from stepwell.codecs.video_decoding import decode_pictures
+from stepwell.codecs.video_files import VideoFile
+from stepwell.codecs.video_settings import check_is_picture
+from stepwell.codecs.video_streams import LastStream
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
+from stepwell.references.file_codec import NumberedFileCodec, parse_references
+from stepwell.references.known_videos import LOST, KnownVideo, forget_changed, known_video, look_closer
+from stepwell.schema import Feature, Video
+
+__all__ = ["VideoFileCodec"]
+
+DEFAULT_TOLERANCE = 1e-4
+# rows may show a frame twice; more than twice as many as there are frames are not looked at
+MOST_ROWS_A_FRAME = 2
+REFERENCE = struct.Struct("<iid")
+# the numbers of directory and file as one
+PLACED_DTYPE = np.dtype([("where", "<i8"), ("at", "<f8")])
+
+Outs = Sequence[npt.NDArray[Any]]
+Size = tuple[int, int] | None
+Wanted = dict[int, list[npt.NDArray[Any]]]
+_NUMBERS = itertools.count(1)
+
+
+@register_codec
+class VideoFileCodec(NumberedFileCodec, SequentialCodec):
+    """References into mp4 files: a row shows the frame nearest to a time.
+
+    ::
+
+        rows         r0     r1     r2     r3 | r4 ...        chunk, file and seconds each
+        frames       12     13     14     15 | 16            of file-003.mp4: nearest in time, within the tolerance
+        decoded      key    .      .      .  | key           a run: packets that lie together, one read
+
+    Args:
+        feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey). Options: ``files``, the
+            files' path, see `NumberedFileCodec`; ``tolerance`` in seconds, default 1e-4: a row whose time is farther
+            from every frame is refused.
+
+    Raises:
+        SchemaError: another dtype or shape, or an option that is not allowed.
+        MissingDependencyError: PyAV is not installed.
+
+    Notes:
+        Safe for any number of threads, and after a fork. Of each file an index is kept, about 24 bytes a frame and
+        256 MiB of them in a process; 64 files are kept open; decoders are one a thread and kind of stream, at most 8,
+        not one a file. A file that is replaced while it is read is read anew.
+    """
+
+    name: ClassVar[str] = "video-file"
+    option_names: ClassVar[tuple[str, ...]] = ("files", "tolerance")
+    resizes: ClassVar[bool] = True
+    sync_mark: ClassVar[tuple[int, int] | None] = None
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        check_is_picture(feature)
+        tolerance = feature.option("tolerance", DEFAULT_TOLERANCE)
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not tolerance >= 0:
+            raise SchemaError(
+                f"option 'tolerance' of codec {self.name!r} is {tolerance!r}. Allowed: seconds, 0 or more."
+            )
+        try:
+            import av  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError.of("av", "video") from error
+        self._tolerance = float(tolerance)
+        self._streams = LastStream()
+        self._number = next(_NUMBERS)
+
+    def encoder(self) -> RowEncoder:
+        """Refuse; see `FileCodec.encode`."""
+        self.encode(None)
+
+    def embedded(self) -> Feature:
+        """Return the feature that holds the same frames as packets of its own; see `FileCodec.embedded`."""
+        return Video(self.feature.fixed_shape, names=self.feature.names, final=self.feature.final)
+
+    def embed(self, blobs: Sequence[npt.NDArray[np.uint8]]) -> _Packets:
+        """Return the packets of an episode's frames; see `FileCodec.embed`."""
+        references, videos = parse_references(blobs), []
+        is_next = (np.diff(references["chunk"]) != 0) | (np.diff(references["file"]) != 0)
+        # nor does a VideoFile go back in time
+        cuts = np.flatnonzero(is_next | (np.diff(references["at"]) < 0)) + 1
+        for part in np.split(references, cuts) if len(references) else ():
+            path = self.reached(int(part["chunk"][0]), int(part["file"][0]))
+            try:
+                videos.append(VideoFile(path, timestamps=part["at"], tolerance=self._tolerance))
+            except FileNotFoundError:
+                raise DecodeError(f"{path}: there is no such file. {LOST}") from None
+        return _Packets(videos)
+
+    def run_of(
+        self, offsets: npt.NDArray[Any], blob: npt.NDArray[np.uint8], row: int, lo: int, hi: int
+    ) -> tuple[int, int]:
+        """Return rows around one whose frames are decoded together; see `SequentialCodec.run_of`."""
+        place, end = int(offsets[row]), int(offsets[row + 1])
+        if not 0 <= place == end - REFERENCE.size <= len(blob) - REFERENCE.size:
+            return row, row + 1
+        chunk, file, seconds = REFERENCE.unpack_from(blob.data, place)
+        try:
+            count, since, until = self._video(chunk, file).index.run_around(seconds)
+        except DecodeError:
+            return row, row + 1  # decoding it will say what is wrong
+        reach = MOST_ROWS_A_FRAME * count
+        begin, references = _references(offsets, blob, row, max(lo, row - reach), min(hi, row + reach))
+        at = references["at"]
+        is_in = (at >= since) & (at < until)
+        is_in &= references["where"] == references["where"][row - begin]
+        marks = is_in.tobytes()
+        stop = marks.find(0, row - begin + 1)
+        return begin + marks.rfind(0, 0, row - begin) + 1, begin + (stop if stop >= 0 else len(marks))
+
+    def decode_run(
+        self,
+        blobs: Sequence[npt.NDArray[np.uint8]],
+        wanted: Sequence[int],
+        outs: Outs,
+        size: Size = None,
+    ) -> None:
+        """Decode any rows, the frames of each run of the file once; see `SequentialCodec.decode_run`."""
+        if not len(wanted):
+            return
+        files: dict[tuple[int, int], tuple[list[float], list[npt.NDArray[Any]]]] = {}
+        for row, out in zip(wanted, outs, strict=True):
+            blob = blobs[row]
+            if blob.size != REFERENCE.size:
+                parse_references([blob])  # says what is wrong
+            chunk, file, at = REFERENCE.unpack(blob.data)
+            seconds, targets = files.setdefault((chunk, file), ([], []))
+            seconds.append(at)
+            targets.append(out)
+        for (chunk, file), (seconds, targets) in files.items():
+            try:
+                self._show(self._video(chunk, file), seconds, targets, size)
+            except DecodeError:
+                if not forget_changed(self.path_of(chunk, file)):
+                    raise
+                self._show(self._video(chunk, file), seconds, targets, size)
+
+    def _video(self, chunk: int, file: int) -> KnownVideo:
+        return known_video(self.reached(chunk, file), self._number)
+
+    def _show(self, video: KnownVideo, seconds: Sequence[float], outs: Outs, size: Size) -> None:
+        """Write the frames of one file that are nearest to times."""
+        index = video.index
+        runs: dict[int, Wanted] = {}
+        for at, out in zip(seconds, outs, strict=True):
+            frame = index.nearest(at)
+            # written so that a time that is not a number is refused, too
+            if not abs(index.seconds.item(frame) - at) <= self._tolerance:
+                raise self._far_off(video, at, frame)
+            packet = index.packet_of(frame)
+            runs.setdefault(index.key_of(packet), {}).setdefault(packet, []).append(out)
+        for key, wanted in runs.items():
+            self._show_run(video, key, wanted, size)
+
+    def _show_run(self, video: KnownVideo, key: int, wanted: Wanted, size: Size) -> None:
+        """Write what packets of one run make, which begins at a key packet."""
+        index = video.index
+        try:
+            if key < 0:
+                raise DecodeError("no keyframe is before it")
+            numbers = index.needed(key, max(wanted))
+            packets = video.packets(numbers)
+            stream, head = self._streams.of(index.samples.kind, packets[0])
+            if stream.is_closed or index.is_exact:
+                places = {number: place for place, number in enumerate(numbers)}
+                pictures = {places[number]: outs for number, outs in wanted.items()}
+                shape, views = self.feature.fixed_shape, [memoryview(packet) for packet in packets]
+                decode_pictures(stream, head, views, pictures, shape=shape, size=size)
+                return
+        except DecodeError as error:
+            frame = index.frame_of(min(wanted))
+            raise DecodeError(
+                f"{video.path}: frame {frame} at {index.seconds[frame]:.6f} s cannot be decoded: "
+                f"{str(error).removeprefix('video: ').rstrip('.')}. {LOST}"
+            ) from error
+        # whether decoding may begin there is not sure
+        seconds = [index.seconds.item(index.frame_of(packet)) for packet, outs in wanted.items() for _ in outs]
+        self._show(look_closer(video), seconds, [out for outs in wanted.values() for out in outs], size)
+
+    def _far_off(self, video: KnownVideo, seconds: float, frame: int) -> DecodeError:
+        return DecodeError(
+            f"{video.path}: no frame at {seconds:.6f} s, the nearest is frame {frame} at "
+            f"{video.index.seconds[frame]:.6f} s. Allowed: {self._tolerance} s apart. Where the table's times and the "
+            "video's differ by less than half a step, open it with a larger tolerance; else leave the episode out."
+        )
+
+
+class _Packets:
+    """The rows of several video files, one after the other."""
+
+    def __init__(self, videos: Sequence[VideoFile]) -> None:
+        self._videos = videos
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+        return sum(video.num_rows for video in self._videos)
+
+    def rows(self, feature: Feature) -> Iterator[bytes]:
+        """Yield the packets of each row."""
+        return itertools.chain.from_iterable(video.rows(feature) for video in self._videos)
+
+
+def _references(
+    offsets: npt.NDArray[Any], blob: npt.NDArray[np.uint8], row: int, begin: int, end: int
+) -> tuple[int, npt.NDArray[Any]]:
+    """Return rows around one as `PLACED_DTYPE`, up to the first that is no reference, and the number of the first."""
+    edges = offsets[begin : end + 1].astype(np.int64)
+    is_other = edges[1:] - edges[:-1] != REFERENCE.size
+    if is_other.any():
+        marks, start = is_other.tobytes(), begin
+        begin += marks.rfind(1, 0, row - start) + 1
+        stop = marks.find(1, row - start)
+        edges = edges[begin - start : None if stop < 0 else stop + 1]
+    if not 0 <= edges[0] <= edges[-1] <= len(blob):
+        begin, edges = row, offsets[row : row + 2]
+    return begin, blob[edges[0] : edges[-1]].view(PLACED_DTYPE)

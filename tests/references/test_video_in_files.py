@@ -1,0 +1,390 @@
+"""Frames of video files, read where they lie: equal to what a plain decoder gives, from wherever they are read."""
+
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from stepwell.codecs import make_codec
+from stepwell.errors import DecodeError, EncodeError, SchemaError
+from stepwell.references.file_codec import make_references
+from stepwell.references.video_in_files import VideoFileCodec
+from stepwell.schema import Array, Feature, Image, Video
+
+av = pytest.importorskip("av")
+from written_videos import CASES, HEIGHT, NUM_FRAMES, OPEN_GOP, WIDTH, needs_heads, plain_frames, write_video  # noqa: E402  needs av
+
+from stepwell.codecs import video_decoding  # noqa: E402  needs av
+from stepwell.references import known_videos  # noqa: E402  needs av
+
+SHAPE = (HEIGHT, WIDTH, 3)
+IN_MP4 = [name for name in CASES if name.endswith((".mp4", ".mov"))]
+Blobs = list[npt.NDArray[np.uint8]]
+
+
+@pytest.fixture(autouse=True)
+def quiet_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SVT_LOG", "0")
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of 0-0.mp4 to 0-2.mp4: a key every ten, B-frames, open GOPs."""
+    directory = tmp_path_factory.mktemp("videos")
+    write_video(directory / "0-0.mp4", params="bframes=0:keyint=10:min-keyint=10:scenecut=0")
+    write_video(directory / "0-1.mp4", params="bframes=3:keyint=10:min-keyint=10:scenecut=0")
+    write_video(directory / "0-2.mp4", params=OPEN_GOP + "normal")
+    return directory
+
+
+def feature(files: Path, shape: tuple[int, ...] = SHAPE, **options: Any) -> Feature:
+    template = str(files) if files.suffix else f"{files}/{{chunk}}-{{file}}.mp4"
+    return Image(shape, codec="video-file", files=template, **options)
+
+
+def codec_of(files: Path, **options: Any) -> VideoFileCodec:
+    codec = make_codec(feature(files, **options))
+    assert isinstance(codec, VideoFileCodec)
+    return codec
+
+
+def blobs_of(at: npt.ArrayLike, file: npt.ArrayLike = 0) -> Blobs:
+    return [np.frombuffer(row, np.uint8) for row in make_references(0, file, at)]
+
+
+def column(blobs: Blobs) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    offsets = np.cumsum([0, *map(len, blobs)]).astype(np.uint64)
+    return offsets, np.concatenate(blobs)
+
+
+def read(codec: VideoFileCodec, blobs: Blobs, wanted: Sequence[int] | None = None, **options: Any) -> npt.NDArray[Any]:
+    wanted = range(len(blobs)) if wanted is None else wanted
+    outs = np.zeros((len(wanted), *options.pop("shape", SHAPE)), np.uint8)
+    codec.decode_run(blobs, wanted, list(outs), **options)
+    return outs
+
+
+@pytest.mark.parametrize("name", IN_MP4)
+def test_every_frame_equals_plain_decoding(name: str, tmp_path: Path) -> None:
+    path = write_video(tmp_path / name, **CASES[name])
+    times, frames = plain_frames(path)
+    codec, blobs = codec_of(path, shape=frames.shape[1:]), blobs_of(times)
+    np.testing.assert_array_equal(read(codec, blobs, shape=frames.shape[1:]), frames)
+    for number in np.random.default_rng(0).permutation(len(frames))[:12].tolist():
+        np.testing.assert_array_equal(codec.decode(blobs[number]), frames[number])
+
+
+def test_edit_list_that_leaves_frames_out_is_followed(tmp_path: Path) -> None:
+    options = {"avoid_negative_ts": "disabled"}
+    path = write_video(tmp_path / "a.mp4", params="bframes=3:b-adapt=0", shift=-220, container_options=options)
+    times, frames = plain_frames(path)
+    np.testing.assert_array_equal(read(codec_of(path), blobs_of(times)), frames)
+
+
+@pytest.mark.parametrize("file", [0, 1, 2])
+def test_any_rows_in_one_call_show_their_frames(videos: Path, file: int) -> None:
+    times, frames = plain_frames(videos / f"0-{file}.mp4")
+    codec, rng = codec_of(videos), np.random.default_rng(file)
+    for _ in range(10):
+        shown = rng.integers(0, NUM_FRAMES, 12)
+        blobs = blobs_of(times[shown] + rng.uniform(-9e-5, 9e-5, 12), file)
+        wanted = np.flatnonzero(rng.random(12) < 0.6).tolist() or [0]
+        np.testing.assert_array_equal(read(codec, blobs, wanted), frames[shown[wanted]])
+
+
+def test_rows_of_several_files_are_read_in_one_call(videos: Path) -> None:
+    decoded = [plain_frames(videos / f"0-{file}.mp4") for file in range(3)]
+    file = np.array([0, 1, 2, 1, 0, 2, 2])
+    shown = np.array([3, 3, 3, 20, 39, 0, 0])
+    blobs = blobs_of([decoded[one][0][frame] for one, frame in zip(file, shown, strict=True)], file)
+    wanted = [decoded[one][1][frame] for one, frame in zip(file, shown, strict=True)]
+    np.testing.assert_array_equal(read(codec_of(videos), blobs), np.stack(wanted))
+
+
+@pytest.mark.parametrize("file", [0, 1, 2])
+def test_images_are_resized_as_those_of_a_stores_own_video(videos: Path, file: int) -> None:
+    own, codec = make_codec(Video(SHAPE)), codec_of(videos)
+    times, _ = plain_frames(videos / f"0-{file}.mp4")
+    blobs = blobs_of(times[:8], file)
+    rows = [np.frombuffer(row, np.uint8) for row in codec.embed(blobs).rows(codec.embedded())]
+    for size in ((24, 32), (HEIGHT, WIDTH), (60, 100)):
+        outs = np.zeros((2, *size, 3), np.uint8)
+        own.decode_run(rows, [0, 5], list(outs), size)  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(read(codec, blobs, [0, 5], size=size, shape=(*size, 3)), outs)
+
+
+def test_run_holds_the_rows_whose_frames_are_decoded_together(videos: Path) -> None:
+    codec = codec_of(videos)
+    for file in (0, 1):
+        times, _ = plain_frames(videos / f"0-{file}.mp4")
+        offsets, blob = column(blobs_of(times, file))
+        for row in range(NUM_FRAMES):
+            assert codec.run_of(offsets, blob, row, 0, NUM_FRAMES) == (row // 10 * 10, row // 10 * 10 + 10)
+        assert codec.run_of(offsets, blob, 15, 12, 17) == (12, 17)
+
+
+def test_run_ends_where_the_file_or_the_time_is_another(videos: Path) -> None:
+    codec = codec_of(videos)
+    times, _ = plain_frames(videos / "0-0.mp4")
+    # an episode of 25 rows, one of 5 rows earlier in the file, one of another file
+    at = np.concatenate([times[:25], times[2:7], times[5:8]])
+    offsets, blob = column(blobs_of(at, np.repeat([0, 0, 1], [25, 5, 3])))
+    runs = [codec.run_of(offsets, blob, row, 0, len(at)) for row in range(len(at))]
+    assert runs == [(0, 10)] * 10 + [(10, 20)] * 10 + [(20, 25)] * 5 + [(25, 30)] * 5 + [(30, 33)] * 3
+
+
+def test_run_ends_where_a_row_has_no_value(videos: Path) -> None:
+    codec = codec_of(videos)
+    times, _ = plain_frames(videos / "0-0.mp4")
+    blobs = blobs_of(times[:8])
+    blobs[4] = np.zeros(0, np.uint8)
+    offsets, blob = column(blobs)
+    assert codec.run_of(offsets, blob, 2, 0, 8) == (0, 4)
+    assert codec.run_of(offsets, blob, 4, 0, 8) == (4, 5)
+    assert codec.run_of(offsets, blob, 6, 0, 8) == (5, 8)
+
+
+def test_rows_that_show_frames_again_and_again_fall_into_runs_that_hold_them(videos: Path) -> None:
+    times, frames = plain_frames(videos / "0-2.mp4")
+    codec, rng = codec_of(videos), np.random.default_rng(0)
+    shown = np.sort(rng.integers(0, NUM_FRAMES, 300))
+    blobs = blobs_of(times[shown], 2)
+    offsets, blob = column(blobs)
+    row = 0
+    while row < len(blobs):
+        first, stop = codec.run_of(offsets, blob, row, 0, len(blobs))
+        assert first <= row < stop
+        outs = read(codec, blobs[first:stop], range(row - first, stop - first))
+        np.testing.assert_array_equal(outs, frames[shown[row:stop]])
+        row = stop
+
+
+def test_run_of_a_file_that_cannot_be_read_is_the_row_alone(tmp_path: Path) -> None:
+    offsets, blob = column(blobs_of([0.0, 0.1, 0.2]))
+    assert codec_of(tmp_path).run_of(offsets, blob, 1, 0, 3) == (1, 2)
+
+
+def test_row_far_from_every_frame_is_refused_unless_the_tolerance_allows_it(videos: Path) -> None:
+    blobs = blobs_of([0.04, 0.095, np.nan])
+    with pytest.raises(DecodeError, match=r"0-0\.mp4: no frame at 0\.095000 s, the nearest is frame 2 at 0\.080000 s"):
+        read(codec_of(videos), blobs, [0, 1])
+    _, frames = plain_frames(videos / "0-0.mp4")
+    np.testing.assert_array_equal(read(codec_of(videos, tolerance=0.01501), blobs, [0, 1]), frames[[1, 2]])
+    with pytest.raises(DecodeError, match=r"0-0\.mp4: no frame at nan s"):
+        read(codec_of(videos, tolerance=10.0), blobs, [0, 2])
+
+
+def test_file_that_is_missing_is_named(videos: Path) -> None:
+    with pytest.raises(DecodeError, match=r"0-7\.mp4: there is no such file\. Copy or download it again"):
+        read(codec_of(videos), blobs_of([0.0], 7))
+    with pytest.raises(DecodeError, match=r"0-7\.mp4: there is no such file"):
+        codec_of(videos).embed(blobs_of([0.0], 7))
+
+
+@needs_heads
+def test_file_that_is_cut_off_shows_what_it_has_and_names_the_frame_that_it_has_not(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", params="bframes=0", container_options={"movflags": "faststart"})
+    times, frames = plain_frames(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    codec, blobs = codec_of(path), blobs_of(times)
+    np.testing.assert_array_equal(codec.decode(blobs[2]), frames[2])
+    cut = rf"the file is cut off: \d+ bytes are needed, it has {path.stat().st_size}"
+    with pytest.raises(DecodeError, match=r"a\.mp4: frame 39 at 1\.560000 s cannot be decoded: " + cut):
+        codec.decode(blobs[39])
+
+
+def test_damage_is_refused_with_the_file_and_the_frame_or_harmless(videos: Path, tmp_path: Path) -> None:
+    times, frames = plain_frames(videos / "0-0.mp4")
+    data, rng, refused = (videos / "0-0.mp4").read_bytes(), np.random.default_rng(0), 0
+    path = tmp_path / "a.mp4"
+    for _ in range(30):
+        place = int(rng.integers(60, len(data) - 3000))
+        path.write_bytes(data[:place] + rng.bytes(4) + data[place + 4 :])
+        codec, blobs = codec_of(path), blobs_of(times)
+        for number in (0, 13, 39):
+            try:
+                shown = codec.decode(blobs[number])
+                assert shown.shape == SHAPE
+            except DecodeError as error:
+                refused += 1
+                assert str(path) in str(error)
+    assert refused
+    path.write_bytes(data)
+    np.testing.assert_array_equal(codec_of(path).decode(blobs_of(times)[13]), frames[13])
+
+
+@pytest.mark.parametrize("name", ["b-frames.mp4", "hevc.mp4", "fragments.mp4"])
+def test_damage_of_the_head_is_refused_with_the_file_or_harmless(name: str, tmp_path: Path) -> None:
+    data, path = write_video(tmp_path / name, **CASES[name]).read_bytes(), tmp_path / "damaged.mp4"
+    offsets, blob = column(blobs := blobs_of([0.0, 0.4, 1.56]))
+    rng, refused = np.random.default_rng(1), 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        for place in rng.integers(max(0, data.rfind(b"moov")), len(data), 2).tolist():
+            damaged[place] = int(rng.integers(256))
+        path.write_bytes(damaged)
+        codec = codec_of(path)
+        for row in range(3):
+            first, stop = codec.run_of(offsets, blob, row, 0, 3)
+            assert first <= row < stop
+            try:
+                codec.decode(blobs[row])
+            except DecodeError as error:
+                refused += 1
+                assert str(path) in str(error)
+    assert refused
+
+
+def test_file_that_was_replaced_is_read_anew(videos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "0-0.mp4"
+    shutil.copy(videos / "0-0.mp4", path)
+    times, _ = plain_frames(path)
+    codec = codec_of(tmp_path)
+    codec.decode(blobs_of(times)[3])
+    write_video(tmp_path / "new.mp4", params="bframes=2", times=lambda number: 40 * number + 10)
+    (tmp_path / "new.mp4").replace(path)
+    times, frames = plain_frames(path)
+    np.testing.assert_array_equal(codec_of(tmp_path).decode(blobs_of(times)[3]), frames[3])
+    # who began before the file was replaced finds nothing at the new times, and looks again
+    np.testing.assert_array_equal(codec.decode(blobs_of(times)[7]), frames[7])
+
+
+def test_file_that_was_overwritten_is_read_anew(videos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "0-0.mp4"
+    shutil.copy(videos / "0-0.mp4", path)
+    codec_of(tmp_path).decode(blobs_of([0.04])[0])
+    path.write_bytes((videos / "0-2.mp4").read_bytes())
+    times, frames = plain_frames(path)
+    np.testing.assert_array_equal(read(codec_of(tmp_path), blobs_of(times)), frames)
+
+
+def test_threads_read_the_same_frames(videos: Path) -> None:
+    decoded = [plain_frames(videos / f"0-{file}.mp4") for file in range(3)]
+    codec, failed = codec_of(videos), []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(25):
+            file, shown = int(rng.integers(3)), rng.integers(0, NUM_FRAMES, 3)
+            times, frames = decoded[file]
+            if not np.array_equal(read(codec, blobs_of(times[shown], file)), frames[shown]):
+                failed.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_child_of_a_fork_reads_the_same_frames(videos: Path) -> None:
+    times, frames = plain_frames(videos / "0-1.mp4")
+    codec, blobs = codec_of(videos), blobs_of(times, 1)
+    read(codec, blobs)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(read(codec, blobs), frames) else 1)
+    np.testing.assert_array_equal(read(codec, blobs), frames)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_files_of_one_kind_share_a_decoder(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
+        shutil.copy(videos / "0-0.mp4", tmp_path / f"0-{number}.mp4")
+    opened = []
+    make = video_decoding.PictureDecoder
+
+    def counted(*key: Any) -> Any:
+        opened.append(key)
+        return make(*key)
+
+    monkeypatch.setattr(video_decoding, "PictureDecoder", counted)
+    monkeypatch.setattr(video_decoding, "_OPEN", video_decoding._OpenDecoders())
+    codec = codec_of(tmp_path)
+    for number in range(12):
+        codec.decode(blobs_of([0.4], number)[0])
+    assert len(opened) == 1
+
+
+def test_indices_are_kept_within_their_bytes(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = known_videos._VIDEOS
+    for number in range(6):
+        shutil.copy(videos / "0-0.mp4", tmp_path / f"0-{number}.mp4")
+    codec = codec_of(tmp_path)
+    codec.decode(blobs_of([0.0], 0)[0])
+    one = known_videos.known_video(str(tmp_path / "0-0.mp4"), 0).index.nbytes
+    monkeypatch.setattr(kept, "max_size", 3 * one)
+    for number in range(6):
+        codec.decode(blobs_of([0.4], number)[0])
+    assert kept.size <= 3 * one
+    assert len(kept) == 3
+
+
+def test_grey_feature_shows_the_brightness(videos: Path) -> None:
+    codec = codec_of(videos, shape=(HEIGHT, WIDTH))
+    assert codec.embedded() == Video((HEIGHT, WIDTH))
+    _, frames = plain_frames(videos / "0-0.mp4")
+    brightness = frames[5] @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(codec.decode(blobs_of([0.2])[0]) - brightness).mean() < 4
+
+
+def test_feature_of_another_size_than_the_file_is_refused(videos: Path) -> None:
+    codec = codec_of(videos, shape=(HEIGHT, WIDTH + 2, 3))
+    with pytest.raises(DecodeError, match=r"0-0\.mp4: frame 5 at 0\.200000 s .*a picture of 48x64, where .* is 48x66"):
+        codec.decode(blobs_of([0.2])[0])
+
+
+@pytest.mark.parametrize("file", [0, 1, 2])
+def test_embedded_rows_show_the_same(videos: Path, file: int) -> None:
+    times, frames = plain_frames(videos / f"0-{file}.mp4")
+    codec = codec_of(videos)
+    shown = np.array([12, 13, 14, 14, 19, 20, 21, 30, 3, 4])
+    rows = codec.embed(blobs_of(times[shown], file))
+    assert rows.num_rows == len(shown)
+    check_embedded(codec, rows, frames[shown])
+
+
+def test_rows_of_several_files_are_embedded_one_after_the_other(videos: Path) -> None:
+    decoded = [plain_frames(videos / f"0-{file}.mp4") for file in range(2)]
+    codec = codec_of(videos)
+    blobs = blobs_of(decoded[0][0][7:14], 0) + blobs_of(decoded[1][0][7:14], 1)
+    check_embedded(codec, codec.embed(blobs), np.concatenate([decoded[0][1][7:14], decoded[1][1][7:14]]))
+    assert codec.embed([]).num_rows == 0
+
+
+def check_embedded(codec: VideoFileCodec, rows: Any, frames: npt.NDArray[Any]) -> None:
+    own: Any = make_codec(codec.embedded())
+    blobs = [np.frombuffer(row, np.uint8) for row in rows.rows(codec.embedded())]
+    assert len(blobs) == len(frames)
+    offsets, blob = column(blobs)
+    for row, frame in enumerate(frames):
+        first, stop = own.run_of(offsets, blob, row, 0, len(blobs))
+        out = np.zeros(frame.shape, np.uint8)
+        own.decode_run(blobs[first:stop], [row - first], [out])
+        np.testing.assert_array_equal(out, frame)
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, "1e-4", True, float("nan"), None])
+def test_tolerance_that_is_no_time_is_refused(tmp_path: Path, tolerance: Any) -> None:
+    with pytest.raises(SchemaError, match=r"option 'tolerance' .*Allowed: seconds"):
+        codec_of(tmp_path, tolerance=tolerance)
+
+
+def test_feature_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match='codec "video-file" cannot store float32'):
+        make_codec(Array((4, 4), codec="video-file", files=f"{tmp_path}/{{chunk}}-{{file}}.mp4"))
+    with pytest.raises(SchemaError, match="has no option 'gop'"):
+        codec_of(tmp_path, gop=2)
+
+
+def test_new_frames_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EncodeError, match=r"cannot store new rows.*Video\(\(48, 64, 3\)\)"):
+        codec_of(tmp_path).encoder()

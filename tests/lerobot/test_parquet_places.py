@@ -90,7 +90,7 @@ def test_other_encodings_are_left_whole(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_copies_from_afar_is_left_whole() -> None:
-    from stepwell.kernels.snappy_blocks import find_blocks
+    from stepwell.lerobot.snappy_kernels import find_blocks
 
     # 65,536 bytes, then 4 that are copied from 65,536 before
     literal = bytes([61 << 2]) + (65_535).to_bytes(2, "little") + bytes(65_536)
@@ -104,8 +104,8 @@ def test_a_stream_that_copies_from_afar_is_left_whole() -> None:
 @given(st.lists(st.tuples(st.integers(0, 90_000), st.integers(0, 3)), min_size=1, max_size=5))
 @settings(max_examples=20)
 def test_blocks_of_any_stream_are_streams(parts: list[tuple[int, int]]) -> None:
-    from stepwell.kernels.snappy_blocks import BLOCK_BYTES, find_blocks
     from stepwell.lerobot.parquet_places import _decompressed
+    from stepwell.lerobot.snappy_kernels import BLOCK_BYTES, find_blocks
 
     data = b"".join(noise(size, kind) if kind else bytes(size) for size, kind in parts)
     stream = np.frombuffer(pa.compress(data, codec="snappy", asbytes=True), np.uint8)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import OrderError
-from stepwell.kernels.mixing import BLOCK
 from stepwell.order import BoundOrder, mixed, random, sequential, weighted
 from stepwell.order.mixture import _Shares
+from stepwell.order.mixture_kernels import BLOCK
 
 WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1.0)), min_size=1, max_size=6).filter(any)
 

@@ -6,7 +6,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.items import MAX_GENERATION
+from stepwell.replay.item_kernels import MAX_GENERATION
 from stepwell.replay.items import Items
 
 

@@ -583,7 +583,7 @@ def _delete_old(store: Store, old: Store) -> None:
 def test_a_batch_of_what_went_before_it_was_mapped_is_refused_with_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WindowReader, "_map_rings", lambda self: True)
+    monkeypatch.setattr(WindowReader, "_map_view", lambda self: True)
     store = make(tmp_path, 10)
     with store.writer() as writer:
         record(writer, range(9), truncated=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stepwell.errors import WindowError
-from stepwell.kernels import images_colors as kernel
 from stepwell.kernels.draws import Draws
 from stepwell.transforms import Brightness, ColorJitter, Contrast, Grayscale, Hue, Saturation, Solarize, images_colors
+from stepwell.transforms import images_colors_kernels as kernel
 
 GREY = np.array([0.299, 0.587, 0.114])
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from stepwell.kernels.draws import Draws
-from stepwell.kernels.images_filters import fill_boxes, normal_table
 from stepwell.transforms import Cutout, GaussianBlur, GaussianNoise, RandomErasing
+from stepwell.transforms.images_filters_kernels import fill_boxes, normal_table
 
 cv2 = pytest.importorskip("cv2")
 

@@ -26,7 +26,7 @@ def with_tiles(image: bytes, columns: int) -> bytes:
     Returns:
         The same pixels in a few more bytes; the file as it is where it cannot be coded so.
     """
-    from stepwell.kernels.jpeg_marks import NOT_CODED, mark_scan
+    from stepwell.codecs.jpeg_kernels import NOT_CODED, mark_scan
 
     header = Header.of(image)
     if not header.size_place or header.interval:

@@ -115,7 +115,7 @@ def _entries(page: Page, chunk: bytes, start: int) -> list[_Entry]:
             _Entry(body[begin:end], (base + begin, base + end, -1, 0, end - begin))
             for begin, end in entries_of(page, body)
         ]
-    from stepwell.kernels.snappy_blocks import BLOCK_BYTES, find_blocks
+    from stepwell.lerobot.snappy_kernels import BLOCK_BYTES, find_blocks
 
     blocks = np.zeros(-(-page.num_bytes // BLOCK_BYTES) + 1, np.int64)
     first = next((i + 1 for i, byte in enumerate(body[:5].tolist()) if byte < 128), 0)

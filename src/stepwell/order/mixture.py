@@ -178,7 +178,7 @@ class _Shares:
 
     @classmethod
     def of(cls, weights: Sequence[float]) -> _Shares:
-        from stepwell.kernels.mixing import BLOCK
+        from stepwell.order.mixture_kernels import BLOCK
 
         fractions = [Fraction(weight) for weight in weights]
         scale = lcm(*(fraction.denominator for fraction in fractions))
@@ -218,7 +218,7 @@ class _BoundMixed(BoundOrder):
             slot += taken
 
     def _span_anchors(self, span: int, begin: int, end: int) -> npt.NDArray[np.int64]:
-        from stepwell.kernels.mixing import BLOCK, deal_blocks
+        from stepwell.order.mixture_kernels import BLOCK, deal_blocks
 
         layout = _layout_of(self.shares, self.seed, span)
         first = begin // BLOCK

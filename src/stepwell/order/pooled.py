@@ -156,7 +156,7 @@ class Lane:
 
     Args:
         blocks: int64 [L], in the order of the visit.
-        lines: int64 [L, columns], of `stepwell.kernels.rounds`.
+        lines: int64 [L, columns], of `stepwell.order.pooled_kernels`.
         round_starts: int64 [R + 1], positions of the lane before each round.
         num_resident: S, blocks of a round.
         key: uint64 [2], of the shuffles inside the rounds.
@@ -223,7 +223,7 @@ class BoundPooled(BoundOrder):
 
     def positions(self, epoch: int, start: int, count: int) -> Int64s:
         """Return the anchors at the positions ``[start, start + count)`` of an epoch; see `BoundOrder.positions`."""
-        from stepwell.kernels.rounds import deal
+        from stepwell.order.pooled_kernels import deal
 
         check_range(self, epoch, start, count)
         anchors = np.empty(count, np.int64)
@@ -274,7 +274,7 @@ class BoundPooled(BoundOrder):
         return self.num_slots - max(2, self.num_slots // 8)
 
     def _make_lane(self, epoch: int, rank: int) -> Lane:
-        from stepwell.kernels.rounds import key_lines, sum_rounds
+        from stepwell.order.pooled_kernels import key_lines, sum_rounds
 
         sizes = self.dealing.lane_sizes(epoch)
         begin = sum(sizes[:rank])
@@ -288,7 +288,7 @@ class BoundPooled(BoundOrder):
     def _visit(self, epoch: int, begin: int, end: int) -> tuple[Int64s, Int64s]:
         """Return the blocks that hold the anchors ``[begin, end)`` of the visit, and a line of numbers for each."""
         from stepwell.kernels.permutation import permute
-        from stepwell.kernels.rounds import BEGIN, COUNT, FIRST, LINE_COLUMNS, SIZE
+        from stepwell.order.pooled_kernels import BEGIN, COUNT, FIRST, LINE_COLUMNS, SIZE
 
         num_blocks = len(self.blocks)
         visit = permute(np.arange(num_blocks), num_blocks, derive_key(self.seed, epoch, "pooled blocks"))

@@ -249,7 +249,7 @@ class Contents:
         return sample
 
     def _draw_accepted(self, count: int, min_size: int) -> tuple[Sample, Ints]:
-        from stepwell.kernels.exhausting import accept_draws
+        from stepwell.replay.exhausting_kernels import accept_draws
 
         slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         sizes = np.empty(count, np.int64)

@@ -97,7 +97,7 @@ class Drawer:
         normalize: bool,
         timeout: float | None,
     ) -> None:
-        from stepwell.kernels.importance import importance_weights
+        from stepwell.replay.weight_kernels import importance_weights
 
         self._weigh = importance_weights
         self._sources = list(sources)

@@ -37,7 +37,7 @@ class Grower:
     __slots__ = ("_grow", "_items", "_max_size", "_members", "_remover", "_sampler", "_weights")
 
     def __init__(self, items: Items, sampler: Uniform | Prioritized, remover: Fifo, max_size: int) -> None:
-        from stepwell.kernels.growing import grow_items
+        from stepwell.replay.growing_kernels import grow_items
 
         # bound once: an import statement would cost as much as the kernel's call
         self._grow = grow_items

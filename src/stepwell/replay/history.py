@@ -103,8 +103,8 @@ class History:
     is_live = True
 
     def __init__(self, store: Store) -> None:
-        from stepwell.kernels.ends import mark_last_steps
-        from stepwell.kernels.items import item_places
+        from stepwell.replay.history_kernels import mark_last_steps
+        from stepwell.replay.item_kernels import item_places
 
         # bound once: an import statement would cost as much as the kernel's call
         self._mark_last_steps, self._item_places = mark_last_steps, item_places

@@ -1,7 +1,7 @@
 """The items of a table: which step each begins at, how long it is, its priority, and how often it was sampled.
 
-An item lies in a slot, which is its number for as long as it lives; its key names it for ever. `stepwell.kernels.items`
-draws the line of eight words that an item takes.
+An item lies in a slot, which is its number for as long as it lives; its key names it for ever. The line of eight words
+that an item takes is drawn in `stepwell.replay.item_kernels`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.kernels.alignment import aligned_empty
-from stepwell.kernels.items import (
+from stepwell.replay.alignment import aligned_empty
+from stepwell.replay.item_kernels import (
     FREE,
     ITEM_WORDS,
     LINKS,
@@ -35,7 +35,7 @@ from stepwell.kernels.items import (
     take_items,
     update_items,
 )
-from stepwell.kernels.links import END
+from stepwell.replay.link_kernels import END
 
 __all__ = ["Items", "TakenItems"]
 
@@ -112,7 +112,7 @@ class Items:
 
     @property
     def arrays(self) -> tuple[Integers, Links, int, Integers]:
-        """What `stepwell.kernels.growing.grow_items` works on: lines, ends, base and state."""
+        """What `stepwell.replay.growing_kernels.grow_items` works on: lines, ends, base and state."""
         return self._lines, self._ends, self._base, self._state
 
     @property

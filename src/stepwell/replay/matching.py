@@ -53,7 +53,7 @@ class Matcher:
     """
 
     def __init__(self, pattern: Pattern, history: Past) -> None:
-        from stepwell.kernels.anchors import anchors_of_runs
+        from stepwell.replay.anchor_kernels import anchors_of_runs
 
         self.pattern = pattern
         self._history = history
@@ -177,7 +177,7 @@ class Matcher:
         return holds
 
     def _apply(self, episodes: Ints, last: Ints, takes: npt.NDArray[np.bool_]) -> None:
-        from stepwell.kernels.applied import COMPARISONS, apply_in_order
+        from stepwell.replay.pending_kernels import COMPARISONS, apply_in_order
 
         records = self._history.records[episodes - self._history.base]
         origins, groups = np.unique(records[:, ORIGIN], return_inverse=True)

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
-from stepwell.kernels.heaps import CLOCK, pop_lowest, remove_slots, touch_slots
-from stepwell.kernels.links import (
+from stepwell.replay.heap_kernels import CLOCK, pop_lowest, remove_slots, touch_slots
+from stepwell.replay.link_kernels import (
     ABSENT,
     END,
     FIRST,
@@ -40,7 +40,7 @@ from stepwell.kernels.links import (
     remove_members,
     unlink_slots,
 )
-from stepwell.kernels.sum_tree import clear_weights, draw_weighted, make_tree, set_weights, sum_all
+from stepwell.replay.sum_tree_kernels import clear_weights, draw_weighted, make_tree, set_weights, sum_all
 
 __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uniform"]
 
@@ -145,7 +145,7 @@ class _InsertionOrder(Selector):
 
     @property
     def arrays(self) -> tuple[Links, Links]:
-        """Its list, as `stepwell.kernels.links.append_slots` takes it: int32 [capacity, 2] and [1, 2]."""
+        """Its list, as `stepwell.replay.link_kernels.append_slots` takes it: int32 [capacity, 2] and [1, 2]."""
         return self._links, self._ends
 
     def update(self, slots: Slots, priorities: Reals) -> None:
@@ -202,7 +202,7 @@ class Uniform(Selector):
 
     @property
     def arrays(self) -> tuple[Links, Links]:
-        """Its set, as `stepwell.kernels.links.add_members` takes it: members and places, int32 [capacity]."""
+        """Its set, as `stepwell.replay.link_kernels.add_members` takes it: members and places, int32 [capacity]."""
         return self._members, self._places
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
@@ -315,8 +315,8 @@ class Prioritized(Selector):
         True
 
     Notes:
-        Changes and draws of a batch cost a few cache lines a slot, see `stepwell.kernels.sum_tree`. Powers above 1e290
-        count as 1e290.
+        Changes and draws of a batch cost a few cache lines a slot, see `stepwell.replay.sum_tree_kernels`. Powers above
+        1e290 count as 1e290.
     """
 
     def __init__(self, exponent: float) -> None:
@@ -342,7 +342,7 @@ class Prioritized(Selector):
 
     @property
     def tree(self) -> tuple[Reals, Slots]:
-        """Its sums and their levels, of `stepwell.kernels.sum_tree.make_tree`."""
+        """Its sums and their levels, of `stepwell.replay.sum_tree_kernels.make_tree`."""
         return self._sums, self._levels
 
     def insert(self, slots: Slots, priorities: Reals) -> None:

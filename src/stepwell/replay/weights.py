@@ -88,7 +88,7 @@ def importance_weights(
         >>> importance_weights([0.5, 0.25], 4, beta=1.0).tolist()
         [0.5, 1.0]
     """
-    from stepwell.kernels.importance import importance_weights as kernel
+    from stepwell.replay.weight_kernels import importance_weights as kernel
 
     drawn = np.asarray(probabilities, np.float64)
     weights = np.empty(len(drawn), np.float32)

@@ -36,7 +36,7 @@ __all__ = ["RingCut", "SegmentLimit", "growing_segments"]
 
 Int64s = npt.NDArray[np.int64]
 FIRST_SEGMENTS, FIRST_EPISODES = 16, 32
-# columns of a segment in the table that the kernel reads, and its words, see `stepwell.kernels.ring_cuts`
+# columns of a segment in the table that the kernel reads, and its words, see `stepwell.store.ring_kernels`
 CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFSETS, HEAD_ROW = range(9)
 FIRST, NUM_COLUMNS = 11, 13
 CUT_STAMP, CUT_ORDINAL = range(2)
@@ -144,7 +144,7 @@ class RingCut:
             if self._most <= self._capacity:
                 self.slack = self._capacity - self._most
                 return []
-            from stepwell.kernels.ring_cuts import move_cut
+            from stepwell.store.ring_kernels import move_cut
 
             # bound once: an import statement would cost as much as the kernel's call
             self._move = move_cut

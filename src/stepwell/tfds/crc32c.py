@@ -30,7 +30,7 @@ def crc32c(data: bytes | memoryview | npt.NDArray[Any], crc: int = 0) -> int:
         Runs without the GIL. By the processor's instruction (SSE4.2, ARMv8) as fast as google-crc32c, which is not
         needed; else by tables.
     """
-    from stepwell.kernels.crc32c import crc32c as add
+    from stepwell.tfds.crc32c_kernels import crc32c as add
 
     plain = data.view(np.uint8).reshape(-1) if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return int(add(crc, plain.ctypes.data, plain.nbytes))

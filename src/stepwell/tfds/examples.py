@@ -80,7 +80,7 @@ class ExampleKeys:
         Raises:
             FormatError: not an example; the message says at which byte.
         """
-        from stepwell.kernels.examples import NUM_LOCATION, locate_lists
+        from stepwell.tfds.example_kernels import NUM_LOCATION, locate_lists
 
         starts = np.zeros(1, np.int64) if starts is None else starts
         stops = np.array([data.size], np.int64) if stops is None else stops
@@ -136,7 +136,7 @@ class Examples:
         Raises:
             FormatError: a list that is not of floats.
         """
-        from stepwell.kernels.examples import fill_floats
+        from stepwell.tfds.example_kernels import fill_floats
 
         found = self._lists(key, "float")
         out = np.empty(int(found[:, COUNT].sum()), np.float32)
@@ -153,7 +153,7 @@ class Examples:
         Raises:
             FormatError: a list that is not of integers, or a number that the dtype cannot hold.
         """
-        from stepwell.kernels.examples import fill_ints
+        from stepwell.tfds.example_kernels import fill_ints
 
         found, wanted = self._lists(key, "int64"), np.dtype(dtype)
         is_bool = wanted == np.bool_
@@ -171,7 +171,7 @@ class Examples:
         Raises:
             FormatError: a list that is not of bytes.
         """
-        from stepwell.kernels.examples import fill_bytes
+        from stepwell.tfds.example_kernels import fill_bytes
 
         found = self._lists(key, "bytes")
         offsets, sizes = np.empty((2, int(found[:, COUNT].sum())), np.int64)
@@ -233,7 +233,7 @@ def _list_parts(values: Any) -> tuple[str, list[bytes]]:
 
 
 def _varints(values: npt.NDArray[Any]) -> bytes:
-    from stepwell.kernels.examples import varint_size, write_varints
+    from stepwell.tfds.example_kernels import varint_size, write_varints
 
     plain = np.ascontiguousarray(values).astype(np.int64, copy=False)
     out = np.empty(int(varint_size(plain)), np.uint8)

@@ -95,7 +95,7 @@ def index_records(path: str, *, is_checked: bool) -> RecordIndex:
     Notes:
         Holds 1 MiB of the file, and 16 bytes a record.
     """
-    from stepwell.kernels.tfrecords import scan_records
+    from stepwell.tfds.tfrecord_kernels import scan_records
 
     file = _opened(path)
     memory = np.empty(PIECE_BYTES, np.uint8)
@@ -133,7 +133,7 @@ def read_records(path: str, index: RecordIndex, first: int, stop: int, *, is_che
     Raises:
         FormatError: a record that is not what was written, or the file ends before it does.
     """
-    from stepwell.kernels.tfrecords import scan_records
+    from stepwell.tfds.tfrecord_kernels import scan_records
 
     file = _opened(path)
     place = int(index.offsets[first]) - HEADER.size
@@ -164,7 +164,7 @@ def read_next(path: str, place: int, number: int, most: int, *, is_checked: bool
     Raises:
         FormatError: the first record is damaged.
     """
-    from stepwell.kernels.tfrecords import scan_records
+    from stepwell.tfds.tfrecord_kernels import scan_records
 
     file = _opened(path)
     left = file.num_bytes - place

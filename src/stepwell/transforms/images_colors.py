@@ -26,7 +26,7 @@ __all__ = ["Brightness", "ColorJitter", "Contrast", "Grayscale", "Hue", "Saturat
 Amount = float | tuple[float, float]
 COLORED = ("uint8", "float16", "float32", "float64")
 MOST = 1e6
-# as in stepwell.kernels.images_colors, which is not imported before it is used, since it needs numba
+# as in stepwell.transforms.images_colors_kernels, which is not imported before it is used, since it needs numba
 BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 1, 2, 3, 4, 5
 
 
@@ -44,7 +44,7 @@ class ColorTransform(ImageTransform):
         self, values: npt.NDArray[Any], kinds: npt.NDArray[np.int64], amounts: npt.NDArray[np.float64]
     ) -> npt.NDArray[Any]:
         """Return values with the changes ``kinds`` and ``amounts`` [B, 1 or steps, n] made."""
-        from stepwell.kernels.images_colors import change_colors
+        from stepwell.transforms.images_colors_kernels import change_colors
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -253,7 +253,7 @@ class Grayscale(ColorTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.kernels.images_colors import make_gray
+        from stepwell.transforms.images_colors_kernels import make_gray
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))

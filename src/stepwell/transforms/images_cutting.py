@@ -195,11 +195,11 @@ def cut(
     Args:
         images: [m, height, width, channels] of any dtype, C-contiguous.
         boxes: int64 [m, 4]; may leave the image.
-        flips: uint8 [m]; see `stepwell.kernels.images_crops`.
+        flips: uint8 [m]; see `stepwell.transforms.images_crops_kernels`.
         sides: height and width of what comes out.
         border: outside of the image: a number, one a channel, or None for the nearest pixel.
     """
-    from stepwell.kernels.images_crops import crop_rows, image_addresses
+    from stepwell.transforms.images_crops_kernels import crop_rows, image_addresses
 
     number, height, width, channels = images.shape
     out = np.empty((number, *sides, channels), images.dtype)
@@ -248,10 +248,10 @@ def resize(
         boxes: int64 [m, 4], inside of the image.
         flips: uint8 [m].
         sides: height and width of what comes out.
-        kind: of `stepwell.kernels.images_resizing`.
+        kind: of `stepwell.transforms.images_resizing_kernels`.
     """
-    from stepwell.kernels.images_crops import image_addresses
-    from stepwell.kernels.images_resizing import NEAREST, resize_bytes, resize_floats
+    from stepwell.transforms.images_crops_kernels import image_addresses
+    from stepwell.transforms.images_resizing_kernels import NEAREST, resize_bytes, resize_floats
 
     if kind == NEAREST and images.dtype != np.uint8:
         pixels = np.ascontiguousarray(images).view(np.uint8)

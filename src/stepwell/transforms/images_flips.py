@@ -54,8 +54,8 @@ class RandomFlip(ImageTransform):
         return layout.windows(cut(images, boxes, self.image_flips(layout, draws), (layout.height, layout.width), None))
 
     def image_flips(self, layout: ImageLayout, draws: Draws) -> npt.NDArray[np.uint8]:
-        """Return how each image is turned, uint8 [m], bits of `stepwell.kernels.images_crops`."""
-        from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL
+        """Return how each image is turned, uint8 [m], bits of `stepwell.transforms.images_crops_kernels`."""
+        from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL
 
         drawn = draws.uniform(size=(self.draws_of(layout),)) < self.p
         return of_images(drawn, layout).astype(np.uint8) * np.uint8(VERTICAL if self.vertical else HORIZONTAL)

@@ -64,7 +64,7 @@ class GaussianNoise(ImageTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.kernels.images_filters import add_noise, normal_table
+        from stepwell.transforms.images_filters_kernels import add_noise, normal_table
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -113,7 +113,7 @@ class GaussianBlur(ImageTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.kernels.images_filters import blur
+        from stepwell.transforms.images_filters_kernels import blur
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -148,7 +148,7 @@ class _Filled(ImageTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.kernels.images_filters import fill_boxes
+        from stepwell.transforms.images_filters_kernels import fill_boxes
 
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)

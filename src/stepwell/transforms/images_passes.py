@@ -122,7 +122,7 @@ class ImagePass:
         out: npt.NDArray[Any],
     ) -> None:
         """Write the values of boxes of images."""
-        from stepwell.kernels.images_crops import crop_affine, crop_planes, crop_tables, image_addresses
+        from stepwell.transforms.images_crops_kernels import crop_affine, crop_planes, crop_tables, image_addresses
 
         _, height, width, channels = images.shape
         cuts = image_addresses(images), (height, width, channels), boxes, flips, border
@@ -150,7 +150,7 @@ WHOLE = _Whole()
 
 def _mirrored(boxes: npt.NDArray[np.int64], flips: npt.NDArray[np.uint8], layout: ImageLayout) -> npt.NDArray[np.int64]:
     """Return where boxes of flipped images are in the images."""
-    from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL
+    from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL
 
     top, left, height, width = boxes.T
     top = np.where(flips & VERTICAL, layout.height - top - height, top)

@@ -38,7 +38,7 @@ class Resizing(CutDecoder):
     @property
     def kind(self) -> int:
         """How the kernel resizes; see `Cut.kind`."""
-        from stepwell.kernels.images_resizing import ANTIALIAS, AREA, LINEAR, NEAREST
+        from stepwell.transforms.images_resizing_kernels import ANTIALIAS, AREA, LINEAR, NEAREST
 
         linear = ANTIALIAS if self.antialias else LINEAR
         return {"linear": linear, "area": AREA, "nearest": NEAREST}[self.interpolation]

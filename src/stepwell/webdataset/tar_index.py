@@ -133,7 +133,7 @@ def read_tar_index(path: str, *, file: OpenFile | None = None, allow_cut: bool =
 
 def _read_parts(file: OpenFile, path: str, num_bytes: int, allow_cut: bool, parts: list[_Part]) -> bool:
     """Append the files of the archive, a window of it at a time; return whether its end is marked."""
-    from stepwell.kernels.tar_headers import COMPLETE, MORE, walk_headers
+    from stepwell.webdataset.tar_kernels import COMPLETE, MORE, walk_headers
 
     place, size = 0, FIRST_WINDOW_BYTES
     memory, table, names = _memory(size)
@@ -216,7 +216,7 @@ def _names_of(path: str, part: _Part) -> list[str]:
 
 
 def _bad_header(path: str, place: int, status: int, head: bytes) -> FormatError:
-    from stepwell.kernels import tar_headers
+    from stepwell.webdataset import tar_kernels as tar_headers
 
     packed = COMPRESSED.get(head[:2]) if place == 0 else None
     if packed is not None:

@@ -426,7 +426,7 @@ class WindowReader(Reader):
         self._arguments = (fields, max_maps, memory_bytes, page_cache)
         self._look_at(view, _known)
         for _ in range(MAX_TRIES):
-            if self._has_rings():
+            if self._map_view():
                 break
             self._look_at(view.refresh(), _known)
 
@@ -442,7 +442,7 @@ class WindowReader(Reader):
         is_plain = page_cache and routes.is_plain and routes.needs_maps and not self.sources.has_chains
         self._plain_tables = routes.routes[0].tables if is_plain else None
 
-    def _has_rings(self) -> bool:
+    def _map_view(self) -> bool:
         """Map all that a ring may remove; return False where a segment is gone already."""
         if not any(store.capacity is not None for store in self.view.stores):
             return True

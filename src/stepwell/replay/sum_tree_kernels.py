@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.kernels.alignment import aligned_empty
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.links import lowest_capacity, random_unit
 from stepwell.kernels.memory import prefetch
 from stepwell.kernels.permutation import mix64
+from stepwell.replay.alignment import aligned_empty
+from stepwell.replay.link_kernels import lowest_capacity, random_unit
 
 __all__ = ["LARGEST_WEIGHT", "clear_weights", "draw_weighted", "make_tree", "set_weights", "sum_all", "total_weight"]
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL, bytes_at
 from stepwell.kernels.kernel import inlined, kernel
+from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL, bytes_at
 
 __all__ = ["ANTIALIAS", "AREA", "LINEAR", "NEAREST", "resize_bytes", "resize_floats"]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.images_crops import (
+from stepwell.transforms.images_crops_kernels import (
     HORIZONTAL,
     VERTICAL,
     crop_affine,

@@ -1,6 +1,6 @@
 import numpy as np
 
-from stepwell.kernels.images_filters import add_noise, blur, fill_boxes, normal_table
+from stepwell.transforms.images_filters_kernels import add_noise, blur, fill_boxes, normal_table
 
 UNBOUND = np.float32(0)
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.links import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
 from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.kernels.memory import prefetch
+from stepwell.replay.link_kernels import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
 
 __all__ = [
     "FREE",

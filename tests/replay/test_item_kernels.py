@@ -1,7 +1,7 @@
 import numpy as np
 
-from stepwell.kernels.items import item_places, take_items
 from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.replay.item_kernels import item_places, take_items
 from stepwell.replay.items import Items
 
 
@@ -32,6 +32,6 @@ def test_an_item_drawn_twice_in_a_batch_is_counted_twice() -> None:
     items = Items()
     slots = items.insert_run(0, 5, 2, length=2**31 - 1)
     words, halves = np.empty((4, 3), np.int64), np.empty((2, 3), np.int32)
-    take_items(slots[[1, 0, 1]], items._lines, 1, words, halves)
+    take_items(slots[[1, 0, 1]], items._lines, words, halves)
     assert halves.tolist() == [[2**31 - 1] * 3, [1, 1, 2]]
     assert words[3].tolist() == [6, 5, 6]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.images_crops import HORIZONTAL, VERTICAL, image_addresses
-from stepwell.kernels.images_resizing import (
+from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL, image_addresses
+from stepwell.transforms.images_resizing_kernels import (
     ANTIALIAS,
     AREA,
     LINEAR,

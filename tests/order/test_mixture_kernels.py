@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.kernels.mixing import BLOCK, deal_blocks
+from stepwell.order.mixture_kernels import BLOCK, deal_blocks
 
 KEY = np.array([3, 4], np.uint64)
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.links import (
+from stepwell.replay.link_kernels import (
     ABSENT,
     END,
     FIRST,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.kernels.anchors import anchors_of_runs
-from stepwell.kernels.items import LINKS, NUM, NUM_RETIRED, NUM_USED, evicted_items, insert_items, remove_items
 from stepwell.kernels.kernel import kernel
-from stepwell.kernels.links import FIRST, add_members, append_slots, pop_slots, remove_members, unlink_slots
-from stepwell.kernels.sum_tree import clear_weights, set_weights
+from stepwell.replay.anchor_kernels import anchors_of_runs
+from stepwell.replay.item_kernels import LINKS, NUM, NUM_RETIRED, NUM_USED, evicted_items, insert_items, remove_items
+from stepwell.replay.link_kernels import FIRST, add_members, append_slots, pop_slots, remove_members, unlink_slots
+from stepwell.replay.sum_tree_kernels import clear_weights, set_weights
 
 __all__ = ["MOST_EVICTED", "NO_ROOM", "grow_items"]
 
@@ -42,7 +42,7 @@ def grow_items(  # noqa: PLR0917
         max_size: items that the table keeps.
         priority: float64, of new items; ``exponent``: float64, of the sampler.
         items: int64 [capacity, ITEM_WORDS], written; as ``ends``, ``items_base`` and ``state`` those of
-            `stepwell.kernels.items.insert_items`.
+            `stepwell.replay.item_kernels.insert_items`.
         order: int32 [capacity, 2], links of the remover, the oldest item first; written, as its ``order_ends``.
         members: int32 [capacity], set of the sampler; written, as its ``places``.
         sums: float64 [lines, 8], weights of the sampler; written. ``levels``: int64; both None where it has no weights.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.links import ABSENT, lowest_capacity
+from stepwell.replay.link_kernels import ABSENT, lowest_capacity
 
 __all__ = ["CLOCK", "NUM", "pop_lowest", "remove_slots", "touch_slots"]
 

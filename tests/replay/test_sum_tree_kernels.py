@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.sum_tree import (
+from stepwell.replay.sum_tree_kernels import (
     LARGEST_WEIGHT,
     clear_weights,
     draw_weighted,

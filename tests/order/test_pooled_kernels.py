@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stepwell.kernels.rounds import COUNT, FIRST, LINE_COLUMNS, SIZE, deal, key_lines, sum_rounds
+from stepwell.order.pooled_kernels import COUNT, FIRST, LINE_COLUMNS, SIZE, deal, key_lines, sum_rounds
 
 # P(z > 4.5) = 3.4e-6
 MAX_Z = 4.5

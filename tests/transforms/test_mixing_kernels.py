@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stepwell.kernels.blending import blend_bytes
+from stepwell.transforms.mixing_kernels import blend_bytes
 
 
 @given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(0, 70))), st.randoms(use_true_random=False))

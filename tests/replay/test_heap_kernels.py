@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.heaps import CLOCK, NUM, pop_lowest, remove_slots, touch_slots
-from stepwell.kernels.links import ABSENT
+from stepwell.replay.heap_kernels import CLOCK, NUM, pop_lowest, remove_slots, touch_slots
+from stepwell.replay.link_kernels import ABSENT
 
 Heap = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

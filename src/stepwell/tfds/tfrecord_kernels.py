@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.kernels.crc32c import crc32c
 from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import load_u8, load_u64
+from stepwell.tfds.crc32c_kernels import crc32c
 
 __all__ = ["BAD_DATA", "BAD_HEADER", "TOO_LONG", "scan_records"]
 

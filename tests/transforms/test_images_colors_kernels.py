@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from stepwell.kernels.images_colors import BRIGHTNESS, HUE, NONE, SATURATION, SOLARIZE, change_colors, make_gray
+from stepwell.transforms.images_colors_kernels import (
+    BRIGHTNESS,
+    HUE,
+    NONE,
+    SATURATION,
+    SOLARIZE,
+    change_colors,
+    make_gray,
+)
 
 BYTES, FLOATS = np.float32(255), np.float32(1)
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from stepwell.schema import Bytes
 from stepwell.store import EncodedRows, create, sealing
-from stepwell.store.columns import EncodedColumn
-from stepwell.store.writeback import begin_writeback
+from stepwell.store.column_file import EncodedColumn, begin_writeback
 
 LARGE = 2000  # bytes of a row, of which many are written from where they are
 
@@ -29,7 +28,8 @@ def rows_in_memory(count: int, seed: int) -> EncodedRows:
 @settings(deadline=None, max_examples=60)
 def test_a_checksum_is_of_the_file_or_is_not_told(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        column = EncodedColumn(f"{folder}/x", Bytes(), 100)
+        column = EncodedColumn(f"{folder}/x", Bytes())
+        column.reserve(100)
         row = 0
         for number, (kind, count, taken_back) in enumerate(steps):
             # an episode that was given up: its rows are written over
@@ -45,7 +45,7 @@ def test_a_checksum_is_of_the_file_or_is_not_told(steps: list[tuple[str, int, in
                 for place, each in enumerate(rows):
                     column.write(row + place, bytes(each))
             row += count
-        told, size = column.checksum, column.num_bytes(row)
+        told, size = column.blobs.checksum, column.num_bytes(row)
         column.close()
         data = Path(f"{folder}/x.bin").read_bytes()[:size]
         if told is not None and told[0] == size:

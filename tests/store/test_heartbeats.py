@@ -88,7 +88,7 @@ def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch
         writer.append(x=np.zeros(2))
         thread = heartbeats._thread
         deadline = time.monotonic() + 60
-        while writer._segment._progress.durable != (1, 0):
+        while writer._segment._record.durable != (1, 0):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     thread.join(60)

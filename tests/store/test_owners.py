@@ -13,7 +13,7 @@ import pytest
 import stepwell
 from stepwell.errors import SchemaError, SharedFileSystemWarning
 from stepwell.store import heartbeats, owners
-from stepwell.store.progress import OWNER_START, Progress
+from stepwell.store.commit import OWNER_START, CommitRecord
 
 OTHER_BOOT = bytes(range(16))
 
@@ -216,7 +216,7 @@ def test_data_reaches_the_disk_before_the_record_that_counts_it(path, monkeypatc
 
     def logged(descriptor):
         name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115, PTH119
-        words = segment._progress.words
+        words = segment._record.words
         log.append((name, words[8], words[9], words[2], words[3]))
         fsync(descriptor)
 
@@ -234,5 +234,5 @@ def test_data_reaches_the_disk_before_the_record_that_counts_it(path, monkeypatc
 
 
 def test_a_hidden_record_has_nothing():
-    progress = Progress.hidden()
+    progress = CommitRecord.hidden()
     assert (progress.rows, progress.episodes, progress.is_sealed) == (0, 0, False)

@@ -24,7 +24,7 @@ from stepwell.errors import DiskFullError, EncodeError, WriterClosedError
 from stepwell.schema import Array, Feature
 from stepwell.store import Store, concatenate, create, open
 from stepwell.store.background import BackgroundRows
-from stepwell.store.columns import EncodedColumn
+from stepwell.store.column_file import EncodedColumn
 
 SHAPE = (2, 3)
 KINDS: dict[str, Feature] = {

@@ -14,7 +14,7 @@ import pytest
 import stepwell
 from stepwell import Array, CorruptSegmentError, StepwellError, StoreNotFoundError
 from stepwell.store import Store, concatenate
-from stepwell.store.columns import make_column
+from stepwell.store.column_file import make_column
 from stepwell.store.manifests import seal_json
 from stepwell.store.segment_table import replace_table
 from stepwell.store.verification import verify_store

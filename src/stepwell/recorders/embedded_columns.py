@@ -23,7 +23,7 @@ from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, colum
 from stepwell.references.file_codec import FileCodec, ListedFileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
-from stepwell.store.columns import RawColumn, make_column
+from stepwell.store.column_file import RawColumn, make_column
 
 __all__ = ["embed_column", "embedded_feature", "embedded_row_bytes"]
 

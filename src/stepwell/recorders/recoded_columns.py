@@ -23,7 +23,7 @@ from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
 from stepwell.schema import Feature
 from stepwell.store import Segment
-from stepwell.store.columns import Column, RawColumn, make_column
+from stepwell.store.column_file import Column, RawColumn, make_column
 from stepwell.store.runs import RunReader
 
 __all__ = ["EpisodeRows", "RecodedColumn", "column_bytes", "recode_column", "stored_bytes"]

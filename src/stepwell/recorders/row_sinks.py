@@ -14,7 +14,7 @@ from stepwell.codecs import Codec, make_codec
 from stepwell.codecs.codec import SequentialCodec
 from stepwell.recorders.distortion import Distortion, mean_square_error
 from stepwell.schema import Feature
-from stepwell.store.columns import EncodedColumn, RawColumn
+from stepwell.store.column_file import EncodedColumn, RawColumn
 
 __all__ = ["BATCH_BYTES", "RowSink", "make_sink"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.replay.records import FLAGS, HI_FINAL, HI_STEP, IS_GONE, IS_OPEN, LO
-from stepwell.store.progress import CARRIED_WORD, EPISODES_WORD, ROWS_WORD, SEALED_WORD
+from stepwell.store.commit import CARRIED_WORD, EPISODES_WORD, ROWS_WORD, SEALED_WORD
 
 if TYPE_CHECKING:
     from stepwell.replay.followed import FollowedSegment
@@ -102,7 +102,7 @@ class Tail:
     def grow(self) -> Growth | None:
         """Take in new rows; None where something else happened, or an episode of the ring goes: nothing is changed."""
         words, followed = self._words, self.followed
-        # rows before episodes: see stepwell.store.progress
+        # rows before episodes: see stepwell.store.commit
         rows = words[ROWS_WORD]
         if words[EPISODES_WORD] != self._num_records or words[SEALED_WORD] or words[CARRIED_WORD] != self._carried:
             return None

@@ -18,19 +18,16 @@ import numpy.typing as npt
 from stepwell.errors import StepError
 from stepwell.schema import Schema
 from stepwell.store.building import built_store
+from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import step_id
-from stepwell.store.layout import EPISODES, METADATA, SEGMENTS, STORE_JSON, new_tag, replace_file
+from stepwell.store.layout import SEGMENTS, STORE_JSON, new_tag, replace_file
 from stepwell.store.manifests import seal_json
-from stepwell.store.npy import header_bytes
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segment_writer import encode_metadata
 
 __all__ = ["Blobs", "EpisodeBlock", "write_store"]
-
-OFFSET = np.dtype("<u8")
-BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,48 +132,41 @@ class _Segment:
     def __init__(self, directory: str, schema: Schema, ordinal: int) -> None:
         os.mkdir(directory)
         self._directory, self._schema, self._ordinal = directory, schema, ordinal
-        self._columns: dict[str, _RawFile | _BlobFiles] = {
-            name: (
-                _RawFile(f"{directory}/{name}.npy", feature.np_dtype, feature.fixed_shape)
-                if feature.is_raw
-                else _BlobFiles(f"{directory}/{name}")
-            )
-            for name, feature in schema.items()
-        }
+        self._files = SegmentFiles(directory, schema)
         # asked of a feature they cost more than a small block
         self._kinds = {
             name: (feature.np_dtype, feature.fixed_shape) if feature.is_raw else None
             for name, feature in schema.items()
         }
-        self._records = _RawFile(f"{directory}/{EPISODES}", EPISODE_DTYPE, ())
-        self._metadata = open(f"{directory}/{METADATA}", "xb")  # noqa: SIM115  closed by close()
         self._num_rows = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all rows so far."""
-        return sum(column.num_bytes for column in self._columns.values())
+        return sum(column.num_bytes_appended for column in self._files.columns.values())
 
     def add(self, block: EpisodeBlock) -> None:
         """Append whole episodes."""
         num_rows = int(block.lengths.sum())
         self._check(block, num_rows)
-        for name, column in self._columns.items():
-            column.write(block.columns[name])  # type: ignore[arg-type]  # checked above
-        self._records.write(self._records_of(block))
-        self._metadata.write(b"".join(map(encode_metadata, block.metadata)))
+        for name, column in self._files.columns.items():
+            values: Any = block.columns[name]
+            if isinstance(column, RawColumn):
+                column.append_rows(values, num_rows)
+            else:
+                column.append_rows(values.data, values.sizes)
+        self._files.append_episodes(self._records_of(block), b"".join(map(encode_metadata, block.metadata)))
         self._num_rows += num_rows
 
     def seal(self) -> None:
         """Finish the files and write the manifest."""
+        self._files.finish()
         self.close()
-        write_manifest(self._directory, self._schema, sync=True, has_statistics=False)
+        write_manifest(self._directory, self._schema, sync=True, has_statistics=False, checksums=self._files.checksums)
 
     def close(self) -> None:
         """Close the files."""
-        for column in (*self._columns.values(), self._records):
-            column.close()
-        self._metadata.close()
+        self._files.close()
 
     def _check(self, block: EpisodeBlock, num_rows: int) -> None:
         if len(block.metadata) != len(block.lengths):
@@ -214,53 +204,3 @@ def _described(values: Any) -> str:
     if isinstance(values, np.ndarray):
         return f"an array of {values.dtype} and shape {values.shape}"
     return "nothing" if values is None else f"{type(values).__name__} of {len(values)} rows"
-
-
-class _RawFile:
-    """A ``.npy`` file whose rows come in order; the header is written again when their number is known."""
-
-    def __init__(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape = dtype, shape
-        self._file = open(path, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115  closed by close()
-        self._file.write(header_bytes(dtype, shape, 0))
-        self._num_rows = 0
-        self.num_bytes = 0
-
-    def write(self, values: npt.NDArray[Any]) -> None:
-        """Append rows [n, *shape]."""
-        self._file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-        self._num_rows += len(values)
-        self.num_bytes += values.nbytes
-
-    def close(self) -> None:
-        """Write the header and close."""
-        if not self._file.closed:
-            self._file.seek(0)
-            self._file.write(header_bytes(self._dtype, self._shape, self._num_rows))
-            self._file.close()
-
-
-class _BlobFiles:
-    """The offsets and the bytes of an encoded column."""
-
-    def __init__(self, stem: str) -> None:
-        self._offsets = _RawFile(f"{stem}.npy", OFFSET, ())
-        self._offsets.write(np.zeros(1, OFFSET))
-        self._blobs = open(f"{stem}.bin", "xb", buffering=BUFFER_BYTES)  # noqa: SIM115  closed by close()
-        self._end = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of rows and offsets so far."""
-        return self._end + self._offsets.num_bytes
-
-    def write(self, blobs: Blobs) -> None:
-        """Append encoded rows."""
-        self._offsets.write(self._end + np.cumsum(blobs.sizes, dtype=OFFSET))
-        self._blobs.write(blobs.data.data)
-        self._end += len(blobs.data)
-
-    def close(self) -> None:
-        """Close both files."""
-        self._offsets.close()
-        self._blobs.close()

@@ -9,22 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Schema
 from stepwell.store.arrangement import Arrangement, arranged_segments, replace_arrangement
-from stepwell.store.beneath import list_directory, open_file, system_errors
+from stepwell.store.beneath import list_directory, system_errors
 from stepwell.store.building import built_store
-from stepwell.store.columns import write_all
-from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.column_file import SegmentFiles
+from stepwell.store.commit import CommitRecord
 from stepwell.store.key_notes import write_note
 from stepwell.store.layout import (
-    CLOCK,
     DELETED,
-    EPISODES,
     LOCK,
-    METADATA,
     OPEN_SUFFIX,
     PROGRESS,
     SEGMENTS,
@@ -32,8 +26,6 @@ from stepwell.store.layout import (
     locked_store,
 )
 from stepwell.store.linking import copy_file, link_file
-from stepwell.store.npy import header_bytes
-from stepwell.store.progress import Progress
 from stepwell.store.records import read_record
 from stepwell.store.recovery import recover_store
 from stepwell.store.segments import Segment
@@ -118,47 +110,17 @@ def _link_sealed(directory: str, target: str) -> None:
 def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
     """Copy what an open segment has committed, as the segment of a dead writer."""
     os.mkdir(target)
-    for name, feature in schema.items():
-        _copy_column(segment, name, feature, f"{target}/{name}")
+    rows, records, clock = segment.num_rows, segment.records, segment.clock_map()
+    with SegmentFiles(target, schema, has_clock=clock is not None) as files:
+        for name in schema:
+            files.append_from(segment, name, [(0, rows)])
+        if files.stamps is not None and clock is not None:
+            files.stamps.append_rows(clock[:rows], rows)
+        files.append_episodes(records, b"".join(segment.metadata_bytes().splitlines(keepends=True)[: len(records)]))
+        files.finish()
     if segment.note is not None:
         write_note(target, segment.note)
-    clock = segment.clock_map()
-    if clock is not None:
-        rows = segment.num_rows
-        _write(f"{target}/{CLOCK}", header_bytes("<i8", (), rows), clock[:rows].view(np.uint8))
-    _copy_episodes(segment, target)
-    progress = Progress.create(f"{target}/{PROGRESS}", is_owned=False)
+    progress = CommitRecord.create(f"{target}/{PROGRESS}", is_owned=False)
     progress.carry(*segment.carried)
-    progress.commit_episode(len(segment.records), segment.num_rows)
+    progress.commit_episode(len(records), rows)
     progress.close()
-
-
-def _copy_column(segment: Segment, name: str, feature: Feature, stem: str) -> None:
-    rows = segment.num_rows
-    if feature.is_raw:
-        data = segment.raw_map(name)[: rows * feature.row_bytes]
-        _write(f"{stem}.npy", header_bytes(feature.np_dtype, feature.fixed_shape, rows), data)
-        return
-    offsets = segment.offsets_map(name)[: rows + 1]
-    _write(f"{stem}.npy", header_bytes("<u8", (), rows + 1), offsets.view(np.uint8))
-    _write(f"{stem}.bin", b"", segment.blob_map(name)[: int(offsets[rows])])
-
-
-def _copy_episodes(segment: Segment, target: str) -> None:
-    records = segment.records
-    _write(
-        f"{target}/{EPISODES}",
-        header_bytes(EPISODE_DTYPE, (), len(records)),
-        np.frombuffer(records.tobytes(), np.uint8),
-    )
-    lines = segment.metadata_bytes().splitlines(keepends=True)[: len(records)]
-    _write(f"{target}/{METADATA}", b"".join(lines), np.empty(0, np.uint8))
-
-
-def _write(path: str, head: bytes, data: npt.NDArray[np.uint8]) -> None:
-    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        write_all(descriptor, head, 0, path)
-        write_all(descriptor, data.data, len(head), path)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Schema
 from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import open_file
-from stepwell.store.columns import reserve
+from stepwell.store.column_file import reserve
 from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, STORE_CLOCK, locked_store
 from stepwell.store.segments import Segment
 

@@ -24,7 +24,7 @@ from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.schema import Feature, Schema
 from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory
-from stepwell.store.columns import EncodedColumn, RawColumn, make_column
+from stepwell.store.column_file import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory, sync_tree

@@ -1,4 +1,4 @@
-"""Rows that are encoded already: a column of JPEG files or video packets is stored as it is."""
+"""Columns that a writer takes but arrays and lists: rows that are encoded already, and rows that come in pieces."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from typing import Any, Protocol, TypeGuard, overload, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import SequentialCodec, codec_class, make_codec
-from stepwell.errors import DecodeError, FormatError, SchemaError, StepError
+from stepwell.codecs import Codec, SequentialCodec, codec_class, make_codec
+from stepwell.errors import DecodeError, EncodeError, FormatError, SchemaError, StepError
 from stepwell.references.file_codec import FileCodec, parse_references
 from stepwell.references.file_spans import rows_of
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
-from stepwell.store.piecewise_rows import HasPieces, PiecewiseRows
 
-__all__ = ["EncodedRows", "HasRows", "accept_encoded", "encoded_of", "has_rows", "row_of"]
+__all__ = [
+    "EncodedRows",
+    "HasPieces",
+    "HasRows",
+    "PiecewiseRows",
+    "accept_encoded",
+    "check_first_row",
+    "encoded_of",
+    "has_rows",
+    "row_of",
+]
 
 Buffer = bytes | memoryview
 Int64s = npt.NDArray[np.int64]
+OWN_PACKAGE = "stepwell.codecs."
 
 
 @runtime_checkable
@@ -144,6 +154,62 @@ class EncodedRows(Sequence[bytes]):
         return f"<EncodedRows {counted(len(self), 'row')}, {counted(self.nbytes, 'byte')}>"
 
 
+@runtime_checkable
+class HasPieces(Protocol):
+    """What gives an episode's values in pieces, for a feature that is stored raw."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that there are."""
+
+    def pieces(self, feature: Feature) -> Iterable[npt.NDArray[Any]]:
+        """Return arrays [n, *shape] of consecutive rows, first to last; each may be overwritten by the next."""
+
+
+class PiecewiseRows:
+    """An accepted column of a raw feature, read while it is stored.
+
+    Args:
+        name: of the feature.
+        feature: a raw one.
+        given: what gives the pieces.
+
+    Notes:
+        Its pieces are checked as they come. A piece that does not fit raises then: nothing of its step is committed.
+    """
+
+    def __init__(self, name: str, feature: Feature, given: HasPieces) -> None:
+        self._name, self._feature, self._given = name, feature, given
+
+    def __len__(self) -> int:
+        return self._given.num_rows
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield the pieces.
+
+        Raises:
+            StepError: one of another dtype or shape, or more or fewer rows than were told.
+        """
+        told, count = self._given.num_rows, 0
+        for piece in self._given.pieces(self._feature):
+            if piece.dtype != self._feature.np_dtype or piece.shape[1:] != self._feature.fixed_shape:
+                raise StepError(
+                    f"feature {self._name!r}: {self._given!r} gave {piece.dtype} {piece.shape[1:]}, the store has "
+                    f"{self._feature}."
+                )
+            count += len(piece)
+            if count <= told:
+                yield np.ascontiguousarray(piece)
+        if count != told:
+            raise StepError(f"feature {self._name!r}: {self._given!r} told of {told} rows and gave {count}.")
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
+            return self
+        pieces = [piece.copy() for piece in self]
+        return np.concatenate(pieces)[index]
+
+
 def encoded_of(given: HasRows, feature: Feature) -> EncodedRows | None:
     """Return the rows where they lie in memory as the feature has them; None: they are made one by one.
 
@@ -211,3 +277,36 @@ def _check_first(name: str, feature: Feature, blob: bytes) -> None:
         codec.check(row)
     except DecodeError as error:
         raise StepError(f"feature {name!r}: the first of the encoded rows is no row of {feature}: {error}") from error
+
+
+def check_first_row(name: str, codec: Codec, value: Any) -> None:
+    """Encode and decode a value, unless the codec is stepwell's own.
+
+    Args:
+        name: of the feature, for messages.
+        codec: that encodes one row at a time.
+        value: what is to be stored.
+
+    Raises:
+        EncodeError: what comes out is no bytes, or decodes to something else than a row of the feature.
+    """
+    if type(codec).__module__.startswith(OWN_PACKAGE):
+        return
+    feature, where = codec.feature, f"codec {codec.feature.codec!r} of feature {name!r}"
+    blob: Any = codec.encode(value)
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise EncodeError(f"{where}: encode returned a {type(blob).__name__}. It must return bytes.")
+    row = codec.decode(np.frombuffer(blob, np.uint8))
+    if feature.kind in ("text", "bytes"):
+        wanted, found = str(feature.kind), type(row).__name__
+        is_right = isinstance(row, str if feature.kind == "text" else bytes)
+    else:
+        wanted, found = _shown(np.asarray(value)), _shown(row)
+        is_right = wanted == found
+    if not is_right:
+        raise EncodeError(f"{where}: decode returned {found}, where {wanted} was encoded. Let it return that.")
+
+
+def _shown(row: Any) -> str:
+    is_array = isinstance(row, np.ndarray | np.generic)
+    return f"{row.dtype} {row.shape}" if is_array else f"a {type(row).__name__}"

@@ -23,6 +23,7 @@ from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.capacity import Capacity
 from stepwell.store.clock import LATEST
+from stepwell.store.commit import CommitRecord
 from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     CLOCK,
@@ -37,7 +38,6 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import is_maintained
 from stepwell.store.manifests import read_manifest
-from stepwell.store.progress import Progress
 from stepwell.store.records import read_record
 from stepwell.store.ring import RingCut
 from stepwell.store.sealing import file_checksum
@@ -102,7 +102,7 @@ class Evictor:
                 os.rename(path, self._path(NEW_PREFIX + name))
                 return True
             check_directory(path + OPEN_SUFFIX)
-            progress = Progress.take_over(f"{path}{OPEN_SUFFIX}/{PROGRESS}")
+            progress = CommitRecord.take_over(f"{path}{OPEN_SUFFIX}/{PROGRESS}")
         except FileNotFoundError:
             # whoever seals it is about to rename it, or has
             return False

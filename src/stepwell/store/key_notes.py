@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.store.beneath import open_file, read_file
-from stepwell.store.columns import write_all
+from stepwell.store.column_file import write_all
 from stepwell.store.layout import OPEN_SUFFIX
 from stepwell.store.manifests import RESTORE, open_json, seal_json
 

@@ -7,7 +7,7 @@ import os
 import shutil
 
 from stepwell.store.beneath import open_file
-from stepwell.store.columns import disk_error
+from stepwell.store.column_file import disk_error
 
 __all__ = ["copy_file", "link_file"]
 

@@ -13,7 +13,8 @@ import numpy as np
 from stepwell.errors import CorruptSegmentError, LeftOutWarning
 from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, list_directory, open_file
-from stepwell.store.columns import write_all
+from stepwell.store.column_file import write_all
+from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
 from stepwell.store.ids import step_id
 from stepwell.store.key_notes import read_note
@@ -32,7 +33,6 @@ from stepwell.store.maintenance import recover_maintenance
 from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size
 from stepwell.store.owners import Recover, is_shared, is_silent
-from stepwell.store.progress import Progress
 from stepwell.store.records import read_record
 from stepwell.store.sealing import remove_segment, seal_segment, trim_lines
 from stepwell.store.segment_writer import encode_metadata
@@ -84,7 +84,7 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
     """Recover one open segment; False when its writer lives or somebody else has done it."""
     try:
         check_directory(path)
-        progress = Progress.take_over(f"{path}/{PROGRESS}", recover)
+        progress = CommitRecord.take_over(f"{path}/{PROGRESS}", recover)
     except FileNotFoundError:
         return _finish(path, recover)
     if progress is None:
@@ -140,7 +140,7 @@ def _removed(path: str) -> bool:
     return True
 
 
-def _close_open_episode(path: str, rows: int, episodes: int, progress: Progress) -> tuple[int, int]:
+def _close_open_episode(path: str, rows: int, episodes: int, progress: CommitRecord) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)

@@ -27,9 +27,9 @@ from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.capacity import Capacity, fixed_row_bytes
 from stepwell.store.clock import stamps_of_records
+from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
 from stepwell.store.layout import OPEN_SUFFIX, PROGRESS, SEGMENTS, list_segments
-from stepwell.store.progress import Progress
 from stepwell.store.segments import Segment
 
 __all__ = ["RingCut", "SegmentLimit", "growing_segments"]
@@ -350,7 +350,7 @@ def growing_segments(store: str) -> set[str]:
         if is_sealed:
             continue
         try:
-            progress = Progress.open(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
+            progress = CommitRecord.open(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
         except (FileNotFoundError, CorruptSegmentError):
             # sealed meanwhile; nobody writes to one that is damaged
             continue

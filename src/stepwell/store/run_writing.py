@@ -10,7 +10,7 @@ from stepwell.codecs import RowEncoder, SequentialCodec
 from stepwell.errors import EncodeError
 
 if TYPE_CHECKING:
-    from stepwell.store.columns import EncodedColumn
+    from stepwell.store.column_file import EncodedColumn
 
 __all__ = ["RunWriter"]
 

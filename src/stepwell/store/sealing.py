@@ -24,7 +24,7 @@ from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyE
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
 from stepwell.store.beneath import list_directory, open_file
-from stepwell.store.columns import disk_error
+from stepwell.store.column_file import begin_writeback, disk_error
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import (
     CLOCK,
@@ -41,7 +41,6 @@ from stepwell.store.manifests import seal_json
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
-from stepwell.store.writeback import begin_writeback
 
 __all__ = ["file_checksum", "remove_segment", "seal_segment", "trim_lines", "write_manifest"]
 

@@ -25,12 +25,12 @@ from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import list_directory, open_file
 from stepwell.store.clock import LATEST
+from stepwell.store.commit import CommitRecord
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import CLOCK, EPISODES, METADATA, PROGRESS, SEGMENT_JSON
 from stepwell.store.manifests import RESTORE, read_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
-from stepwell.store.progress import Progress
 from stepwell.store.runs import RunReader
 from stepwell.store.sealing import file_checksum
 from stepwell.store.statistics import STATISTICS, load_statistics
@@ -96,7 +96,7 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
 def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
     """Yield the checks of a segment that may have a live writer: that what it committed is there."""
     try:
-        progress = Progress.open(str(path / PROGRESS))
+        progress = CommitRecord.open(str(path / PROGRESS))
         # rows before episodes: see progress.py
         rows, episodes = progress.rows, progress.episodes
         progress.close()

@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import shutil
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +16,16 @@ import numpy as np
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema
-from stepwell.store.beneath import open_file, raise_from, system_error
+from stepwell.store.beneath import raise_from, system_error
 from stepwell.store.clock import RingClock
-from stepwell.store.columns import Column, EncodedColumn, RawColumn, make_column, write_all
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.column_file import EncodedColumn, RawColumn, SegmentFiles
+from stepwell.store.commit import CommitRecord, Committer
+from stepwell.store.encoded_rows import EncodedRows, PiecewiseRows
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.heartbeats import attend, forget
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.key_notes import KeyNote, write_note
 from stepwell.store.layout import (
-    CLOCK,
-    EPISODES,
-    METADATA,
     NEW_PREFIX,
     OPEN_SUFFIX,
     PROGRESS,
@@ -36,11 +33,8 @@ from stepwell.store.layout import (
     locked_store,
     new_tag,
     reserve_ordinals,
-    sync_directory,
 )
 from stepwell.store.owners import is_shared, warn_if_shared
-from stepwell.store.piecewise_rows import PiecewiseRows
-from stepwell.store.progress import Progress
 from stepwell.store.segment_table import drop_table
 from stepwell.store.sequential_columns import QUEUE_BYTES, SequentialColumns
 
@@ -48,7 +42,6 @@ __all__ = ["SegmentWriter", "encode_metadata"]
 
 FIRST_BYTES = 1 << 20
 STEP_BYTES = 64 << 20
-FIRST_EPISODES = 64
 # the lock, the commit record, the episodes and their metadata
 OWN_FILES = 4
 
@@ -102,9 +95,6 @@ class SegmentWriter:
         self._fixed_bytes = fixed + 8 * sum(not feature.is_raw for feature in schema.values())
         self.capacity = _first_capacity(self._fixed_bytes)
         self._metadata_end = 0
-        # held while the files are synced, by this thread or by the one that goes round all segments
-        self._sync_lock = threading.Lock()
-        self._sync_error: OSError | None = None
         self._queue_bytes = queue_bytes
         self._carried = carried
         self.note = note
@@ -135,68 +125,56 @@ class SegmentWriter:
         os.mkdir(directory)
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
-            self._progress = Progress.create(f"{directory}/{PROGRESS}")
-            undo.callback(self._progress.close)
-            self._progress.carry(*self._carried)
+            self._record = CommitRecord.create(f"{directory}/{PROGRESS}")
+            undo.callback(self._record.close)
+            self._record.carry(*self._carried)
             if self.note is not None:
                 # before it is there: nobody sees it elsewhere than in its place
                 write_note(directory, self.note)
-            self.columns: dict[str, Column] = {}
-            for name, feature in self.schema.items():
-                self.columns[name] = make_column(directory, name, feature, self.capacity)
-                undo.callback(self.columns[name].close)
-            self._stamps = None
-            if self._clock is not None:
-                self._stamps = RawColumn(f"{directory}/{CLOCK}", np.dtype("<i8"), (), self.capacity)
-                undo.callback(self._stamps.close)
-            self._episodes = RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), FIRST_EPISODES)
-            undo.callback(self._episodes.close)
-            self._metadata = open_file(f"{directory}/{METADATA}", os.O_RDWR | os.O_CREAT)
-            undo.callback(os.close, self._metadata)
+            has_clock = self._clock is not None
+            self._files = SegmentFiles(
+                directory, self.schema, num_rows=self.capacity, has_clock=has_clock, is_mapped=True
+            )
+            undo.callback(self._files.close)
+            self._sequential = SequentialColumns.of(self._files.columns, self.schema, self._record, self._queue_bytes)
+            self._bind_columns()
             os.rename(directory, self.path)
             undo.callback(shutil.rmtree, self.path, ignore_errors=True)
+            self._committer = Committer(self._record, self._files, self.path)
             self._is_shared = is_shared(self.path)
             if self.sync != "none" or self._is_shared:
-                self._progress.sync()
-                sync_directory(self.path)
-                sync_directory(os.path.dirname(self.path))
+                self._committer.sync_names()
             undo.pop_all()
         if self._is_shared:
             warn_if_shared(self.path)
-        for column in self._files:
-            column.moved(directory, self.path)
-        self._sequential = SequentialColumns.of(self.columns, self.schema, self._progress, self._queue_bytes)
-        self._rebind()
+        self._files.moved(directory, self.path)
 
-    @property
-    def _files(self) -> list[Column]:
-        """All that grows with its rows and episodes, but for the lines of metadata."""
-        clock = [] if self._stamps is None else [self._stamps]
-        return [*self.columns.values(), *clock, self._episodes]
-
-    def _rebind(self) -> None:
+    def _bind_columns(self) -> None:
         """Keep what the hot path needs at hand: (place in the schema, rows or column)."""
+        stamps = self._files.stamps
+        self._stamp_rows: Any = None if stamps is None else stamps.rows.data
         self._raw: list[tuple[int, Any]] = []
-        self._stamp_rows: Any = None if self._stamps is None else self._stamps.rows.data
         self._encoded: list[tuple[int, EncodedColumn]] = []
-        for place, column in enumerate(self.columns.values()):
+        for place, column in enumerate(self._files.columns.values()):
             if isinstance(column, RawColumn):
                 self._raw.append((place, column.rows))
             elif not column.codec.is_sequential:
                 self._encoded.append((place, column))
 
+    def _num_blob_bytes(self, rows: int) -> int:
+        columns = self._files.columns.values()
+        return sum(column.num_bytes(rows) for column in columns if isinstance(column, EncodedColumn))
+
     @property
     def num_bytes(self) -> int:
         """Bytes of the committed rows on the disk."""
-        encoded = (column for column in self.columns.values() if isinstance(column, EncodedColumn))
-        return self.row * self._fixed_bytes + sum(column.num_bytes(self.row) for column in encoded)
+        return self.row * self._fixed_bytes + self._num_blob_bytes(self.row)
 
     @property
     def size(self) -> tuple[int, int]:
         """Rows that were appended, and their bytes; about, while a codec is behind."""
-        ready = self._progress.rows
-        encoded = (column for column in self.columns.values() if isinstance(column, EncodedColumn))
-        blobs = sum(column.num_bytes(ready) for column in encoded)
+        ready = self._record.rows
+        blobs = self._num_blob_bytes(ready)
         return self.row, self.row * self._fixed_bytes + blobs * self.row // max(1, ready)
 
     @property
@@ -233,12 +211,7 @@ class SegmentWriter:
             self._grow(row + 1)
         self._store(row, values)
         self.row = row + 1
-        if self.sync == "step":
-            self._commit_synced()
-        elif self._sequential is not None:
-            self._sequential.commit(row + 1)
-        else:
-            self._progress.commit_rows(row + 1)
+        self._commit_rows()
         return (self.ordinal << 32) | row
 
     def _store(self, row: int, values: Sequence[Any]) -> None:
@@ -259,12 +232,7 @@ class SegmentWriter:
         if self._sequential is not None:
             self._sequential.put_rows(row, columns, count)
         self.row = row + count
-        if self.sync == "step":
-            self._commit_synced()
-        elif self._sequential is not None:
-            self._sequential.commit(self.row)
-        else:
-            self._progress.commit_rows(self.row)
+        self._commit_rows()
         return step_id(self.ordinal, row)
 
     def _store_rows(self, columns: Sequence[Any], count: int) -> None:
@@ -272,11 +240,12 @@ class SegmentWriter:
         row = self.row
         if row + count > self.capacity:
             self._grow(row + count)
-        if self._stamps is not None and self._clock is not None and count:
+        stamps = self._files.stamps
+        if stamps is not None and self._clock is not None and count:
             first = self._clock.next(self._stamp, count)
-            self._stamps.write_rows(row, np.arange(first, first + count, dtype=np.int64))
+            stamps.write_rows(row, np.arange(first, first + count, dtype=np.int64))
             self._stamp = first + count - 1
-        for column, values in zip(self.columns.values(), columns, strict=True):
+        for column, values in zip(self._files.columns.values(), columns, strict=True):
             if isinstance(column, RawColumn):
                 _write_raw(column, row, values)
         for place, column in self._encoded:
@@ -304,9 +273,6 @@ class SegmentWriter:
                 self.sync_committed()
             return first
         self._store_rows(columns, count)
-        if first + count > len(self._episodes.rows):
-            self._episodes.grow(max(first + count, 2 * len(self._episodes.rows)))
-        write_all(self._metadata, lines, self._metadata_end, f"{self.path}/{METADATA}")
         records = np.zeros(count, EPISODE_DTYPE)
         records["length"] = records["rows"] = 1
         records["start"] = np.arange(row, row + count)
@@ -314,9 +280,7 @@ class SegmentWriter:
         if self.note is not None:
             records["origin"] = self.note.origins(self.num_kept, count)
         records["time_ns"] = time.time_ns()
-        self._episodes.rows[first : first + count] = records
-        self._metadata_end += len(lines)
-        self.num_episodes += count
+        self._add_episodes(records, lines, count)
         self.num_kept += count
         self.row = self.episode_start = row + count
         self._commit_episodes()
@@ -355,11 +319,8 @@ class SegmentWriter:
             end += 1
         if self._sequential is not None:
             self._sequential.end_run(self.row, final)
-        if self.num_episodes >= len(self._episodes.rows):
-            self._episodes.grow(2 * len(self._episodes.rows))
-        write_all(self._metadata, metadata, self._metadata_end, f"{self.path}/{METADATA}")
         # in the order of EPISODE_DTYPE; one assignment costs a fifth of ten
-        self._episodes.rows[self.num_episodes] = (
+        record = (
             start,
             length,
             end - start,
@@ -371,20 +332,29 @@ class SegmentWriter:
             discarded,
             skipped | GOES_ON * goes_on,
         )
-        self._metadata_end += len(metadata)
-        self.num_episodes += 1
+        self._add_episodes(record, metadata, 1)
         self.num_kept += not discarded
         self.row = self.episode_start = end
         self._commit_episodes()
         return self.num_episodes - 1
 
+    def _add_episodes(self, records: Any, lines: bytes, count: int) -> None:
+        """Store records of ended episodes and their lines of metadata, before they are committed."""
+        episodes, first = self._files.episodes, self.num_episodes
+        if first + count > len(episodes.rows):
+            episodes.reserve(max(first + count, 2 * len(episodes.rows)))
+        self._files.metadata.write(lines, self._metadata_end)
+        episodes.rows[first if count == 1 else slice(first, first + count)] = records
+        self._metadata_end += len(lines)
+        self.num_episodes += count
+
     def _store_final(self, final: Mapping[str, Any]) -> None:
         row = self.row
         if row >= self.capacity:
             self._grow(row + 1)
-        if self._stamps is not None:
-            self._stamps.rows[row] = self._stamp
-        for name, column in self.columns.items():
+        if self._files.stamps is not None:
+            self._files.stamps.rows[row] = self._stamp
+        for name, column in self._files.columns.items():
             if isinstance(column, RawColumn):
                 column.rows[row] = final[name] if name in final else np.zeros((), column.dtype)
             elif not column.codec.is_sequential:
@@ -395,18 +365,15 @@ class SegmentWriter:
             raise StepError(f"a segment holds at most {MAX_ROWS - 1} rows. End episodes more often.")
         step = max(1, STEP_BYTES // max(1, self._fixed_bytes))
         capacity = max(rows, min(2 * self.capacity, self.capacity + step))
-        for column in self.columns.values():
-            column.grow(capacity)
-        if self._stamps is not None:
-            self._stamps.grow(capacity)
+        self._files.reserve(capacity)
         self.capacity = capacity
-        self._rebind()
+        self._bind_columns()
 
     def cut_to_committed(self) -> None:
         """Take back the steps of the open episode that were not committed; no more can follow in this segment."""
         self._close_encoders()
         self._sequential = None
-        self.row = max(self.episode_start, self._progress.rows)
+        self.row = max(self.episode_start, self._record.rows)
 
     def settle(self) -> None:
         """Wait until every step that was appended is committed."""
@@ -414,105 +381,64 @@ class SegmentWriter:
             self._sequential.settle()
 
     def flush(self) -> None:
-        """Wait until all steps that were appended are committed and on the disk, whatever ``sync`` says."""
+        """Wait until all steps that were appended are committed and on the disk, whatever `sync` says."""
         self.settle()
         self.sync_committed()
 
     def sync_committed(self) -> None:
         """Wait until all that is committed now is on the disk, and its commit record says so."""
-        with self._sync_lock:
-            # rows before episodes, as readers do: a thread may commit more meanwhile
-            rows, episodes = self._progress.rows, self._progress.episodes
-            self._sync_columns()
-            self._progress.commit_durable(rows, episodes)
+        self._committer.sync()
 
     def attend(self) -> None:
         """Say that the writer lives, and sync what it committed; called by the thread that goes round all segments.
 
         Rings that wait for no disk are left alone: what is written now may be gone before it is to be there.
         """
-        with self._sync_lock:
-            if self._metadata < 0 or self._sync_error is not None:
-                return
-            if self._is_shared:
-                os.utime(f"{self.path}/{PROGRESS}")
-            committed = self._progress.rows, self._progress.episodes
-            if committed == self._progress.durable or (self._clock is not None and self.sync == "none"):
-                return
-            try:
-                self._sync_columns()
-                if not self._progress.durable[0] and self.sync == "none":
-                    # what was made is to be found, too
-                    sync_directory(self.path)
-                    sync_directory(os.path.dirname(self.path))
-                self._progress.commit_durable(*committed)
-            except OSError as error:
-                # the system says so once: the next sync would be told that all is well
-                self._sync_error = error
+        if self._is_shared and self._committer.is_open:
+            os.utime(f"{self.path}/{PROGRESS}")
+        if self._clock is None or self.sync != "none":
+            self._committer.sync_in_background()
 
     def check_synced(self) -> None:
         """Raise what the disk said when the files were synced in the background: rows may be lost."""
-        if self._sync_error is not None:
-            raise self._sync_error
+        self._committer.check()
 
-    def _commit_synced(self) -> None:
-        """Commit the rows of the open episode when they are on the disk."""
-        if self._sequential is not None:
-            self._sequential.commit(self.row)
-            self.flush()
+    def _commit_rows(self) -> None:
+        """Commit the rows of the open episode, those of slow codecs when they are ready."""
+        is_synced = self.sync == "step"
+        if self._sequential is None:
+            self._committer.commit_rows(self.row, is_synced=is_synced)
             return
-        with self._sync_lock:
-            self._sync_columns()
-            self._progress.commit_rows(self.row)
-            self._progress.commit_durable(self.row, self.num_episodes)
+        self._sequential.commit(self.row)
+        if is_synced:
+            self.flush()
 
     def _commit_episodes(self) -> None:
-        """Commit ended episodes, whose rows are all stored; where it is asked for, when they are on the disk."""
-        if self.sync == "none":
-            self._progress.commit_episode(self.num_episodes, self.row)
-            if self._sequential is not None:
-                self._sequential.commit(self.row)
-            return
-        with self._sync_lock:
-            self._sync_columns()
-            self._progress.commit_episode(self.num_episodes, self.row)
-            if self._sequential is not None:
-                self._sequential.commit(self.row)
-            self._progress.commit_durable(self.row, self.num_episodes)
-
-    def _sync_columns(self) -> None:
-        self.check_synced()
-        for column in self._files:
-            column.sync()
-        os.fsync(self._metadata)
+        """Commit ended episodes, whose rows are all stored."""
+        self._committer.commit(self.row, self.num_episodes, is_synced=self.sync != "none")
+        if self._sequential is not None:
+            self._sequential.commit(self.row)
 
     @property
     def checksums(self) -> dict[str, tuple[int, int]]:
         """Bytes and CRC-32 of the files of which they are known already, by name."""
-        found = {
-            f"{name}.bin": column.checksum for name, column in self.columns.items() if isinstance(column, EncodedColumn)
-        }
-        return {name: checksum for name, checksum in found.items() if checksum is not None}
+        return self._files.checksums
 
     def mark_full(self) -> None:
         """Tell readers that nothing more comes."""
-        self._progress.mark_full()
+        self._record.mark_full()
 
-    def close(self) -> Progress:
+    def close(self) -> CommitRecord:
         """Let go of the files and return the commit record, still locked: whoever seals closes it.
 
         A child that is forked until then gives up its copy of the lock, too.
         """
         self._close_encoders()
         forget(self)
-        with self._sync_lock:
-            for column in self._files:
-                column.close()
-            self._stamp_rows = None
-            metadata, self._metadata = self._metadata, -1
-            if metadata >= 0:
-                os.close(metadata)
-        return self._progress
+        self._committer.close()
+        # a view of a map keeps all of it
+        self._stamp_rows = None
+        return self._record
 
     def finish(self) -> None:
         """Commit what was appended, if that can be, and end the threads: for a writer that nobody closed."""
@@ -526,7 +452,7 @@ class SegmentWriter:
 
     def leave_after_fork(self) -> None:
         """Give up the parent's lock and blobs in a forked child."""
-        self._progress.close()
+        self._record.close()
         # an encoder that is freed here would wait for threads that only the parent has
         if self._sequential is not None:
             _LEFT.append(self._sequential)

@@ -16,6 +16,7 @@ from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
+from stepwell.store.commit import CommitRecord
 from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
@@ -24,7 +25,6 @@ from stepwell.store.key_notes import KeyNote, find_note
 from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
 from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
-from stepwell.store.progress import Progress
 from stepwell.store.segment_keys import TAG_BITS
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Segment:
         # the directory that was found to be none of somebody else's
         self._checked = ""
         self._schema = schema
-        self._progress: Progress | None = None
+        self._progress: CommitRecord | None = None
         # of its writer's key; of a segment from the store's table the table knows it
         self.note: KeyNote | None = None
         self.num_rows = 0
@@ -124,7 +124,7 @@ class Segment:
 
     @property
     def commit_words(self) -> memoryview[int] | None:
-        """The words of its commit record, see `stepwell.store.progress`; None when they do not count."""
+        """The words of its commit record, see `stepwell.store.commit`; None when they do not count."""
         progress = self._progress
         return None if progress is None or progress.is_cut else progress.words
 
@@ -315,14 +315,14 @@ class Segment:
             if progress is None:
                 directory = self._directory
                 check_directory(directory)
-                progress = self._progress = Progress.open(f"{directory}/{PROGRESS}")
+                progress = self._progress = CommitRecord.open(f"{directory}/{PROGRESS}")
                 self.carried = progress.carried
                 self._check_size(progress.rows)
         except FileNotFoundError:
             if not self._is_unwritten():
                 self._become_sealed()
                 return
-            progress = self._progress = Progress.hidden()
+            progress = self._progress = CommitRecord.hidden()
         if progress.is_sealed:
             self._become_sealed()
             return

@@ -9,9 +9,9 @@ from typing import Any, cast
 from stepwell.codecs import SequentialCodec
 from stepwell.schema import Schema
 from stepwell.store.background import BackgroundRows
-from stepwell.store.columns import Column, EncodedColumn
+from stepwell.store.column_file import Column, EncodedColumn
+from stepwell.store.commit import CommitRecord
 from stepwell.store.encoded_rows import EncodedRows
-from stepwell.store.progress import Progress
 from stepwell.store.run_writing import RunWriter
 
 __all__ = ["QUEUE_BYTES", "SequentialColumns"]
@@ -34,7 +34,7 @@ class SequentialColumns:
         minimum over columns that several threads take, so it is made under a lock.
     """
 
-    def __init__(self, columns: Mapping[str, Column], schema: Schema, progress: Progress, queue_bytes: int) -> None:
+    def __init__(self, columns: Mapping[str, Column], schema: Schema, progress: CommitRecord, queue_bytes: int) -> None:
         self._progress = progress
         self._lock = threading.Lock()
         self._limit = 0
@@ -51,7 +51,7 @@ class SequentialColumns:
 
     @classmethod
     def of(
-        cls, columns: Mapping[str, Column], schema: Schema, progress: Progress, queue_bytes: int
+        cls, columns: Mapping[str, Column], schema: Schema, progress: CommitRecord, queue_bytes: int
     ) -> SequentialColumns | None:
         """Return those of a segment, or None when it has none."""
         found = cls(columns, schema, progress, queue_bytes)

@@ -31,15 +31,21 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 import time
+from typing import TYPE_CHECKING
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.files.mapping import map_descriptor
 from stepwell.store.beneath import open_file
 from stepwell.store.ids import MAX_ROWS
+from stepwell.store.layout import sync_directory
 from stepwell.store.owners import NOBODY, Owner, Recover, is_shared, may_take_over, this_process
 
-__all__ = ["Progress"]
+if TYPE_CHECKING:
+    from stepwell.store.column_file import SegmentFiles
+
+__all__ = ["CommitRecord", "Committer"]
 
 MAGIC = b"stepwell"
 VERSION = 1
@@ -58,7 +64,7 @@ OWNER_START = 80
 FULL = 1 << 32
 
 
-class Progress:
+class CommitRecord:
     """One commit record, mapped.
 
     Notes:
@@ -80,14 +86,14 @@ class Progress:
             self._rows_word, self._episodes_word = DURABLE_ROWS_WORD, DURABLE_EPISODES_WORD
 
     @classmethod
-    def hidden(cls) -> Progress:
+    def hidden(cls) -> CommitRecord:
         """Return the record of a segment of which nothing is shown: nothing is there, or it is written elsewhere."""
         progress = cls(memoryview(bytes(NUM_BYTES)).cast("q"))
         progress.is_hidden = True
         return progress
 
     @classmethod
-    def create(cls, path: str, *, is_owned: bool = True) -> Progress:
+    def create(cls, path: str, *, is_owned: bool = True) -> CommitRecord:
         """Make the file, locked by this process.
 
         Args:
@@ -109,7 +115,7 @@ class Progress:
             raise
 
     @classmethod
-    def open(cls, path: str) -> Progress:
+    def open(cls, path: str) -> CommitRecord:
         """Map an existing file for reading.
 
         Raises:
@@ -126,7 +132,7 @@ class Progress:
             os.close(descriptor)
 
     @classmethod
-    def take_over(cls, path: str, recover: Recover = "dead") -> Progress | None:
+    def take_over(cls, path: str, recover: Recover = "dead") -> CommitRecord | None:
         """Lock the record of a dead writer; None when its writer is alive, or may be.
 
         Args:
@@ -239,6 +245,84 @@ class Progress:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+class Committer:
+    """Commits rows and episodes of a segment while its files are written.
+
+    The order of what is to survive a loss of power is decided here and nowhere else: the files are synced, then the
+    counters that readers see are advanced, then those that count after a loss of power, then the record is synced.
+    """
+
+    def __init__(self, record: CommitRecord, files: SegmentFiles, path: str) -> None:
+        self._record, self._files, self._path = record, files, path
+        # held while files are synced, by the writer's thread or by the one that goes round all segments
+        self._lock = threading.Lock()
+        self._has_synced_names = False
+        self._error: OSError | None = None
+        self.is_open = True
+
+    def commit_rows(self, rows: int, *, is_synced: bool) -> None:
+        """Publish rows of the open episode; with ``is_synced`` once they are on the disk."""
+        if is_synced:
+            self.commit(rows, self._record.words[EPISODES_WORD], is_synced=True)
+        else:
+            self._record.words[ROWS_WORD] = rows
+
+    def commit(self, rows: int, episodes: int, *, is_synced: bool) -> None:
+        """Publish ended episodes, whose records are in place, and all their rows; see `commit_rows`."""
+        if not is_synced:
+            self._record.commit_episode(episodes, rows)
+            return
+        with self._lock:
+            self._sync_files()
+            self._record.commit_episode(episodes, rows)
+            self._record.commit_durable(rows, episodes)
+
+    def sync(self) -> None:
+        """Wait until what is committed now is on the disk, and the record says so."""
+        with self._lock:
+            # rows before episodes, as readers do: a thread may commit more meanwhile
+            rows, episodes = self._record.rows, self._record.episodes
+            self._sync_files()
+            self._record.commit_durable(rows, episodes)
+
+    def sync_in_background(self) -> None:
+        """Do as `sync` when anything was committed since; the next sync, and `check`, raise what goes wrong."""
+        with self._lock:
+            committed = self._record.rows, self._record.episodes
+            if not self.is_open or self._error is not None or committed == self._record.durable:
+                return
+            try:
+                self._sync_files()
+                self._record.commit_durable(*committed)
+            except OSError as error:
+                # the system says so once: the next sync would find nothing wrong
+                self._error = error
+
+    def sync_names(self) -> None:
+        """Wait until the record, and the names of the segment and of its files, are on the disk."""
+        self._record.sync()
+        sync_directory(self._path)
+        sync_directory(os.path.dirname(self._path))
+        self._has_synced_names = True
+
+    def check(self) -> None:
+        """Raise what the disk said when the files were synced in the background: rows may be lost."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Let go of the files; the record stays open."""
+        with self._lock:
+            self.is_open = False
+            self._files.close()
+
+    def _sync_files(self) -> None:
+        self.check()
+        self._files.sync()
+        if not self._has_synced_names:
+            self.sync_names()
 
 
 def _mapped(descriptor: int, *, writable: bool = False) -> memoryview[int]:

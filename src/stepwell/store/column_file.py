@@ -58,7 +58,7 @@ class ColumnFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.end = 0
-        # bytes from the file's begin, and their CRC-32
+        # bytes from the file's begin, and their CRC-32: summed while they are in the processor's cache
         self._sum = (0, 0)
         self._pending = bytearray()
         self._written_back = 0
@@ -72,12 +72,18 @@ class ColumnFile:
     def write(self, data: Buffer, start: int) -> None:
         """Write at a place; DiskFullError when there is no room."""
         write_all(self._descriptor, data, start, self.path)
-        self._add_to_sum(start, start + len(data), (data,))
+        summed, crc = self._sum
+        # rows that were taken back are written over
+        self._sum = (start + len(data), zlib.crc32(data, crc)) if summed == start else UNKNOWN
 
     def gather(self, buffers: Sequence[Buffer], start: int, end: int) -> None:
         """Write buffers back to back from ``start`` to ``end``, by one call, and let them go to the disk early."""
         write_gathered(self._descriptor, buffers, start, end, self.path)
-        self._add_to_sum(start, end, buffers)
+        summed, crc = self._sum
+        if summed == start:
+            for buffer in buffers:
+                crc = zlib.crc32(buffer, crc)
+        self._sum = (end, crc) if summed == start else UNKNOWN
         self._write_back(end)
 
     def append(self, data: Buffer) -> None:
@@ -97,17 +103,6 @@ class ColumnFile:
         if self._pending:
             self.write(bytes(self._pending), self.end - len(self._pending))
             self._pending.clear()
-
-    def _add_to_sum(self, start: int, end: int, buffers: Iterable[Buffer]) -> None:
-        """Go on with the checksum while the bytes are in the processor's cache: it need not read the file again."""
-        if self._sum[0] != start:
-            # rows were taken back
-            self._sum = UNKNOWN
-            return
-        crc = self._sum[1]
-        for buffer in buffers:
-            crc = zlib.crc32(buffer, crc)
-        self._sum = end, crc
 
     def _write_back(self, end: int) -> None:
         if end - self._written_back >= WRITEBACK_BYTES:
@@ -450,12 +445,10 @@ def reserve(descriptor: int, num_bytes: int, path: str) -> None:
 
 def write_all(descriptor: int, data: Buffer, offset: int, path: str) -> None:
     """Write all of ``data`` at ``offset``; DiskFullError when there is no room for it."""
-    view = memoryview(data)
     try:
-        while view:
-            written = os.pwrite(descriptor, view, offset)
-            view = view[written:]
-            offset += written
+        done = os.pwrite(descriptor, data, offset)
+        while done < len(data):
+            done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
     except OSError as error:
         raise_from(disk_error(error, len(data), path), error)
 

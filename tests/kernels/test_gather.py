@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.kernels import gather as kernel
-from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.kernels.places import HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
 
 GUARD = 200
 

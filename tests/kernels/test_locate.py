@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.kernels.locate import PLACE_ROWS, guide_of, locate, touch
+from stepwell.kernels.locate import guide_of, locate, touch
+from stepwell.kernels.places import PLACE_ROWS
 
 
 def starts_of(counts):

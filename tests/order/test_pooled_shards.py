@@ -10,7 +10,7 @@ import stepwell
 from stepwell import Array, Field, Loader
 from stepwell.order import BoundPooled, Dealing, pooled
 from stepwell.windows import Blocks
-from stepwell.windows.reach import FIRST_ANCHOR, PIECE_COLUMNS, SEGMENT
+from stepwell.windows.reach import PIECE_ANCHOR, PIECE_COLUMNS, PIECE_SEGMENT
 
 LENGTHS = ((5, 7), (3,), (20,), (4, 4, 4), (9, 1))
 ORDER = {"bytes": 4096, "blocks": 8}
@@ -48,7 +48,7 @@ def bound_of(store: stepwell.Store) -> BoundPooled:
     table = store.episodes
     edges = np.concatenate([[0], np.cumsum(table.length)])
     pieces = np.zeros((len(table.length), PIECE_COLUMNS), np.int64)
-    pieces[:, FIRST_ANCHOR], pieces[:, SEGMENT] = edges[:-1], table.segment
+    pieces[:, PIECE_ANCHOR], pieces[:, PIECE_SEGMENT] = edges[:-1], table.segment
     blocks = Blocks(edges[[0, 1, 3, 4, 6, 8, 9]], pieces, np.array([0, 1, 3, 4, 6, 8, 9]), 100).within_segments()
     return BoundPooled(blocks, 4, 0, Dealing(int(edges[-1])), blocks.segments)
 
@@ -60,7 +60,7 @@ def test_blocks_of_a_segment_enter_one_after_the_other(store: stepwell.Store) ->
         entered = blocks.segments[bound.entering(epoch, 0, len(blocks))].tolist()
         turns = [segment for place, segment in enumerate(entered) if place == 0 or entered[place - 1] != segment]
         assert sorted(turns) == list(range(len(LENGTHS)))
-        pieces = [blocks.pieces[blocks.pieces_of(block), SEGMENT] for block in range(len(blocks))]
+        pieces = [blocks.pieces[blocks.pieces_of(block), PIECE_SEGMENT] for block in range(len(blocks))]
         assert all(len(set(found.tolist())) == 1 for found in pieces), "no block reaches beyond a segment"
 
 

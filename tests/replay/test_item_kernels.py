@@ -1,6 +1,6 @@
 import numpy as np
 
-from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
 from stepwell.replay.item_kernels import item_places, take_items
 from stepwell.replay.items import Items
 

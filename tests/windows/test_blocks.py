@@ -19,8 +19,17 @@ from stepwell.errors import LoaderError
 from stepwell.testing.codecs import RunningCodec
 from stepwell.windows import Blocks, WindowReader
 from stepwell.windows.blocks import cut_blocks, piece_bytes
-from stepwell.windows.reach import FIRST_ANCHOR, HI_FINAL, HI_STEP, LAST_ROW, LO, SEGMENT, Reach, reaches
-from stepwell.windows.reach import FIRST_ROW as PIECE_ROW
+from stepwell.windows.reach import (
+    PIECE_ANCHOR,
+    PIECE_FIRST,
+    PIECE_HI_FINAL,
+    PIECE_HI_STEP,
+    PIECE_LAST,
+    PIECE_LO,
+    PIECE_SEGMENT,
+    Reach,
+    reaches,
+)
 from stepwell.windows.rows import window_rows
 from stepwell.windows.sync_rows import SyncRows
 
@@ -46,7 +55,7 @@ def check(reader: WindowReader, blocks: Blocks, max_bytes: int) -> None:
     assert (np.diff(blocks.starts) > 0).all()
     assert blocks.piece_starts[0] == 0
     assert blocks.piece_starts[-1] == len(blocks.pieces)
-    assert np.array_equal(blocks.pieces[blocks.piece_starts[:-1], FIRST_ANCHOR], blocks.starts[:-1])
+    assert np.array_equal(blocks.pieces[blocks.piece_starts[:-1], PIECE_ANCHOR], blocks.starts[:-1])
     assert np.array_equal(blocks.block_of(anchors), np.repeat(np.arange(len(blocks)), np.diff(blocks.starts)))
     check_pieces(reader, blocks, anchors)
     sizes = [int(piece_bytes(held, blocks.pieces[blocks.pieces_of(m)]).sum()) for m in range(len(blocks))]
@@ -63,9 +72,9 @@ def check_pieces(reader: WindowReader, blocks: Blocks, anchors: Int64s) -> None:
     for number in range(len(blocks.pieces)):
         piece, mine = blocks.pieces[number], places[:, numbers == number]
         # rows that follow each other, in one segment
-        assert set(mine[1]) == {piece[SEGMENT]}
-        assert np.array_equal(mine[2], np.arange(piece[PIECE_ROW], piece[LAST_ROW] + 1))
-        assert (piece[LO], piece[HI_STEP], piece[HI_FINAL]) == (mine[3, 0], mine[4, -1], mine[5, -1])
+        assert set(mine[1]) == {piece[PIECE_SEGMENT]}
+        assert np.array_equal(mine[2], np.arange(piece[PIECE_FIRST], piece[PIECE_LAST] + 1))
+        assert (piece[PIECE_LO], piece[PIECE_HI_STEP], piece[PIECE_HI_FINAL]) == (mine[3, 0], mine[4, -1], mine[5, -1])
     first_rows = {reach.name: reach.rows(blocks.pieces) for reach in reaches_of(reader)}
     for field in reader.fields.values():
         for source in field.sources:
@@ -143,7 +152,7 @@ def test_rows_that_go_on_in_another_segment_are_another_piece(make_store: Callab
     view = View(make_store([4, 5, 4, 6], per_segment=2)).select([0, 3])
     reader = reader_of(view, {"action": "action"})
     blocks = reader.index.blocks(10**6)
-    assert blocks.pieces[:, [SEGMENT, PIECE_ROW, LAST_ROW]].tolist() == [[0, 0, 3], [1, 4, 9]]
+    assert blocks.pieces[:, [PIECE_SEGMENT, PIECE_FIRST, PIECE_LAST]].tolist() == [[0, 0, 3], [1, 4, 9]]
     check(reader, blocks, 10**6)
 
 
@@ -308,7 +317,7 @@ def test_blocks_of_a_store_begin_at_its_sync_rows(tmp_path: Path, is_live: bool)
         (reach,) = reaches_of(reader)
         assert reach.is_sequential
         first, _ = reach.rows(blocks.pieces[blocks.piece_starts[:-1]])
-        steps = first - blocks.pieces[blocks.piece_starts[:-1], LO]
+        steps = first - blocks.pieces[blocks.piece_starts[:-1], PIECE_LO]
         assert set(steps % 5) == {0}
         assert len(blocks) > 1
     writer.close()

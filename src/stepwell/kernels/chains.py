@@ -25,30 +25,25 @@ from stepwell.kernels.gather import (
     WINDOW_STRIDE,
 )
 from stepwell.kernels.kernel import kernel
-from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW
 from stepwell.kernels.memory import memcpy, memset, store_u8
+from stepwell.kernels.places import (
+    CHAIN,
+    CHAIN_SEGMENT,
+    CHAIN_START,
+    CHAIN_STEP,
+    EPISODE,
+    HI_FINAL,
+    HI_STEP,
+    LO,
+    OUTER_FINAL,
+    OUTER_LO,
+    OUTER_STEP,
+    PLACE_ROWS,
+    ROW,
+)
+from stepwell.kernels.windows import nearest
 
-__all__ = [
-    "CHAIN",
-    "OUTER_FINAL",
-    "OUTER_LO",
-    "OUTER_STEP",
-    "PIECE_COLUMNS",
-    "SEGMENT",
-    "START",
-    "STEP",
-    "are_mapped",
-    "bounds_of_pieces",
-    "gather_chained",
-    "num_leaving",
-    "widen",
-]
-
-# columns of a table of pieces: which belong together; where each lies; the number of its first step in the episode
-CHAIN, SEGMENT, START, STEP = range(4)
-PIECE_COLUMNS = 4
-# rows of places of windows that may leave a piece: bounds of the whole episode, counted in rows of the anchor's piece
-OUTER_LO, OUTER_STEP, OUTER_FINAL = 6, 7, 8
+__all__ = ["are_mapped", "bounds_of_pieces", "gather_chained", "num_leaving", "widen"]
 
 
 @kernel
@@ -64,7 +59,7 @@ def gather_chained(  # noqa: PLR0917
         places: int64 [9, n], with the bounds of whole episodes.
         chosen: int64 [m], which of the n.
         at: int64 [m], the piece of each.
-        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
         memory: uint8 [k], written.
     """
     start = memory.ctypes.data
@@ -79,7 +74,7 @@ def gather_chained(  # noqa: PLR0917
         for i in range(chosen.size):
             anchor, piece = chosen[i], at[i]
             lo, hi = places[OUTER_LO, anchor], places[outer_hi, anchor]
-            shift = pieces[piece, STEP] - pieces[piece, START]
+            shift = pieces[piece, CHAIN_STEP] - pieces[piece, CHAIN_START]
             target = start + item[OUTPUT] + anchor * item[WINDOW_STRIDE]
             mask = -1
             if item[MASK] >= 0:
@@ -88,23 +83,23 @@ def gather_chained(  # noqa: PLR0917
                     memset(mask, 0, num_offsets)
             for t in range(num_offsets):
                 wanted = places[ROW, anchor] + offsets[item[FIRST_OFFSET] + t]
-                inside = min(max(wanted, lo), hi - 1)
+                inside = nearest(wanted, lo, hi)
                 if wanted != inside and mask >= 0:
                     store_u8(mask + t, 1)
                 if wanted != inside and item[IS_ZERO] == 1:
                     memset(target, 0, row_bytes)
                 else:
                     step = inside + shift
-                    while step < pieces[piece, STEP] and piece > 0:
+                    while step < pieces[piece, CHAIN_STEP] and piece > 0:
                         piece -= 1
                     while (
                         piece + 1 < num_pieces
                         and pieces[piece + 1, CHAIN] == pieces[piece, CHAIN]
-                        and step >= pieces[piece + 1, STEP]
+                        and step >= pieces[piece + 1, CHAIN_STEP]
                     ):
                         piece += 1
-                    row = step - pieces[piece, STEP] + pieces[piece, START]
-                    memcpy(target, column[pieces[piece, SEGMENT]] + row * row_bytes, row_bytes)
+                    row = step - pieces[piece, CHAIN_STEP] + pieces[piece, CHAIN_START]
+                    memcpy(target, column[pieces[piece, CHAIN_SEGMENT]] + row * row_bytes, row_bytes)
                 target += item[ROW_STRIDE]
 
 
@@ -135,7 +130,7 @@ def widen(  # noqa: PLR0917
         min_offset: int64, the earliest step that a window reaches; ``max_offset``: int64, the latest.
         numbers: int64 [P], episodes that are pieces, ascending.
         order: int64 [P], the piece that each of them is.
-        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
         bounds: int64 [P, 3], of each piece's episode the first step that is shown, the step after the last, and the
             same with the final row.
         wide: int64 [9, n], written.
@@ -153,7 +148,7 @@ def widen(  # noqa: PLR0917
                 piece = order[found]
                 chosen[num], at[num] = i, piece
                 num += 1
-                shift = pieces[piece, START] - pieces[piece, STEP]
+                shift = pieces[piece, CHAIN_START] - pieces[piece, CHAIN_STEP]
                 # what the place says of its own piece holds: it may be older than the bounds
                 lo = min(lo, bounds[piece, 0] + shift)
                 if bounds[piece, 1] + shift > hi_step:
@@ -171,24 +166,28 @@ def are_mapped(  # noqa: PLR0917
     Args:
         places: int64 [9, n].
         chosen: int64 [m]; ``at``: int64 [m].
-        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
         min_offset: int64; ``max_offset``: int64.
         num_rows: int64 [S], rows of each segment that are mapped; -1: none.
     """
     for i in range(chosen.size):
         anchor, piece = chosen[i], at[i]
         lo, hi = places[OUTER_LO, anchor], places[OUTER_FINAL, anchor]
-        shift = pieces[piece, STEP] - pieces[piece, START]
-        first = min(max(places[ROW, anchor] + min_offset, lo), hi - 1) + shift
-        last = min(max(places[ROW, anchor] + max_offset, lo), hi - 1) + shift
-        while first < pieces[piece, STEP] and piece > 0:
+        shift = pieces[piece, CHAIN_STEP] - pieces[piece, CHAIN_START]
+        first = nearest(places[ROW, anchor] + min_offset, lo, hi) + shift
+        last = nearest(places[ROW, anchor] + max_offset, lo, hi) + shift
+        while first < pieces[piece, CHAIN_STEP] and piece > 0:
             piece -= 1
         while True:
             has_next = piece + 1 < pieces.shape[0] and pieces[piece + 1, CHAIN] == pieces[piece, CHAIN]
             stop = last + 1
-            if has_next and pieces[piece + 1, STEP] < stop:
-                stop = pieces[piece + 1, STEP]
-            if stop > first and num_rows[pieces[piece, SEGMENT]] < stop - pieces[piece, STEP] + pieces[piece, START]:
+            if has_next and pieces[piece + 1, CHAIN_STEP] < stop:
+                stop = pieces[piece + 1, CHAIN_STEP]
+            if (
+                stop > first
+                and num_rows[pieces[piece, CHAIN_SEGMENT]]
+                < stop - pieces[piece, CHAIN_STEP] + pieces[piece, CHAIN_START]
+            ):
                 return False
             if stop > last:
                 break
@@ -202,7 +201,7 @@ def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns
 
     Args:
         numbers: int64 [P], their episodes.
-        pieces: int64 [P, PIECE_COLUMNS], by chain and step.
+        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
         records: int64 [E, columns], by ``episode - base``.
         base: int64.
         columns: int64 [5], where the records have lo, hi_step, hi_final and flags; and the flag of what is gone.
@@ -215,7 +214,7 @@ def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns
         while stop < numbers.size and pieces[stop, CHAIN] == pieces[first, CHAIN]:
             line = numbers[stop] - base
             if line >= 0 and records[line, columns[3]] & columns[4] == 0:
-                shift = pieces[stop, STEP] - pieces[stop, START]
+                shift = pieces[stop, CHAIN_STEP] - pieces[stop, CHAIN_START]
                 low = min(low, records[line, columns[0]] + shift)
                 high = max(high, records[line, columns[1]] + shift)
                 final = max(final, records[line, columns[2]] + shift)

@@ -21,8 +21,10 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT, locate, touch
+from stepwell.kernels.locate import locate, touch
 from stepwell.kernels.memory import memcpy, memset, prefetch, store_u8
+from stepwell.kernels.places import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
+from stepwell.kernels.windows import nearest
 
 __all__ = [
     "AHEAD",
@@ -128,7 +130,7 @@ def copy_padded(  # noqa: PLR0917
     row_bytes = item[ROW_BYTES]
     for t in range(item[NUM_OFFSETS]):
         wanted = row + offsets[item[FIRST_OFFSET] + t]
-        inside = min(max(wanted, lo), hi - 1)
+        inside = nearest(wanted, lo, hi)
         if wanted != inside and mask >= 0:
             store_u8(mask + t, 1)
         if wanted != inside and item[IS_ZERO] == 1:

@@ -19,12 +19,10 @@ import numpy.typing as npt
 
 from stepwell.kernels.kernel import kernel
 from stepwell.kernels.memory import prefetch
+from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 
-__all__ = ["EPISODE", "HI_FINAL", "HI_STEP", "LO", "PLACE_ROWS", "ROW", "SEGMENT", "guide_of", "locate", "touch"]
+__all__ = ["guide_of", "locate", "touch"]
 
-# rows of the places array that `locate` fills, [PLACE_ROWS, n]
-EPISODE, SEGMENT, ROW, LO, HI_STEP, HI_FINAL = range(6)
-PLACE_ROWS = 6
 RECORD_BYTES = 40
 AHEAD = 8
 

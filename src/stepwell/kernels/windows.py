@@ -13,10 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.kernels.kernel import kernel
-from stepwell.kernels.locate import HI_STEP, LO, ROW
+from stepwell.kernels.kernel import inlined, kernel
+from stepwell.kernels.places import HI_STEP, LO, ROW
 
-__all__ = ["clamp_windows", "count_along", "mark_rows"]
+__all__ = ["clamp_windows", "count_along", "mark_rows", "nearest"]
+
+
+@inlined
+def nearest(row: Any, lo: Any, hi: Any) -> Any:
+    """Return the row of an episode, [lo, hi), that stands for a row: the padding rule. Another row is padding."""
+    return min(max(row, lo), hi - 1)
 
 
 @kernel
@@ -34,7 +40,7 @@ def clamp_windows(offsets: Any, anchors: Any, los: Any, his: Any, rows: Any, is_
     for i in range(anchors.size):
         for k in range(offsets.size):
             wanted = anchors[i] + offsets[k]
-            inside = min(max(wanted, los[i]), his[i] - 1)
+            inside = nearest(wanted, los[i], his[i])
             rows[i, k] = inside
             is_pad[i, k] = wanted != inside
 
@@ -48,7 +54,7 @@ def mark_rows(  # noqa: PLR0917
     Args:
         marked: int64 [n], that row, of each anchor's episode.
         is_marked: bool [n], whether it is true there.
-        places: int64 [PLACE_ROWS, n], of `stepwell.kernels.locate.locate`.
+        places: int64 [PLACE_ROWS, n], see `stepwell.kernels.places`.
         offsets: int64 [K].
         is_zero: whether padding is false; else it is the value of the nearest row.
         values: bool [n, K], written.
@@ -70,7 +76,7 @@ def mark_rows(  # noqa: PLR0917
             continue
         for k in range(offsets.size):
             wanted = row + offsets[k]
-            inside = min(max(wanted, lo), last)
+            inside = nearest(wanted, lo, last + 1)
             is_pad = wanted != inside
             values[i, k] = is_marked[i] and inside == marked[i] and not (is_pad and is_zero)
             if has_mask and is_pad:
@@ -99,7 +105,7 @@ def count_along(  # noqa: PLR0917
         row, lo, last = rows[i], los[i], his[i] - 1
         for k in range(offsets.size):
             wanted = row + offsets[k]
-            inside = min(max(wanted, lo), last)
+            inside = nearest(wanted, lo, last + 1)
             is_pad = wanted != inside
             values[i, k] = 0 if is_pad and is_zero else starts[i] + step * (inside - row)
             if has_mask:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, SegmentGoneError, TableError
+from stepwell.kernels.places import CHAIN_START, CHAIN_STEP, PLACE_ROWS
 from stepwell.replay.advances import NOTHING, Advance, advance_of, joined
 from stepwell.replay.cuts import Cuts
 from stepwell.replay.followed import FollowedSegment
@@ -49,13 +50,11 @@ from stepwell.store import Segment, Store
 from stepwell.store.deletion import hidden_steps, read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.ids import split_id, step_id
-from stepwell.windows.chains import START as START_ROW
-from stepwell.windows.chains import STEP, Chains, cells_of
+from stepwell.windows.chains import Chains, cells_of
 
 __all__ = ["Advance", "History"]
 
 Int64s = npt.NDArray[np.int64]
-PLACE_ROWS = 6
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
 FIRST_ROOM = 64
@@ -319,7 +318,7 @@ class History:
         chosen = np.flatnonzero(places[-2] > places[4])
         at = chains.find(episodes[chosen])
         chosen, at = chosen[at >= 0], at[at >= 0]
-        shift = chains.pieces[:, START_ROW] - chains.pieces[:, STEP]
+        shift = chains.pieces[:, CHAIN_START] - chains.pieces[:, CHAIN_STEP]
         episodes[chosen] = chains.numbers[chains.last[at]]
         rows[chosen] += (shift[chains.last[at]] - shift[at])[:, None]
         return episodes, rows

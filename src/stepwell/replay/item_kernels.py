@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.kernels.kernel import inlined, kernel
-from stepwell.kernels.locate import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.kernels.memory import prefetch
+from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 from stepwell.replay.link_kernels import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
 
 __all__ = [

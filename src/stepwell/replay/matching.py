@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.places import CHAIN, CHAIN_START, CHAIN_STEP
 from stepwell.replay.conditions import FEATURE, IS_END, STEP_INDEX, STEPS_SINCE_APPLIED, Condition
 from stepwell.replay.records import FLAGS, HI_FINAL, HI_STEP, IS_CUT, IS_OPEN, LO, ORIGIN, SEGMENT, SKIPPED, START
-from stepwell.windows.chains import CHAIN, STEP, Chains
-from stepwell.windows.chains import START as START_ROW
+from stepwell.windows.chains import Chains
 
 if TYPE_CHECKING:
     from stepwell.replay.patterns import Pattern
@@ -109,7 +109,7 @@ class Matcher:
         records = self._history.records[np.maximum(runs[:, 0] - self._history.base, 0)].copy()
         at = chains.find(runs[:, 0])
         # all in steps of the whole episode: row 0 is its first step
-        shift = chains.pieces[at, STEP] - chains.pieces[at, START_ROW]
+        shift = chains.pieces[at, CHAIN_STEP] - chains.pieces[at, CHAIN_START]
         # one that its writer died in while it was cut has no such mark, but a piece after it
         has_next = np.append(chains.pieces[1:, CHAIN] == chains.pieces[:-1, CHAIN], False)
         is_cut = (records[:, FLAGS] & IS_CUT != 0) | has_next[at]

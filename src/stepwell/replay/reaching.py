@@ -15,17 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.replay.records import FLAGS, HI_STEP, IS_CUT, IS_OPEN, SEGMENT
+from stepwell.kernels.places import EPISODE, HI_STEP, PLACE_ROWS, ROW, SEGMENT
+from stepwell.replay import records as columns
+from stepwell.replay.records import FLAGS, IS_CUT, IS_OPEN
 from stepwell.windows.chains import outer, widened
 
 if TYPE_CHECKING:
     from stepwell.replay.tables import Table
 
 __all__ = ["check_reach"]
-
-# rows of the places, as the kernels have them
-PLACE_EPISODE, PLACE_SEGMENT, PLACE_ROW, PLACE_HI_STEP = 0, 1, 2, 4
-PLACE_ROWS = 6
 
 
 def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArray[Any], reach: int) -> None:
@@ -40,7 +38,7 @@ def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArra
     Raises:
         WindowError: one reaches beyond its item and beyond what its episode, which is still recorded, has.
     """
-    beyond = np.flatnonzero((places[PLACE_ROW] + reach >= places[PLACE_HI_STEP]) & (lengths <= reach))
+    beyond = np.flatnonzero((places[ROW] + reach >= places[HI_STEP]) & (lengths <= reach))
     if not len(beyond):
         return
     with table.lock:
@@ -48,14 +46,14 @@ def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArra
         if history.chains is not None:
             # what a piece does not have the next one may
             places, _, _ = widened(places[:PLACE_ROWS], 0, reach, history.chains)
-            beyond = beyond[places[PLACE_ROW, beyond] + reach >= places[-2, beyond]]
+            beyond = beyond[places[ROW, beyond] + reach >= places[-2, beyond]]
             places = outer(places)
-            places[PLACE_EPISODE] = history.last_episodes(places[PLACE_EPISODE])
-        beyond = beyond[places[PLACE_EPISODE, beyond] >= history.base]
-        records = history.records[places[PLACE_EPISODE, beyond] - history.base]
+            places[EPISODE] = history.last_episodes(places[EPISODE])
+        beyond = beyond[places[EPISODE, beyond] >= history.base]
+        records = history.records[places[EPISODE, beyond] - history.base]
         # also one that has gone on, and perhaps ended, since it was drawn
-        is_other = places[PLACE_SEGMENT, beyond] != records[:, SEGMENT]
-        has_grown = ~is_other & (records[:, HI_STEP] > places[PLACE_HI_STEP, beyond])
+        is_other = places[SEGMENT, beyond] != records[:, columns.SEGMENT]
+        has_grown = ~is_other & (records[:, columns.HI_STEP] > places[HI_STEP, beyond])
         was_open = (records[:, FLAGS] & (IS_OPEN | IS_CUT) != 0) | has_grown
     if was_open.any():
         length = int(lengths[beyond[was_open]][0])

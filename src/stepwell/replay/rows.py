@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.kernels.places import HI_STEP, LO, ROW
 from stepwell.windows.chains import Chains, widened
 
 __all__ = ["Rows", "clipped"]
 
 Int64s = npt.NDArray[np.int64]
-LO, HI_STEP, ROW = 3, 4, 2
 
 
 class Rows(NamedTuple):

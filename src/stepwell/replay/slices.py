@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.places import CHAIN_START, CHAIN_STEP
 from stepwell.replay.records import HI_STEP, LO
 from stepwell.store.ids import split_id
-from stepwell.windows.chains import START, STEP
 
 if TYPE_CHECKING:
     from stepwell.replay.history import History
@@ -75,7 +75,7 @@ def find_slices(history: History, firsts: Ints, lengths: Ints, lasts: Ints | Non
         stops, chains = records[:, HI_STEP], history.chains
         if chains is not None:
             at = chains.find(episodes)
-            ends = chains.bounds()[at, 1] - chains.pieces[at, STEP] + chains.pieces[at, START]
+            ends = chains.bounds()[at, 1] - chains.pieces[at, CHAIN_STEP] + chains.pieces[at, CHAIN_START]
             stops = np.where(at >= 0, ends, stops)
         is_there = (rows >= records[:, LO]) & (rows + lengths <= stops)
         if lasts is not None:

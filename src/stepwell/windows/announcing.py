@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.kernels.places import SEGMENT
 from stepwell.windows.decoding import RowError
 from stepwell.windows.maps import MapTable
 from stepwell.windows.resolved import ResolvedField, Source
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["announce_batch"]
 
 Int64s = npt.NDArray[np.int64]
-SEGMENT = 1  # row of the places, as the kernels have it
 
 
 def announce_batch(

@@ -31,14 +31,14 @@ import numpy.typing as npt
 from stepwell.store.counting import counted
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.reach import (
-    FIRST_ANCHOR,
-    FIRST_ROW,
-    HI_FINAL,
-    HI_STEP,
-    LAST_ROW,
-    LO,
+    PIECE_ANCHOR,
     PIECE_COLUMNS,
-    SEGMENT,
+    PIECE_FIRST,
+    PIECE_HI_FINAL,
+    PIECE_HI_STEP,
+    PIECE_LAST,
+    PIECE_LO,
+    PIECE_SEGMENT,
     Reach,
 )
 from stepwell.windows.sync_rows import SyncRows
@@ -89,20 +89,20 @@ class Blocks:
     @property
     def segments(self) -> Int64s:
         """The segment that each block begins in, int64 [M]."""
-        segments: Int64s = self.pieces[self.piece_starts[:-1], SEGMENT]
+        segments: Int64s = self.pieces[self.piece_starts[:-1], PIECE_SEGMENT]
         return segments
 
     def within_segments(self) -> Blocks:
         """Return the same pieces in blocks that are cut where another segment begins."""
-        changes = np.flatnonzero(np.diff(self.pieces[:, SEGMENT])) + 1
+        changes = np.flatnonzero(np.diff(self.pieces[:, PIECE_SEGMENT])) + 1
         piece_starts = np.union1d(self.piece_starts, changes)
-        starts = np.append(self.pieces[piece_starts[:-1], FIRST_ANCHOR], self.starts[-1])
+        starts = np.append(self.pieces[piece_starts[:-1], PIECE_ANCHOR], self.starts[-1])
         return Blocks(starts, self.pieces, piece_starts, self.max_bytes, self.num_bytes)
 
     @cached_property
     def _first_anchors(self) -> Int64s:
         # a search wants them side by side
-        return np.ascontiguousarray(self.pieces[:, FIRST_ANCHOR])
+        return np.ascontiguousarray(self.pieces[:, PIECE_ANCHOR])
 
     def __repr__(self) -> str:
         return (
@@ -170,11 +170,11 @@ class _Cutter:
         firsts, counts = starts[:-1], np.diff(starts)
         episodes = np.searchsorted(self.anchor_starts, firsts, side="right") - 1
         pieces = np.empty((len(firsts), PIECE_COLUMNS), np.int64)
-        pieces[:, FIRST_ANCHOR] = firsts
-        pieces[:, SEGMENT] = self.records[episodes, 0]
-        pieces[:, FIRST_ROW] = self.records[episodes, 1] + firsts - self.anchor_starts[episodes]
-        pieces[:, LAST_ROW] = pieces[:, FIRST_ROW] + counts - 1
-        pieces[:, [LO, HI_STEP, HI_FINAL]] = self.outer[episodes]
+        pieces[:, PIECE_ANCHOR] = firsts
+        pieces[:, PIECE_SEGMENT] = self.records[episodes, 0]
+        pieces[:, PIECE_FIRST] = self.records[episodes, 1] + firsts - self.anchor_starts[episodes]
+        pieces[:, PIECE_LAST] = pieces[:, PIECE_FIRST] + counts - 1
+        pieces[:, [PIECE_LO, PIECE_HI_STEP, PIECE_HI_FINAL]] = self.outer[episodes]
         return pieces
 
     def even_cuts(self) -> Int64s:
@@ -218,7 +218,7 @@ class _Cutter:
 
     def _long_episodes(self) -> Int64s:
         wholes = self.pieces(_distinct(self.anchor_starts))
-        firsts = wholes[piece_bytes(self.reaches, wholes) > self.max_bytes, FIRST_ANCHOR]
+        firsts = wholes[piece_bytes(self.reaches, wholes) > self.max_bytes, PIECE_ANCHOR]
         episodes: Int64s = np.searchsorted(self.anchor_starts, firsts, side="right") - 1
         return episodes
 
@@ -248,17 +248,17 @@ def _joined(parts: Int64s, cutter: _Cutter) -> Blocks:
         bounds.append(max(stop, bounds[-1] + 1))
     is_first = np.zeros(len(parts), np.bool_)
     is_first[bounds[:-1]] = True
-    is_first[1:] |= parts[1:, SEGMENT] != parts[:-1, SEGMENT]
-    is_first[1:] |= parts[1:, FIRST_ROW] != parts[:-1, LAST_ROW] + 1
+    is_first[1:] |= parts[1:, PIECE_SEGMENT] != parts[:-1, PIECE_SEGMENT]
+    is_first[1:] |= parts[1:, PIECE_FIRST] != parts[:-1, PIECE_LAST] + 1
     # rows of another piece of an episode stand where those of the next episode would
-    is_first[1:] |= (parts[1:, LO] != parts[:-1, LO]) & (
-        (parts[1:, LO] <= parts[:-1, LAST_ROW]) | (parts[:-1, HI_STEP] > parts[1:, FIRST_ROW])
+    is_first[1:] |= (parts[1:, PIECE_LO] != parts[:-1, PIECE_LO]) & (
+        (parts[1:, PIECE_LO] <= parts[:-1, PIECE_LAST]) | (parts[:-1, PIECE_HI_STEP] > parts[1:, PIECE_FIRST])
     )
     first = np.flatnonzero(is_first)
     last = np.append(first, len(parts))[1:] - 1
     pieces = parts[first]
-    pieces[:, [LAST_ROW, HI_STEP, HI_FINAL]] = parts[last][:, [LAST_ROW, HI_STEP, HI_FINAL]]
+    pieces[:, [PIECE_LAST, PIECE_HI_STEP, PIECE_HI_FINAL]] = parts[last][:, [PIECE_LAST, PIECE_HI_STEP, PIECE_HI_FINAL]]
     piece_starts = np.searchsorted(first, bounds).astype(np.int64)
-    starts = np.append(parts[:, FIRST_ANCHOR], cutter.anchor_starts[-1])[bounds]
+    starts = np.append(parts[:, PIECE_ANCHOR], cutter.anchor_starts[-1])[bounds]
     held = np.concatenate(([0], np.cumsum(piece_bytes(cutter.reaches, pieces))))[piece_starts]
     return Blocks(starts, pieces, piece_starts, int(np.diff(held).max(initial=0)), int(held[-1]))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.kernels.places import CHAIN, CHAIN_SEGMENT, CHAIN_START, CHAIN_STEP, OUTER_ROWS, PLACE_ROWS, ROW
 from stepwell.store.births import births_of
 from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
@@ -32,9 +33,6 @@ __all__ = ["Chained", "Chains", "ViewPieces", "cells_of", "linked", "outer", "pi
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-CHAIN, SEGMENT, START, STEP = range(4)  # columns of a table of pieces, as the kernel has them
-ROW, LO, HI_STEP, HI_FINAL = 2, 3, 4, 5  # rows of the places, as the kernels have them
-PLACE_ROWS, OUTER_ROWS = 6, 9
 
 
 def linked(
@@ -87,7 +85,7 @@ class Chains:
         # int64 [P] each: the numbers in order, and the piece of each
         self.order: Int64s = np.argsort(numbers, kind="stable")
         self.ascending: Int64s = numbers[self.order]
-        self.keys: Int64s = (pieces[:, CHAIN] << 32) | pieces[:, STEP]
+        self.keys: Int64s = (pieces[:, CHAIN] << 32) | pieces[:, CHAIN_STEP]
         is_last = np.append(np.diff(pieces[:, CHAIN]) != 0, True)
         # int64 [P], the last piece of each one's chain
         self.last: Int64s = np.flatnonzero(is_last)[np.cumsum(is_last) - is_last]
@@ -118,7 +116,7 @@ class Chains:
         runs = []
         for piece in range(int(found[0]), int(found[1]) + 1):
             _, segment, begin, step = self.pieces[piece].tolist()
-            end = int(rows[1]) + 1 if piece == found[1] else begin + int(self.pieces[piece + 1, STEP]) - step
+            end = int(rows[1]) + 1 if piece == found[1] else begin + int(self.pieces[piece + 1, CHAIN_STEP]) - step
             runs.append((segment, int(rows[0]) if piece == found[0] else begin, end))
         return runs
 
@@ -126,12 +124,12 @@ class Chains:
 def located(pieces: Int64s, keys: Int64s, at: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     """Return what `Chains.piece_of` does, of any table of pieces and its keys."""
     own = pieces[at]
-    shift, chain = own[:, STEP] - own[:, START], own[:, CHAIN] << 32
+    shift, chain = own[:, CHAIN_STEP] - own[:, CHAIN_START], own[:, CHAIN] << 32
     if rows.ndim > 1:
         shift, chain = shift[:, None], chain[:, None]
     steps = rows + shift
     found = np.searchsorted(keys, chain | np.maximum(steps, 0), side="right") - 1
-    return found, steps - pieces[found, STEP] + pieces[found, START]
+    return found, steps - pieces[found, CHAIN_STEP] + pieces[found, CHAIN_START]
 
 
 def widened(places: Int64s, min_offset: int, max_offset: int, chains: Chains) -> tuple[Int64s, Int64s, Int64s]:
@@ -190,7 +188,7 @@ class Chained:
     @property
     def keys(self) -> Int64s:
         """Chain and step of each piece, int64 [P]."""
-        return (self.pieces[:, CHAIN] << 32) | self.pieces[:, STEP]
+        return (self.pieces[:, CHAIN] << 32) | self.pieces[:, CHAIN_STEP]
 
     def cells(self, segments: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return where rows of all anchors lie that are counted in rows of their piece.
@@ -204,7 +202,7 @@ class Chained:
         """
         in_segments, in_rows = np.repeat(segments[:, None], rows.shape[1], axis=1), rows.copy()
         found, in_rows[self.chosen] = located(self.pieces, self.keys, self.at, rows[self.chosen])
-        in_segments[self.chosen] = self.pieces[found, SEGMENT]
+        in_segments[self.chosen] = self.pieces[found, CHAIN_SEGMENT]
         return in_segments, in_rows
 
     def reached(self, places: Int64s, min_offset: int, max_offset: int) -> Int64s:
@@ -221,7 +219,7 @@ class Chained:
             for offset in (min_offset, max_offset)
         ]
         pieces = {piece for first, last in set(zip(*ends, strict=True)) for piece in range(first, last + 1)}
-        return self.pieces[sorted(pieces), SEGMENT]
+        return self.pieces[sorted(pieces), CHAIN_SEGMENT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,10 +251,10 @@ class ViewPieces:
     def holding(self, segment: int, rows: Sequence[int]) -> list[int]:
         """Return the piece that each of some rows of a segment is in, -1 where it is in none."""
         table = self.chains.pieces
-        own = np.flatnonzero(table[:, SEGMENT] == segment)
+        own = np.flatnonzero(table[:, CHAIN_SEGMENT] == segment)
         found = []
         for row in rows:
-            holds = own[(table[own, START] <= row) & (row < self.stops[own])]
+            holds = own[(table[own, CHAIN_START] <= row) & (row < self.stops[own])]
             found.append(int(holds[0]) if len(holds) else -1)
         return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.kernels.places import HI_STEP, LO, ROW, SEGMENT
 from stepwell.windows.chains import outer
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.rows import window_rows
@@ -17,7 +18,6 @@ __all__ = ["ComputedWindows"]
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-SEGMENT, ROW, LO, HI_STEP = 1, 2, 3, 4  # rows of the places, as the kernels have them
 
 # by how much a number grows from row to row; what is not here is true at the first or the last row of an episode
 GROWTH = {"step_id": 1, "step_index": 1, "timestamp": 1, "episode_index": 0, "store_index": 0}

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, WindowError
+from stepwell.kernels.places import SEGMENT
 from stepwell.windows.computed import ComputedWindows
 from stepwell.windows.decoding import Cells, ColumnDecoder, RowError
 from stepwell.windows.held import row_at
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Filler"]
 
 Int64s = npt.NDArray[np.int64]
-SEGMENT = 1  # row of the places, as the kernels have it
 
 
 class Filler:

@@ -25,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, WindowError
+from stepwell.kernels.places import CHAIN_START, PLACE_ROWS
 from stepwell.store.counting import counted
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
-from stepwell.windows.chains import START, pieces_of_view
+from stepwell.windows.chains import pieces_of_view
 from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.sync_rows import sync_rows_of
@@ -71,7 +72,7 @@ class AnchorIndex:
     """
 
     def __init__(self, view: View, fields: Iterable[ResolvedField]) -> None:
-        from stepwell.kernels.locate import PLACE_ROWS, guide_of, locate
+        from stepwell.kernels.locate import guide_of, locate
 
         # bound once: an import statement in `places` would cost as much as a fifth of it
         self._locate, self._place_rows = locate, PLACE_ROWS
@@ -255,8 +256,8 @@ class AnchorIndex:
             return found
         chains, stops = self.pieces.chains, self.pieces.stops
         begin, end = self.pieces.holding(segment, rows)
-        if begin >= 0 and first < chains.pieces[begin, START]:
-            own = int(chains.pieces[begin, START])
+        if begin >= 0 and first < chains.pieces[begin, CHAIN_START]:
+            own = int(chains.pieces[begin, CHAIN_START])
             found = [*chains.runs(begin, first, own), (segment, own, stop)]
         if end >= 0 and stop > stops[end] and chains.last[end] != end:
             found[-1:] = [(segment, found[-1][1], int(stops[end])), *chains.runs(end, int(stops[end]), stop)]

@@ -13,13 +13,24 @@ import numpy.typing as npt
 from stepwell.codecs import Decoder
 from stepwell.windows.resolved import ResolvedField, Source
 
-__all__ = ["FIRST_ANCHOR", "FIRST_ROW", "HI_FINAL", "HI_STEP", "LAST_ROW", "LO", "PIECE_COLUMNS", "SEGMENT"]
-__all__ += ["Reach", "column_of", "reaches"]
+__all__ = [
+    "PIECE_ANCHOR",
+    "PIECE_COLUMNS",
+    "PIECE_FIRST",
+    "PIECE_HI_FINAL",
+    "PIECE_HI_STEP",
+    "PIECE_LAST",
+    "PIECE_LO",
+    "PIECE_SEGMENT",
+    "Reach",
+    "column_of",
+    "reaches",
+]
 
 Int64s = npt.NDArray[np.int64]
 
 # columns of a table of pieces, see stepwell.windows.blocks
-FIRST_ANCHOR, SEGMENT, FIRST_ROW, LAST_ROW, LO, HI_STEP, HI_FINAL = range(7)
+PIECE_ANCHOR, PIECE_SEGMENT, PIECE_FIRST, PIECE_LAST, PIECE_LO, PIECE_HI_STEP, PIECE_HI_FINAL = range(7)
 PIECE_COLUMNS = 7
 
 
@@ -61,9 +72,9 @@ class Reach:
             First row and row after the last, int64 [...] each. The anchors' own rows are always among them: a window
             that lies beside its anchor is clamped into its episode, and a piece may hold several.
         """
-        hi = pieces[..., HI_FINAL] if self.is_final else pieces[..., HI_STEP]
-        first = np.maximum(pieces[..., LO], pieces[..., FIRST_ROW] + min(self.first, 0))
-        return first, np.minimum(hi, pieces[..., LAST_ROW] + max(self.last, 0) + 1)
+        hi = pieces[..., PIECE_HI_FINAL] if self.is_final else pieces[..., PIECE_HI_STEP]
+        first = np.maximum(pieces[..., PIECE_LO], pieces[..., PIECE_FIRST] + min(self.first, 0))
+        return first, np.minimum(hi, pieces[..., PIECE_LAST] + max(self.last, 0) + 1)
 
 
 def reaches(fields: Iterable[ResolvedField]) -> tuple[Reach, ...]:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
+from stepwell.kernels.places import PLACE_ROWS, ROW, SEGMENT
 from stepwell.schema import Schema
 from stepwell.store.counting import counted
 from stepwell.windows.announcing import announce_batch
@@ -55,7 +56,6 @@ __all__ = ["Drawing", "PlaceBatch", "Reader", "WindowReader"]
 
 Int64s = npt.NDArray[np.int64]
 Drawing = Callable[[str], Draws]
-SEGMENT, ROW, PLACE_ROWS = 1, 2, 6  # of the places, as the kernels have them
 # a training run uses one or two batch sizes; a program that uses many pays for a new layout now and then
 MAX_LAYOUTS = 64
 UINT8, INT64 = np.dtype(np.uint8), np.dtype(np.int64)

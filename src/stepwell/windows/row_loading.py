@@ -15,7 +15,7 @@ from stepwell.windows.decoding import ColumnDecoder, RowError, Span, decode_runs
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.maps import MapError, MapTable, SegmentMaps
-from stepwell.windows.reach import FIRST_ROW, LAST_ROW, SEGMENT, Reach
+from stepwell.windows.reach import PIECE_FIRST, PIECE_LAST, PIECE_SEGMENT, Reach
 
 __all__ = ["RowLoader"]
 
@@ -88,8 +88,8 @@ class RowLoader:
         """
         addresses = np.zeros(2 * len(self.columns), dtype=np.int64)
         base = int(memory.__array_interface__["data"][0])
-        segment, start = int(piece[SEGMENT]), 0
-        anchors = int(piece[FIRST_ROW]), int(piece[LAST_ROW])
+        segment, start = int(piece[PIECE_SEGMENT]), 0
+        anchors = int(piece[PIECE_FIRST]), int(piece[PIECE_LAST])
         for number, column in enumerate(self.columns):
             first, stop = (int(row) for row in column.rows(piece))
             num_bytes = (stop - first) * column.row_bytes

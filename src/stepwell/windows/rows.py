@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.kernels.draws import Draws
+from stepwell.kernels.places import ROW
 from stepwell.store.ids import step_id
 from stepwell.windows.chains import ViewPieces, cells_of
 from stepwell.windows.resolved import ResolvedField
@@ -18,7 +19,6 @@ from stepwell.windows.views import View
 __all__ = ["VirtualColumns", "moved_places", "window_rows"]
 
 Int64s = npt.NDArray[np.int64]
-ROW = 2  # row of the places, as the kernels have it
 
 
 def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:

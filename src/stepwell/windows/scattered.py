@@ -68,7 +68,7 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
     if not maps.is_crowded or not hasattr(maps.segments, "directory"):
         return None
     from stepwell.kernels.gather import IS_FINAL, MAX_OFFSET, MIN_OFFSET, ROW_BYTES, SLOT
-    from stepwell.kernels.locate import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
+    from stepwell.kernels.places import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
 
     segments = places[SEGMENT]
     missing = np.flatnonzero(places[HI_FINAL] > table.num_rows[segments])

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.windows.chains import CHAIN, SEGMENT, Chained, Chains, widened
+from stepwell.kernels.places import CHAIN, CHAIN_SEGMENT
+from stepwell.windows.chains import Chained, Chains, widened
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.resolved import resolve_fields
 from stepwell.windows.rows import VirtualColumns
@@ -106,7 +107,7 @@ class ViewSource:
         self.describe = index.where
         self.chains = None if index.pieces is None else index.pieces.chains
         if index.pieces is not None:
-            np.maximum.at(self.need_rows, index.pieces.chains.pieces[:, SEGMENT], index.pieces.needs)
+            np.maximum.at(self.need_rows, index.pieces.chains.pieces[:, CHAIN_SEGMENT], index.pieces.needs)
         self.compute = VirtualColumns(view, index.ordinals, index.pieces).compute
         self.places = index.places
 
@@ -248,7 +249,7 @@ class JoinedSources:
                     tables.append(source.chains.pieces)
                     if not self.is_single:
                         tables[-1] = tables[-1].copy()
-                        tables[-1][:, SEGMENT] = numbers[tables[-1][:, SEGMENT]]
+                        tables[-1][:, CHAIN_SEGMENT] = numbers[tables[-1][:, CHAIN_SEGMENT]]
                         tables[-1][:, CHAIN] += num_pieces
                     num_pieces += len(tables[-1])
             start += part.shape[1]

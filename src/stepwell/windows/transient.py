@@ -8,7 +8,7 @@ import numpy.typing as npt
 from stepwell.windows.chains import outer
 from stepwell.windows.held import HeldRows
 from stepwell.windows.layouts import aligned_empty
-from stepwell.windows.reach import FIRST_ROW, LAST_ROW, LO, PIECE_COLUMNS
+from stepwell.windows.reach import PIECE_COLUMNS, PIECE_FIRST, PIECE_LAST, PIECE_LO
 from stepwell.windows.row_loading import RowLoader
 
 __all__ = ["hold_rows"]
@@ -48,8 +48,8 @@ def _pieces_of(loader: RowLoader, places: Int64s) -> tuple[Int64s, Int64s]:
     first = order[heads]
     pieces = np.zeros((len(heads), PIECE_COLUMNS), dtype=np.int64)
     pieces[:, 1] = segment[first]
-    pieces[:, FIRST_ROW], pieces[:, LAST_ROW] = row[first], row[order[tails]]
-    pieces[:, LO:] = np.stack([lo, hi_step, hi_final])[:, first].T
+    pieces[:, PIECE_FIRST], pieces[:, PIECE_LAST] = row[first], row[order[tails]]
+    pieces[:, PIECE_LO:] = np.stack([lo, hi_step, hi_final])[:, first].T
     columns = np.empty(len(order), dtype=np.int64)
     columns[order] = np.cumsum(is_new) - 1
     return pieces, columns

@@ -30,7 +30,7 @@ from stepwell.errors import (
 )
 from stepwell.lerobot import LeRobotRecorder
 from stepwell.lerobot.tasks import tasks_of
-from stepwell.store.run_writing import RunWriter
+from stepwell.store.encoding import RunWriter
 
 from .recordings import FEATURES, VIDEO_FEATURES, add_frames, check_episode, frame
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell import CorruptSegmentError, View, WindowError
 from stepwell.recorders import convert
-from stepwell.store.births import births_of
 from stepwell.store.manifests import seal_json
+from stepwell.store.records import births_of
 from stepwell.store.segment_keys import ordinals_of_keys
 
 

@@ -23,8 +23,8 @@ import stepwell.testing.codecs  # noqa: F401 - registers the codecs
 from stepwell.errors import DiskFullError, EncodeError, WriterClosedError
 from stepwell.schema import Array, Feature
 from stepwell.store import Store, concatenate, create, open
-from stepwell.store.background import BackgroundRows
 from stepwell.store.column_file import EncodedColumn
+from stepwell.store.encoding import BackgroundRows
 
 SHAPE = (2, 3)
 KINDS: dict[str, Feature] = {

@@ -32,9 +32,9 @@ from stepwell.lerobot.tasks import add_tasks, tasks_of
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store, open
 from stepwell.store.counting import counted
+from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
-from stepwell.store.sequential_columns import QUEUE_BYTES
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -31,7 +31,7 @@ from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
 from stepwell.store.checkpointing import checkpoint_store
 from stepwell.store.linking import link_file
-from stepwell.store.npy_reading import read_again
+from stepwell.store.npy import read_again
 
 if TYPE_CHECKING:
     from stepwell.store.store import Mode

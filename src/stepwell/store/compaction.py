@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments, read_arrangement, replace_arrangement
-from stepwell.store.births import BirthLog, runs_of
 from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import (
@@ -42,7 +41,7 @@ from stepwell.store.layout import (
 from stepwell.store.maintenance import maintained_store
 from stepwell.store.manifests import seal_json
 from stepwell.store.merging import Source, merge_segments
-from stepwell.store.records import read_record
+from stepwell.store.records import BirthLog, read_record, runs_of
 from stepwell.store.recovery import recover_store
 from stepwell.store.segments import Segment
 

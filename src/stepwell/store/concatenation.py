@@ -16,7 +16,6 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import check_directory, system_errors
-from stepwell.store.births import BirthLog, births_of
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
 from stepwell.store.eviction import evicted_ids
@@ -24,7 +23,7 @@ from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
 from stepwell.store.linking import link_file
 from stepwell.store.manifests import read_manifest, seal_json
-from stepwell.store.records import StoreRecord, read_record
+from stepwell.store.records import BirthLog, StoreRecord, births_of, read_record
 from stepwell.store.statistics import STATISTICS
 
 if TYPE_CHECKING:

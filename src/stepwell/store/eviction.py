@@ -21,7 +21,6 @@ from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory, list_directory
-from stepwell.store.capacity import Capacity
 from stepwell.store.clock import LATEST
 from stepwell.store.commit import CommitRecord
 from stepwell.store.ids import step_id
@@ -38,7 +37,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import is_maintained
 from stepwell.store.manifests import read_manifest
-from stepwell.store.records import read_record
+from stepwell.store.records import Capacity, read_record
 from stepwell.store.ring import RingCut
 from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 
-__all__ = ["header_bytes", "header_size", "parse_header_size"]
+__all__ = ["header_bytes", "header_size", "parse_header_size", "read_again"]
 
 MAGIC = b"\x93NUMPY\x01\x00"
 PREFIX = len(MAGIC) + 2
 ALIGN = 128
 # room for any number of rows, so that the header's length does not depend on it
 WIDEST_ROWS = 10**13
+MAX_TRIES = 10
+
+Found = TypeVar("Found")
 
 
 def header_size(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> int:
@@ -54,3 +58,18 @@ def _literal(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> str:
 @functools.lru_cache(maxsize=256)
 def _descr(dtype: np.dtype[Any]) -> str:
     return repr(np.lib.format.dtype_to_descr(dtype))
+
+
+def read_again(read: Callable[[], Found]) -> Found:
+    """Return what a function reads by numpy from ``.npy`` headers; it is called again where another thread interfered.
+
+    numpy reads them by ``ast.literal_eval``. Before Python 3.12 all threads of a process share the depth that it counts
+    while it builds the tree (CPython issue 106905): where threads change places meanwhile, a good header is a
+    SystemError.
+    """
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return read()
+        except SystemError:
+            continue
+    return read()

@@ -1,26 +1,56 @@
-"""What ``store.json`` says of a store."""
+"""What ``store.json`` says of a store: its features, how much a ring keeps, and where its episodes were first written.
+
+``origin`` alone is an id of the store in which an episode was first written, and two stores that were recorded alike
+have the same ones. That is the store that holds it, unless ``store.json`` says otherwise: a concatenation and a
+conversion hold episodes of others, and compaction of such a store moves them::
+
+    "births": [[0, 0, "c0ffee..."],       from record 0 of the segment with ordinal 0 on: episodes of that store
+               [2, 7, "beef..."],         from its record 7 on: of that one
+               [5, 0, "abcd..."]]         what is recorded from here on: of the store itself
+"""
 
 from __future__ import annotations
 
 import os
 import uuid as uuids
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from stepwell.errors import CorruptSegmentError, SchemaError, StepwellError, StoreNotFoundError, StoreVersionError
 from stepwell.schema import Schema
+from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import read_file
-from stepwell.store.capacity import Capacity
+from stepwell.store.counting import counted
+from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
 from stepwell.store.manifests import open_json
 
-__all__ = ["SEGMENT_BYTES", "Birth", "StoreRecord", "Sync", "read_record"]
+__all__ = [
+    "SEGMENT_BYTES",
+    "Birth",
+    "BirthLog",
+    "Capacity",
+    "StoreRecord",
+    "Sync",
+    "births_of",
+    "fixed_row_bytes",
+    "read_record",
+    "runs_of",
+]
 
 Sync = Literal["none", "episode", "step"]
 
+Int64s = npt.NDArray[np.int64]
+Unit = Literal["steps", "bytes"]
+
 SEGMENT_BYTES = 256 << 20
+OFFSET_BYTES = 8
+ALLOWED = 'Give a number of steps, such as 100_000, or a size, such as "20 GB"; None keeps everything.'
 # from a record of the segment with an ordinal on, episodes were first written in the store with a uuid
 Birth = tuple[int, int, str]
 # what fields of store.json hold
@@ -31,6 +61,68 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "sync": (str,),
     "uuid": (str,),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a ring keeps.
+
+    Args:
+        amount: how many, at least 1.
+        unit: "steps" or "bytes".
+
+    Example:
+        >>> str(Capacity.parse(100_000)), str(Capacity.parse("20 GB"))
+        ('100,000 steps', '20,000,000,000 bytes')
+    """
+
+    amount: int
+    unit: Unit
+
+    @classmethod
+    def parse(cls, capacity: int | str | Capacity) -> Capacity:
+        """Return the capacity that a user means: an int is a number of steps, a text a size in bytes.
+
+        Raises:
+            SchemaError: it is neither, or less than 1.
+        """
+        if isinstance(capacity, Capacity):
+            return capacity
+        if isinstance(capacity, str):
+            try:
+                return cls(parse_bytes("capacity", capacity, error=SchemaError), "bytes")
+            except SchemaError:
+                raise SchemaError(f"capacity={capacity!r} is no size. {ALLOWED}") from None
+        if not isinstance(capacity, int | np.integer) or isinstance(capacity, bool) or capacity < 1:
+            raise SchemaError(f"capacity={capacity!r} cannot be. {ALLOWED}")
+        return cls(int(capacity), "steps")
+
+    def check(self, schema: Schema) -> None:
+        """Raise SchemaError when not even one step of ``schema`` fits."""
+        least = fixed_row_bytes(schema)
+        if self.unit == "bytes" and self.amount < least:
+            raise SchemaError(
+                f"capacity of {counted(self.amount, 'byte')}: a step takes at least {counted(least, 'byte')} "
+                f"({', '.join(schema)}). Give more, or a number of steps."
+            )
+
+    def to_json(self) -> dict[str, int]:
+        """Return it as ``store.json`` has it: ``{"steps": n}`` or ``{"bytes": n}``."""
+        return {self.unit: self.amount}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any] | None) -> Capacity | None:
+        """Return what `to_json` made; TypeError or ValueError when it is something else."""
+        if record is None:
+            return None
+        ((name, amount),) = record.items()
+        unit: Unit = "steps" if name == "steps" else "bytes"
+        if name != unit or not isinstance(amount, int) or amount < 1:
+            raise TypeError(f"capacity {record!r}")
+        return cls(amount, unit)
+
+    def __str__(self) -> str:
+        return counted(self.amount, self.unit.removesuffix("s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +137,7 @@ class StoreRecord:
         sync: when writers wait for the disk, unless told otherwise.
         capacity: of a ring; None keeps everything.
         uuid: its identity.
-        births: where its episodes were first written in other stores, see `stepwell.store.births`.
+        births: where its episodes were first written in other stores.
     """
 
     schema: Schema | None = None
@@ -139,3 +231,97 @@ def read_record(path: str) -> StoreRecord:
         raise CorruptSegmentError(f"{file} is not the record of a store: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptSegmentError(f"{file} is not the record of a store: {error!r}.") from error
+
+
+class BirthLog:
+    """Collect the entries of a store's ``births``.
+
+    Args:
+        own: the store's uuid.
+    """
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._entries: list[Birth] = []
+
+    @classmethod
+    def continued(cls, record: StoreRecord, there: Int64s) -> BirthLog:
+        """Return the log of a store, without entries that no segment needs any more.
+
+        Args:
+            record: of the store.
+            there: int64 [n], ordinals of its segments.
+        """
+        log = cls(record.uuid)
+        there = np.sort(there)
+        ends = [*record.births[1:], (MAX_ROWS, 0, "")]
+        for (ordinal, first, uuid), (last, until, _) in zip(record.births, ends, strict=bool(record.births)):
+            # segments of others are all made already; of the store's own any may be yet to come
+            stop = last + (until > 0)
+            if uuid == record.uuid or np.searchsorted(there, ordinal) < np.searchsorted(there, stop):
+                log.add(ordinal, [(first, uuid)])
+        return log
+
+    def add(self, ordinal: int, runs: Iterable[tuple[int, str]]) -> None:
+        """Take note of a segment, after all with smaller ordinals.
+
+        Args:
+            ordinal: of the segment.
+            runs: the record at which each run of episodes of one store begins, and that store's uuid.
+        """
+        for first, uuid in runs:
+            if self._entries and self._entries[-1][:2] == (ordinal, first):
+                # what was to be recorded from there on
+                self._entries.pop()
+            if uuid != (self._entries[-1][2] if self._entries else self._own):
+                self._entries.append((ordinal, first, uuid))
+
+    def end(self, ordinal: int) -> tuple[Birth, ...]:
+        """Return the entries; segments from an ordinal on are to be recorded in the store itself."""
+        self.add(ordinal, [(0, self._own)])
+        return tuple(self._entries)
+
+
+def births_of(record: StoreRecord, ordinals: Int64s, records: Int64s) -> tuple[list[str], Int64s]:
+    """Return in which store episodes were first written.
+
+    Args:
+        record: of the store that holds them.
+        ordinals: int64 [n], of each episode's segment.
+        records: int64 [n], its number in that segment.
+
+    Returns:
+        Uuids, and for each episode the number of its own among them, int64 [n].
+    """
+    known = {uuid: number for number, uuid in enumerate(dict.fromkeys([record.uuid, *(b[2] for b in record.births)]))}
+    uuids = list(known)
+    if not record.births:
+        return uuids, np.zeros(len(ordinals), np.int64)
+    numbers = np.array([0, *(known[uuid] for _, _, uuid in record.births)], np.int64)
+    firsts = np.array([step_id(ordinal, first) for ordinal, first, _ in record.births], np.int64)
+    return uuids, numbers[np.searchsorted(firsts, step_id(ordinals, records), side="right")]
+
+
+def runs_of(parts: Sequence[tuple[StoreRecord, int, npt.ArrayLike]]) -> list[tuple[int, str]]:
+    """Return where runs of episodes of one store begin in a segment that is made of parts of others.
+
+    Args:
+        parts: of each, the record of the store that it comes from, the ordinal of its segment there, and the numbers of
+            its episodes' records there, int64 [n].
+    """
+    runs: list[tuple[int, str]] = []
+    done = 0
+    for record, ordinal, given in parts:
+        places = np.asarray(given, np.int64)
+        uuids, numbers = births_of(record, np.full(len(places), ordinal, np.int64), places)
+        heads = np.flatnonzero(np.diff(numbers, prepend=-1))
+        runs += [
+            (done + head, uuids[number]) for head, number in zip(heads.tolist(), numbers[heads].tolist(), strict=True)
+        ]
+        done += len(places)
+    return runs
+
+
+def fixed_row_bytes(schema: Schema) -> int:
+    """Return the bytes of a row but for its encoded values: raw features, and an offset for each encoded one."""
+    return sum(feature.row_bytes if feature.is_raw else OFFSET_BYTES for feature in schema.values())

@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
-from stepwell.store.capacity import Capacity, fixed_row_bytes
 from stepwell.store.clock import stamps_of_records
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
 from stepwell.store.layout import OPEN_SUFFIX, PROGRESS, SEGMENTS, list_segments
+from stepwell.store.records import Capacity, fixed_row_bytes
 from stepwell.store.segments import Segment
 
 __all__ = ["RingCut", "SegmentLimit", "growing_segments"]

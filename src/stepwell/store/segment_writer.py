@@ -21,6 +21,7 @@ from stepwell.store.clock import RingClock
 from stepwell.store.column_file import EncodedColumn, RawColumn, SegmentFiles
 from stepwell.store.commit import CommitRecord, Committer
 from stepwell.store.encoded_rows import EncodedRows, PiecewiseRows
+from stepwell.store.encoding import QUEUE_BYTES, SequentialColumns
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.heartbeats import attend, forget
 from stepwell.store.ids import MAX_ROWS, step_id
@@ -36,7 +37,6 @@ from stepwell.store.layout import (
 )
 from stepwell.store.owners import is_shared, warn_if_shared
 from stepwell.store.segment_table import drop_table
-from stepwell.store.sequential_columns import QUEUE_BYTES, SequentialColumns
 
 __all__ = ["SegmentWriter", "encode_metadata"]
 

@@ -30,7 +30,7 @@ from stepwell.store.column_statistics import (
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
-from stepwell.store.npy_reading import read_again
+from stepwell.store.npy import read_again
 from stepwell.store.runs import RunReader
 from stepwell.store.segments import Segment, check_row_bytes
 

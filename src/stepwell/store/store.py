@@ -20,8 +20,8 @@ from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.arrangement import Arrangement, shown_keys
 from stepwell.store.beneath import final_error, system_errors
-from stepwell.store.capacity import Capacity
 from stepwell.store.deletion import read_deleted
+from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.eviction import Evictor
@@ -38,13 +38,12 @@ from stepwell.store.layout import (
 from stepwell.store.manifests import seal_json
 from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
-from stepwell.store.records import StoreRecord, Sync, read_record
+from stepwell.store.records import Capacity, StoreRecord, Sync, read_record
 from stepwell.store.ring import RingCut, SegmentLimit
 from stepwell.store.segment_keys import name_of_key, without
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
 from stepwell.store.segments import Segment
-from stepwell.store.sequential_columns import QUEUE_BYTES
 from stepwell.store.snapshot import MetadataLines, Snapshot
 from stepwell.store.writer import Writer
 from stepwell.store.writer_keys import WriterKey

@@ -36,7 +36,7 @@ from stepwell.store.in_place_sizes import FilesInPlace, file_codec_of, files_in_
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
-    from stepwell.store.capacity import Capacity
+    from stepwell.store.records import Capacity
 
 __all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import _thread
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import stepwell.testing.codecs  # noqa: F401 - registers the codecs
-from stepwell.errors import EncodeError, StepwellError
 from stepwell.schema import Array
-from stepwell.store import Writer, create, open
+from stepwell.store import create, open
 
 INTERRUPTED = """
 import random, signal, sys
@@ -90,48 +86,3 @@ def test_rows_are_stored_once_and_in_order_however_often_ctrl_c_comes(tmp_path: 
         rows = np.concatenate([episode[name] for episode in store])
         assert np.array_equal(rows, np.broadcast_to(stored[:, None, None], rows.shape)), name
     assert store.verify(deep=True).is_ok
-
-
-def fill(writer: Writer) -> None:
-    for t in range(100):
-        writer.append(front=np.full(6, t, np.int32))
-
-
-@pytest.mark.parametrize("call", [Writer.flush, Writer.end_episode, Writer.close, fill])
-def test_an_encoder_that_hangs_is_given_up_and_what_was_committed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Writer], None]
-) -> None:
-    store = create(tmp_path / "a.well", {"front": Array(6, "int32", codec="slow-running", milliseconds=1)})
-    writer = store.writer(queue_bytes=5 * 24)
-    for t in range(3):
-        writer.append(front=np.full(6, t, np.int32))
-    writer.flush()
-    asleep, awake = threading.Event(), threading.Event()
-
-    def hang(_: float) -> None:
-        asleep.set()
-        awake.wait(60)
-
-    monkeypatch.setattr("stepwell.store.background.STUCK_SECONDS", 0.2)
-    monkeypatch.setattr("stepwell.testing.codecs.time.sleep", hang)
-    writer.append(front=np.full(6, 3, np.int32))
-    assert asleep.wait(60)
-    threads = _thread._count()
-    with pytest.raises(EncodeError, match="'front': its encoder hangs"):
-        call(writer)
-    with pytest.raises(StepwellError):
-        writer.append(front=np.zeros(6, np.int32))
-    writer.close()
-    before = (store.path / "segments").stat().st_mtime_ns, kept(store.path)
-    awake.set()
-    while _thread._count() >= threads:
-        pass
-    assert ((store.path / "segments").stat().st_mtime_ns, kept(store.path)) == before
-    (episode,) = open(store.path)
-    assert episode.interrupted
-    assert episode["front"][:, 0].tolist() == [0, 1, 2]
-    assert open(store.path).verify(deep=True).is_ok
-
-
-def kept(path: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}

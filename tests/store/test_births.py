@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell import CorruptSegmentError, View, WindowError
 from stepwell.recorders import convert
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import births_of
-from stepwell.store.segment_keys import ordinals_of_keys
 
 
 def make(path, lengths, tag=0, **options):

@@ -9,7 +9,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import DiskFullError, SchemaError, StoreBusyError, StoreExistsError
-from stepwell.store import linking
+from stepwell.store import layout
 
 
 def files_of(store):
@@ -115,7 +115,7 @@ def test_files_are_copied_where_they_cannot_be_linked(wells, monkeypatch, code):
     def refuse(*args, **options):
         raise OSError(code, "no link")
 
-    monkeypatch.setattr(linking.os, "link", refuse)
+    monkeypatch.setattr(layout.os, "link", refuse)
     whole = stepwell.concatenate(wells.folder / "x.well", [store])
     assert wells.shown(whole) == list(range(7))
     assert {file.stat().st_nlink for file in files_of(whole)} == {1}

@@ -15,12 +15,12 @@ import pytest
 import stepwell
 from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View
 from stepwell.recorders import convert
-from stepwell.store import arrangement, key_notes, segment_table, step_id
+from stepwell.store import arrangement, segment_table, step_id, writer_keys
 from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.concatenation import concatenate
-from stepwell.store.key_notes import MAX_KEY, KeyNote
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.sealing import write_manifest
+from stepwell.store.writer_keys import MAX_KEY, KeyNote
 
 SCHEMA = {"state": Array(2), "action": Array((), "int64")}
 KEYS = ("task-1", "task-10", "task-2", "Ünit", "été")
@@ -235,7 +235,7 @@ def test_a_writer_with_a_key_reads_and_writes_as_much_in_a_large_store_as_in_a_s
     for name in ("_place", "_number"):
         counted(arrangement, name)
     for name in ("open_json", "check_key"):
-        counted(key_notes, name)
+        counted(writer_keys, name)
     found = []
     for count, store in zip((300, 2000), stores, strict=True):
         store.writer(key="first").close()

@@ -12,7 +12,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, SharedFileSystemWarning
-from stepwell.store import heartbeats, owners
+from stepwell.store import owners
 from stepwell.store.commit import OWNER_START, CommitRecord
 
 OTHER_BOOT = bytes(range(16))
@@ -28,7 +28,7 @@ def network(monkeypatch):
     """Let every file system be one of the network."""
     monkeypatch.setattr(owners, "type_of_device", lambda device: "nfs4")
     monkeypatch.setattr(owners, "_WARNED", set())
-    monkeypatch.setattr(heartbeats, "PERIOD", 0.01)
+    monkeypatch.setattr(owners, "PERIOD", 0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SharedFileSystemWarning)
         yield
@@ -159,7 +159,7 @@ def test_a_writer_on_a_network_gives_signs_of_life(path, network):
     record = record_of(path)
     os.utime(record, (0, 0))
     assert owners.is_silent(str(record))
-    assert heartbeats.beat()
+    assert owners.beat()
     assert not owners.is_silent(str(record))
     writer.close()
 

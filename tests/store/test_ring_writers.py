@@ -263,7 +263,7 @@ def test_a_stalled_writer_that_goes_on_during_an_eviction_loses_nothing(
 def _seal(writer: Writer) -> None:
     """Close a writer whose segment is sealed in this thread, which holds the store's lock."""
     from stepwell.store.sealing import seal_segment
-    from stepwell.store.segment_writer import encode_metadata
+    from stepwell.store.values import encode_metadata
 
     segment: Any = writer._segment
     segment.end_episode(metadata=encode_metadata({}))

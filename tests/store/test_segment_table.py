@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell.errors import CorruptSegmentError, SegmentGoneError
 from stepwell.store import segment_table
-from stepwell.store.segment_keys import list_keys, name_of_key
+from stepwell.store.layout import list_keys, name_of_key
 from stepwell.store.segment_table import TABLE, load_table, read_table
 
 SCHEMA = {"x": stepwell.Array((), "int64", final=True), "note": stepwell.Text()}

@@ -33,7 +33,7 @@ from stepwell.errors import (
     UntrustedFileError,
 )
 from stepwell.files.file_locks import FileLock, lock_directory, lock_file
-from stepwell.store.column_file import disk_error
+from stepwell.store.beneath import disk_error
 from stepwell.store.layout import new_tag
 from stepwell.store.store import Store
 

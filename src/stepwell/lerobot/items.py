@@ -25,7 +25,7 @@ from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.schema import Feature, Schema
 from stepwell.store.ids import step_id
-from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
 from stepwell.transforms.images import ImageLayout
 from stepwell.transforms.transform import Shape

@@ -17,7 +17,6 @@ import shutil
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,13 +26,12 @@ from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsErro
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
-from stepwell.store import Store, create, open
+from stepwell.store import Store, create, layout, open
 from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.beneath import read_file
 from stepwell.store.building import built_store
 from stepwell.store.layout import (
     DELETED,
-    NEW_PREFIX,
     OPEN_SUFFIX,
     SEGMENTS,
     list_segments,
@@ -227,20 +225,10 @@ class Unfinished:
 
 
 def remove_segments(store: str, ordinals: Collection[int]) -> None:
-    """Remove segments, open ones too, from a store that nobody writes to."""
+    """Remove segments, open ones too, from a store to which nothing writes."""
     with locked_store(store):
-        for name, (ordinal, _) in list_segments(store).items():
-            if ordinal in ordinals:
-                for suffix in ("", OPEN_SUFFIX):
-                    _remove(Path(store) / SEGMENTS, name + suffix)
-
-
-def _remove(segments: Path, name: str) -> None:
-    """Remove a segment, first from where it is seen: half of one, left by a kill, could not be opened."""
-    gone = segments / f"{NEW_PREFIX}{name}"
-    with suppress(FileNotFoundError):
-        (segments / name).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        names = [name for name, (ordinal, _) in list_segments(store).items() if ordinal in ordinals]
+        layout.remove_segments(store, [name + suffix for name in names for suffix in ("", OPEN_SUFFIX)])
 
 
 def _tag(span: tuple[int, int]) -> str:

@@ -30,7 +30,7 @@ from stepwell.files.addresses import local_path
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
 from stepwell.store.checkpointing import checkpoint_store
-from stepwell.store.linking import link_file
+from stepwell.store.layout import link_file
 from stepwell.store.npy import read_again
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@
      "crc32": "9a1f0c22"}
 
 The file is absent until the first compaction. It is replaced whole, so that one rename swaps old segments for new ones.
-Segments of writers with a key come after all others, by key; see `stepwell.store.key_notes`.
+Segments of writers with a key come after all others, by key; see `stepwell.store.writer_keys`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,19 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
 from stepwell.store.beneath import read_file
-from stepwell.store.key_notes import check_key, find_note
-from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, is_sealed_name, list_segments, replace_file
+from stepwell.store.layout import (
+    OPEN_SUFFIX,
+    SEGMENTS,
+    is_sealed_name,
+    key_of_name,
+    list_keys,
+    list_segments,
+    ordinals_of_keys,
+    replace_file,
+    without,
+)
 from stepwell.store.manifests import open_json, seal_json
-from stepwell.store.segment_keys import key_of_name, list_keys, ordinals_of_keys, without
+from stepwell.store.writer_keys import check_key, find_note
 
 __all__ = [
     "ARRANGEMENT",
@@ -72,7 +81,7 @@ class Arrangement:
         return self.positions.get(name, ordinal), ordinal, name
 
     def ordered(self, segments: Int64s, known: Ranked, written: Mapping[int, str]) -> Int64s:
-        """Return segments, as numbers (`stepwell.store.segment_keys`), by key, position and ordinal.
+        """Return segments, as numbers (`stepwell.store.layout`), by key, position and ordinal.
 
         Args:
             segments: int64 [S], ascending.
@@ -194,7 +203,7 @@ def arranged_segments(store: str) -> tuple[dict[str, tuple[int, bool]], Arrangem
 
 
 def shown_keys(store: str) -> tuple[Int64s, Int64s, Arrangement]:
-    """Return the same as `shown_segments`, as numbers (see `stepwell.store.segment_keys`).
+    """Return the same as `shown_segments`, as numbers (see `stepwell.store.layout`).
 
     Returns:
         The shown segments, int64 [S], ascending; open ones among them, int64 [m]; the arrangement.

@@ -31,6 +31,7 @@ __all__ = [
     "FULL",
     "GO_ON",
     "check_directory",
+    "disk_error",
     "final_error",
     "list_directory",
     "open_file",
@@ -168,6 +169,11 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
         shutil.rmtree(path)
     except OSError as error:
         raise_from(system_error(error, path, is_writing=True), error)
+
+
+def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
+    """Return DiskFullError for an error of a full disk or quota; for others see `system_error`."""
+    return system_error(error, path, is_writing=True, num_bytes=num_bytes)
 
 
 def system_error(

@@ -11,8 +11,7 @@ from pathlib import Path
 from stepwell.errors import StepwellError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.file_locks import FileLock, lock_directory
-from stepwell.store.beneath import FULL, system_errors
-from stepwell.store.column_file import disk_error
+from stepwell.store.beneath import FULL, disk_error, system_errors
 from stepwell.store.layout import SEGMENTS, new_tag, sync_directory, sync_tree
 
 __all__ = ["built_directory", "built_store"]

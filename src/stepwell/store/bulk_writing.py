@@ -25,7 +25,7 @@ from stepwell.store.layout import SEGMENTS, STORE_JSON, new_tag, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
-from stepwell.store.segment_writer import encode_metadata
+from stepwell.store.values import encode_metadata
 
 __all__ = ["Blobs", "EpisodeBlock", "write_store"]
 

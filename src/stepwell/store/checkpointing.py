@@ -15,7 +15,6 @@ from stepwell.store.beneath import list_directory, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.column_file import SegmentFiles
 from stepwell.store.commit import CommitRecord
-from stepwell.store.key_notes import write_note
 from stepwell.store.layout import (
     DELETED,
     LOCK,
@@ -23,12 +22,14 @@ from stepwell.store.layout import (
     PROGRESS,
     SEGMENTS,
     STORE_JSON,
+    copy_file,
+    link_file,
     locked_store,
 )
-from stepwell.store.linking import copy_file, link_file
 from stepwell.store.records import read_record
-from stepwell.store.recovery import recover_store
+from stepwell.store.sealing import recover_store
 from stepwell.store.segments import Segment
+from stepwell.store.writer_keys import write_note
 
 if TYPE_CHECKING:
     from stepwell.store.store import Store

@@ -28,12 +28,18 @@ from stepwell.store.column_file import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.encoding import RunWriter
-from stepwell.store.layout import EPISODES, SEGMENT_JSON, locked_store, replace_file, sync_directory, sync_tree
-from stepwell.store.linking import link_file
+from stepwell.store.layout import (
+    EPISODES,
+    SEGMENT_JSON,
+    link_file,
+    locked_store,
+    replace_file,
+    sync_directory,
+    sync_tree,
+)
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
 from stepwell.store.manifests import read_manifest, seal_json
-from stepwell.store.recovery import recover_store
-from stepwell.store.sealing import file_checksum
+from stepwell.store.sealing import file_checksum, recover_store
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, statistics_json, write_statistics
 from stepwell.store.values import accept_column

@@ -22,7 +22,7 @@ from stepwell.codecs import Codec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import open_file, raise_from, system_error
+from stepwell.store.beneath import disk_error, open_file, raise_from
 from stepwell.store.encoded_rows import EncodedRows, check_first_row
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import CLOCK, EPISODES, METADATA
@@ -462,11 +462,6 @@ def write_gathered(descriptor: int, buffers: Sequence[Buffer], start: int, end: 
     if start + written < end:
         # rare: the disk is full, or more than the system takes at once
         write_all(descriptor, b"".join(buffers)[written:], start + written, path)
-
-
-def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
-    """Return DiskFullError for an error of a full disk or quota; for others see `system_error`."""
-    return system_error(error, path, is_writing=True, num_bytes=num_bytes)
 
 
 def begin_writeback(descriptor: int, start: int, end: int) -> None:

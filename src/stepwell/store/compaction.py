@@ -42,7 +42,7 @@ from stepwell.store.maintenance import maintained_store
 from stepwell.store.manifests import seal_json
 from stepwell.store.merging import Source, merge_segments
 from stepwell.store.records import BirthLog, read_record, runs_of
-from stepwell.store.recovery import recover_store
+from stepwell.store.sealing import recover_store
 from stepwell.store.segments import Segment
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
 from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
-from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, replace_file
-from stepwell.store.linking import link_file
+from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, link_file, replace_file
 from stepwell.store.manifests import read_manifest, seal_json
 from stepwell.store.records import BirthLog, StoreRecord, births_of, read_record
 from stepwell.store.statistics import STATISTICS

@@ -19,9 +19,8 @@ from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import read_file
 from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
-from stepwell.store.layout import DELETED, locked_store, replace_file
+from stepwell.store.layout import DELETED, locked_store, name_of_key, replace_file
 from stepwell.store.npy import read_again
-from stepwell.store.segment_keys import name_of_key
 
 if TYPE_CHECKING:
     from stepwell.store.episodes import EpisodeTable

@@ -13,36 +13,55 @@
       segments/
         00000000-7f3a/        sealed
         00000001-91bc.open/   being written
-        .new-91bc/            being made, under the lock
+        .new-91bc/            being made, under the lock; or being removed
+
+Segments are numbers, too, so that a directory of 10^5 is listed at once: the **key** of a segment is the ordinal and
+the tag of its name in one int64, and sorts as names of one store do::
+
+    00000012-7f3a  ->  0x0000000c_7f3a        ordinal << 16 | tag
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+
 from stepwell.files.file_locks import FileLock
-from stepwell.store.beneath import list_directory, open_file, raise_from, system_error
+from stepwell.store.beneath import check_directory, disk_error, list_directory, open_file, raise_from, system_error
 
 __all__ = [
     "DELETED",
     "OPEN_SUFFIX",
     "STORE_JSON",
+    "copy_file",
+    "hide_segments",
     "is_sealed_name",
+    "key_of_name",
+    "link_file",
+    "list_keys",
     "list_segments",
     "locked_store",
     "mend_ordinals",
+    "name_of_key",
     "new_tag",
+    "ordinals_of_keys",
     "parse_segment_name",
+    "remove_segments",
     "replace_file",
     "reserve_ordinals",
     "sync_directory",
     "sync_names",
     "sync_tree",
+    "without",
 ]
 
 FORMAT = "stepwell"
@@ -62,6 +81,17 @@ OPEN_SUFFIX = ".open"
 NEW_PREFIX = ".new-"
 NEXT_ORDINAL = re.compile(rb"\d{1,10}")
 SEGMENT_NAME = re.compile(r"([0-9]{8,10})-([0-9a-f]{4})(\.open)?")
+Int64s = npt.NDArray[np.int64]
+TAG_BITS = 16
+ORDINAL_DIGITS, TAG_DIGITS = 8, 4
+NAME_BYTES = ORDINAL_DIGITS + 1 + TAG_DIGITS
+# value of each hexadecimal digit, by its byte; 16 for any other byte
+_HEX = np.full(256, 16, np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+COPY_BYTES = 1 << 20
+# another file system, one without links, a file of somebody else, or too many links already
+NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
 def new_tag() -> str:
@@ -90,6 +120,90 @@ def list_segments(store: str) -> dict[str, tuple[int, bool]]:
             ordinal, name, sealed = parsed
             found[name] = (ordinal, sealed or found.get(name, (0, False))[1])
     return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def key_of_name(name: str) -> int | None:
+    """Return the key of a segment's name without suffix; None for anything else."""
+    parsed = parse_segment_name(name)
+    if parsed is None or not parsed[2]:
+        return None
+    key = parsed[0] << TAG_BITS | int(name[-TAG_DIGITS:], 16)
+    return key if name_of_key(key) == name else None
+
+
+def name_of_key(key: int) -> str:
+    """Return the name of a segment, without suffix."""
+    return f"{key >> TAG_BITS:0{ORDINAL_DIGITS}d}-{key & 0xFFFF:0{TAG_DIGITS}x}"
+
+
+def ordinals_of_keys(keys: Int64s) -> Int64s:
+    """Return the ordinals of segments, int64 [n]."""
+    return keys >> TAG_BITS
+
+
+def list_keys(store: str) -> tuple[Int64s, Int64s]:
+    """List the segments of a store.
+
+    Returns:
+        The keys of all segments, ascending, int64 [n], and those of segments that are seen under their open name only,
+        int64 [m]. Where both names are seen, the sealed one counts.
+    """
+    directory = f"{store}/{SEGMENTS}"
+    check_directory(directory)
+    try:
+        entries = os.listdir(os.fsencode(directory))
+    except OSError as error:
+        raise_from(system_error(error, directory), error)
+    if not entries:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    chars = np.array(entries, "S").view(np.uint8).reshape(len(entries), -1)
+    is_plain = np.zeros(len(entries), np.bool_)
+    keys = np.zeros(len(entries), np.int64)
+    if chars.shape[1] >= NAME_BYTES:
+        # a column at a time: numpy takes long over short axes
+        columns = np.ascontiguousarray(chars[:, : NAME_BYTES + 1].T)
+        is_plain = columns[ORDINAL_DIGITS] == ord("-")
+        if len(columns) > NAME_BYTES:
+            is_plain &= columns[NAME_BYTES] == 0
+        for column in columns[:ORDINAL_DIGITS]:
+            digits = column - np.uint8(ord("0"))
+            is_plain &= digits < 10
+            keys = keys * 10 + digits
+        for column in columns[ORDINAL_DIGITS + 1 : NAME_BYTES]:
+            digits = _HEX[column]
+            is_plain &= digits < 16
+            keys = keys << 4 | digits
+    sealed = keys[is_plain]
+    others, opened = _parsed(entries[number] for number in np.flatnonzero(~is_plain).tolist())
+    found = np.concatenate([sealed, others])
+    found.sort()
+    opened = without(opened, found)
+    if len(opened):
+        found = np.concatenate([found, opened])
+        found.sort()
+    return found, opened
+
+
+def without(keys: Int64s, others: Int64s) -> Int64s:
+    """Return the keys that are not among others, which ascend; numpy's own first finds what is unique."""
+    if len(others) == 0:
+        return keys
+    left: Int64s = keys[others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] != keys]
+    return left
+
+
+def _parsed(names: Iterable[bytes]) -> tuple[Int64s, Int64s]:
+    """Return the keys of sealed segments, and those of open ones, among names of any form."""
+    sealed: list[int] = []
+    opened: list[int] = []
+    for entry in names:
+        parsed = parse_segment_name(os.fsdecode(entry))
+        if parsed is not None:
+            _, name, is_sealed = parsed
+            key = key_of_name(name)
+            if key is not None:
+                (sealed if is_sealed else opened).append(key)
+    return np.array(sealed, np.int64), np.unique(np.array(opened, np.int64))
 
 
 @contextmanager
@@ -188,6 +302,57 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise_from(system_error(error, path, is_writing=True, num_bytes=len(data)), error)
+
+
+def hide_segments(store: str, names: Iterable[str]) -> list[str]:
+    """Rename segments out of sight, and return where they are: half of one, left by a kill, could not be opened."""
+    directory, hidden = f"{store}/{SEGMENTS}", []
+    for name in names:
+        # another process that recovers the store may be removing it as well
+        with suppress(FileNotFoundError):
+            check_directory(f"{directory}/{name}")
+            os.rename(f"{directory}/{name}", f"{directory}/{NEW_PREFIX}{name}")
+            hidden.append(f"{directory}/{NEW_PREFIX}{name}")
+    if hidden:
+        # first their names: one that came back after a loss of power would lack files
+        sync_directory(directory)
+    return hidden
+
+
+def remove_segments(store: str, names: Iterable[str]) -> bool:
+    """Remove segments, first from where they are seen; False when there are none."""
+    hidden = hide_segments(store, names)
+    for path in hidden:
+        shutil.rmtree(path, ignore_errors=True)
+    return bool(hidden)
+
+
+def link_file(source: str, target: str, *, link: bool = True) -> None:
+    """Make ``target`` a hard link of ``source``, or a copy when there cannot be one or ``link`` is False.
+
+    Raises:
+        DiskFullError: no space for it.
+    """
+    if link:
+        # a link of a link would be one in the copy as well
+        os.close(open_file(source))
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise disk_error(error, 0, target) from error
+        else:
+            return
+    copy_file(source, target)
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file's bytes; DiskFullError when there is no space for them."""
+    with open(open_file(source), "rb") as read, open(open_file(target, NEW), "wb") as written:
+        try:
+            shutil.copyfileobj(read, written, COPY_BYTES)
+        except OSError as error:
+            raise disk_error(error, os.fstat(read.fileno()).st_size, target) from error
 
 
 def sync_directory(path: str) -> None:

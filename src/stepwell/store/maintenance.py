@@ -28,8 +28,15 @@ from stepwell.store.beneath import (
     remove_directory,
     system_errors,
 )
-from stepwell.store.layout import SEGMENT_JSON, SEGMENTS, is_sealed_name, locked_store, replace_file, sync_directory
-from stepwell.store.linking import link_file
+from stepwell.store.layout import (
+    SEGMENT_JSON,
+    SEGMENTS,
+    is_sealed_name,
+    link_file,
+    locked_store,
+    replace_file,
+    sync_directory,
+)
 from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.records import read_record
 from stepwell.store.statistics import STATISTICS

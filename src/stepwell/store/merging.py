@@ -14,11 +14,11 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
 from stepwell.store.column_file import SegmentFiles
-from stepwell.store.key_notes import KeyNote, write_note
 from stepwell.store.layout import METADATA
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS
+from stepwell.store.writer_keys import KeyNote, write_note
 
 __all__ = ["Source", "merge_segments"]
 

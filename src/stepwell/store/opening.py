@@ -20,7 +20,7 @@ from stepwell.store.manifests import seal_json
 from stepwell.store.memory import memory_path
 from stepwell.store.owners import Recover, warn_if_shared
 from stepwell.store.records import SEGMENT_BYTES, Capacity, StoreRecord, Sync, read_record
-from stepwell.store.recovery import recover_store
+from stepwell.store.sealing import recover_store
 from stepwell.store.store import Mode, Store
 
 __all__ = ["create", "open"]

@@ -3,6 +3,10 @@
 A boot id names one run of one machine's kernel. What a writer of this boot stored is in this machine's memory, however
 its process ended. What a writer of another boot stored is there as far as it reached the disk; and on a file system
 that several machines mount, that writer may live.
+
+A thread goes round the open segments of this process every few seconds. It touches their commit records, where a file
+system that several machines mount shows no locks, and syncs what was committed: a loss of power costs a writer that
+waits for no disk a few seconds of steps, and none of its calls waits. It ends when there are no writers.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import fcntl
 import functools
 import os
 import socket
+import threading
 import time
 import warnings
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from stepwell.errors import SharedFileSystemWarning
 
@@ -25,7 +31,9 @@ __all__ = [
     "NOBODY",
     "Owner",
     "Recover",
+    "attend",
     "boot_id",
+    "forget",
     "is_shared",
     "is_silent",
     "locks_exclude",
@@ -42,6 +50,8 @@ NO_BOOT = bytes(16)
 SHARED = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
 SHARED |= {"orangefs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs"}
 _WARNED: set[int] = set()
+# seconds between two rounds of the thread
+PERIOD = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +195,62 @@ def may_take_over(owner: Owner, path: str, recover: Recover) -> bool:
 def is_silent(path: str) -> bool:
     """Return whether a commit record was not touched for a minute; its writer touches it every ten seconds."""
     return time.time_ns() - os.stat(path).st_mtime_ns > SILENCE_NS
+
+
+class Attended(Protocol):
+    """A segment that is being written."""
+
+    def attend(self) -> None:
+        """Say that its writer lives, and sync what it committed."""
+
+
+_attended: weakref.WeakSet[Attended] = weakref.WeakSet()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def attend(segment: Attended) -> None:
+    """Let the thread attend to a segment, too, until it is forgotten or collected."""
+    global _thread
+    with _lock:
+        _attended.add(segment)
+        if _thread is None:
+            _thread = threading.Thread(target=_run, name="stepwell-heartbeat", daemon=True)
+            _thread.start()
+
+
+def forget(segment: Attended) -> None:
+    """Attend to a segment no more."""
+    with _lock:
+        _attended.discard(segment)
+
+
+def beat() -> bool:
+    """Attend to all segments once; False when there are none left."""
+    with _lock:
+        segments = list(_attended)
+    for segment in segments:
+        # the next time will do: a server may be away
+        with suppress(OSError):
+            segment.attend()
+    return bool(segments)
+
+
+def _run() -> None:
+    global _thread
+    while True:
+        time.sleep(PERIOD)
+        is_needed = beat()
+        with _lock:
+            if not is_needed and not _attended:
+                _thread = None
+                return
+
+
+def _leave_all() -> None:
+    global _thread, _lock
+    _lock, _thread = threading.Lock(), None
+    _attended.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)

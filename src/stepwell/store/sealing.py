@@ -1,4 +1,4 @@
-"""Sealing: an open segment becomes an immutable one. Used by a writer that is done and by the recovery of a dead one's.
+"""Sealing: an open segment becomes an immutable one, in a thread of its writer or by the recovery of a dead writer's.
 
 Order of things, so that a kill between any two of them is repaired by doing it all again::
 
@@ -12,20 +12,32 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepwell.codecs import codec_class
-from stepwell.errors import CorruptSegmentError, DecodeError, MissingDependencyError, SchemaError
+from stepwell.errors import (
+    CorruptSegmentError,
+    DecodeError,
+    LeftOutWarning,
+    MissingDependencyError,
+    SchemaError,
+    StoreBusyError,
+)
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
-from stepwell.store.beneath import list_directory, open_file
-from stepwell.store.column_file import begin_writeback, disk_error
-from stepwell.store.episodes import EPISODE_DTYPE
+from stepwell.store.arrangement import read_arrangement
+from stepwell.store.beneath import check_directory, disk_error, list_directory, open_file, system_error
+from stepwell.store.column_file import begin_writeback, write_all
+from stepwell.store.commit import CommitRecord
+from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
+from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     CLOCK,
     EPISODES,
@@ -34,16 +46,35 @@ from stepwell.store.layout import (
     OPEN_SUFFIX,
     PROGRESS,
     SEGMENT_JSON,
+    SEGMENTS,
+    hide_segments,
+    locked_store,
+    mend_ordinals,
+    parse_segment_name,
+    remove_segments,
     replace_file,
     sync_directory,
 )
-from stepwell.store.manifests import seal_json
+from stepwell.store.maintenance import is_maintained, recover_maintenance
+from stepwell.store.manifests import has_listed_files, seal_json
 from stepwell.store.npy import header_bytes, header_size
+from stepwell.store.owners import Recover, is_shared, is_silent
+from stepwell.store.records import read_record
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.values import encode_metadata
+from stepwell.store.writer_keys import read_note
 
-__all__ = ["file_checksum", "remove_segment", "seal_segment", "trim_lines", "write_manifest"]
+if TYPE_CHECKING:
+    from stepwell.store.segment_writer import SegmentWriter
+    from stepwell.store.store import Store
+    from stepwell.store.writer_keys import WriterKey
 
+__all__ = ["SealQueue", "file_checksum", "recover_store", "remove_earlier", "seal_segment", "write_manifest"]
+
+# full segments that may wait to be sealed before the writer waits for them
+MAX_SEALING = 4
+MAX_TRIES = 100
 CHUNK_BYTES = 4 << 20
 
 
@@ -76,7 +107,7 @@ def seal_segment(
         DiskFullError: no space for the manifest; the segment stays open and can be sealed later.
     """
     if episodes == 0:
-        remove_segment(path)
+        _remove(path)
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
@@ -97,14 +128,9 @@ def seal_segment(
     return sealed
 
 
-def remove_segment(path: str) -> None:
-    """Remove a segment, first from where it is seen: half of one, left by a kill, could not be opened."""
+def _remove(path: str) -> bool:
     directory, name = os.path.split(path)
-    gone = f"{directory}/{NEW_PREFIX}{name}"
-    os.rename(path, gone)
-    sync_directory(directory)
-    # whoever recovers the store may be removing it as well
-    shutil.rmtree(gone, ignore_errors=True)
+    return remove_segments(os.path.dirname(directory), [name])
 
 
 def trim_segment(path: str, schema: Schema, *, rows: int, episodes: int) -> None:
@@ -233,3 +259,224 @@ def _cut(path: str, num_bytes: int) -> None:
             os.ftruncate(descriptor, num_bytes)
     finally:
         os.close(descriptor)
+
+
+class SealQueue:
+    """Seal segments in the background, one after the other.
+
+    Args:
+        sync: whether to wait until a sealed segment is on the disk.
+        sealed: called after each, in its thread.
+        has_statistics: whether each segment gets statistics of its features.
+
+    Notes:
+        For one thread. A segment that cannot be sealed stays open, and the next open of the store seals it.
+    """
+
+    def __init__(self, *, sync: bool, sealed: Callable[[], object], has_statistics: bool = True) -> None:
+        self._sync, self._sealed, self._has_statistics = sync, sealed, has_statistics
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+
+    def add(self, segment: SegmentWriter) -> None:
+        """Begin to seal a segment that has no open episode; waits when too many are on their way."""
+        segment.mark_full()
+        if len(self._threads) >= MAX_SEALING:
+            self._threads.pop(0).join()
+        before = self._threads[-1] if self._threads else None
+        thread = threading.Thread(target=self._seal, args=(segment, before), name="stepwell-seal")
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Wait until all are sealed."""
+        while self._threads:
+            self._threads.pop(0).join()
+
+    def check(self) -> None:
+        """Raise what was raised in the background, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _seal(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
+        progress = segment.close()
+        try:
+            segment.check_synced()
+            seal_segment(
+                segment.path,
+                segment.schema,
+                rows=segment.row,
+                episodes=segment.num_episodes,
+                sync=self._sync,
+                has_statistics=self._has_statistics,
+                checksums=segment.checksums,
+            )
+            progress.mark_sealed()
+            progress.close()
+            self._sealed()
+        except OSError as error:
+            self._error = system_error(error, segment.path, is_writing=True)
+        except BaseException as error:
+            self._error = error
+        finally:
+            progress.close()
+
+
+def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead") -> list[str]:
+    """Seal every open segment whose writer is dead; those of live writers are left alone.
+
+    Any number of processes may do so at once: the commit record's lock says who does.
+
+    Args:
+        store: path of the store.
+        schema: its features; None for a store that has no steps yet.
+        recover: what of which writers, see `stepwell.store.owners.may_take_over`.
+
+    Returns:
+        The names of the segments that were sealed or removed.
+
+    Raises:
+        CorruptSegmentError: a file lost bytes that were committed.
+        DiskFullError: no space to seal; nothing is lost, the next open tries again.
+    """
+    recovered = []
+    recover_maintenance(store)
+    entries = list_directory(f"{store}/{SEGMENTS}")
+    mend_ordinals(store, entries)
+    if any(entry.startswith(NEW_PREFIX) for entry in entries):
+        with locked_store(store):
+            # under the lock nobody is making a segment, so whoever began this one is dead
+            for entry in list_directory(f"{store}/{SEGMENTS}"):
+                if entry.startswith(NEW_PREFIX):
+                    shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
+    for path in _open_segments(store, entries):
+        if schema is not None and _recover(path, schema, recover, has_statistics=read_record(store).capacity is None):
+            recovered.append(os.path.basename(path).removesuffix(OPEN_SUFFIX))
+    return recovered
+
+
+def _open_segments(store: str, entries: list[str]) -> Iterator[str]:
+    for entry in sorted(entry for entry in entries if entry.endswith(OPEN_SUFFIX)):
+        parsed = parse_segment_name(entry)
+        if parsed is not None and not parsed[2]:
+            yield f"{store}/{SEGMENTS}/{entry}"
+
+
+def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: bool) -> bool:
+    """Recover one open segment; False when its writer lives or somebody else has done it."""
+    try:
+        check_directory(path)
+        progress = CommitRecord.take_over(f"{path}/{PROGRESS}", recover)
+    except FileNotFoundError:
+        return _finish(path, recover)
+    if progress is None:
+        return False
+    try:
+        if not os.path.isdir(path):
+            return False
+        rows, episodes = progress.rows, progress.episodes
+        if progress.num_unsure > 0:
+            warnings.warn(
+                f"{path}: {progress.num_unsure} rows more were recorded; nothing says that they were on the disk when "
+                "the machine stopped, or when the files were copied, so they are left out. Open a store where it was "
+                "recorded before you copy it.",
+                LeftOutWarning,
+                stacklevel=5,
+            )
+        if rows or episodes:
+            rows, episodes = _close_open_episode(path, rows, episodes, progress)
+            progress.commit_episode(episodes, rows)
+        seal_segment(path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics)
+        progress.mark_sealed()
+        return True
+    finally:
+        progress.close()
+
+
+def _finish(path: str, recover: Recover) -> bool:
+    """Finish or remove a segment whose commit record is gone, or never reached the disk; False when it is not there.
+
+    With a manifest, and all that it lists, it is sealed but for its name. Else a loss of power came before anything
+    of it was promised.
+    """
+    if has_listed_files(path):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}/{PROGRESS}")
+    elif not os.path.isdir(path) or (is_shared(path) and not (recover == "silent" and is_silent(path))):
+        # there, a machine elsewhere may have written what has not come here yet
+        return False
+    else:
+        return _remove(path)
+    try:
+        os.rename(path, path.removesuffix(OPEN_SUFFIX))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _close_open_episode(path: str, rows: int, episodes: int, progress: CommitRecord) -> tuple[int, int]:
+    """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
+    header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
+    descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)
+    try:
+        last = os.pread(descriptor, size, header + (episodes - 1) * size) if episodes else b""
+        if len(last) != (size if episodes else 0):
+            raise CorruptSegmentError(
+                f"{path}/{EPISODES}: {episodes} episodes were committed, the file ends before. "
+                'Run "stepwell verify PATH".'
+            )
+        ended = num_ended_rows(np.frombuffer(last, EPISODE_DTYPE))
+        if rows <= ended:
+            return ended, episodes
+        ordinal, _, _ = parse_segment_name(os.path.basename(path)) or (0, "", False)
+        record = np.zeros((), EPISODE_DTYPE)
+        record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
+        record["origin"], record["interrupted"] = step_id(ordinal, ended), True
+        if ended == 0 and progress.carried[0]:
+            record["cut"], record["origin"] = progress.carried
+        # a file's time stamp is that of a slow clock, and stores into maps may leave none; episodes are in order
+        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=progress.opened_ns))
+        record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
+        note = read_note(path)
+        if note is not None:
+            ended_records = os.pread(descriptor, episodes * size, header)
+            record["origin"] = note.next_origin(np.frombuffer(ended_records, EPISODE_DTYPE))
+        trim_lines(f"{path}/{METADATA}", episodes)
+        with open(open_file(f"{path}/{METADATA}", os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write(encode_metadata({}))
+        write_all(descriptor, record.tobytes(), header + episodes * size, path)
+    finally:
+        os.close(descriptor)
+    return rows, episodes + 1
+
+
+def remove_earlier(store: Store, key: WriterKey) -> None:
+    """Remove what earlier writers of a key left; StoreBusyError when one may be alive, or the store is maintained."""
+    path = str(store.path)
+    for _ in range(MAX_TRIES):
+        store.refresh()
+        names, sequence = store.segments_of(key.text)
+        if not names:
+            return
+        # what is open after it is of a writer that may be alive
+        recover_store(path, read_record(path).schema)
+        _remove_of_key(path, key, names, sequence)
+    raise StoreBusyError(f"{path} was compacted {MAX_TRIES} times meanwhile. Try again.")
+
+
+def _remove_of_key(store: str, key: WriterKey, names: Sequence[str], sequence: int) -> None:
+    """Remove segments; nothing when they are not those of the key any more, since the store was compacted."""
+    with locked_store(store):
+        if any(os.path.lexists(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}") for name in names):
+            raise key.busy()
+        if is_maintained(store):
+            raise StoreBusyError(
+                f"a column is being added to {store}, or it is being compacted, so that what an earlier "
+                f"writer with key={key.text!r} left cannot be removed. Wait until that is done."
+            )
+        hidden = [] if read_arrangement(store).sequence != sequence else hide_segments(store, names)
+    for path in hidden:
+        shutil.rmtree(path, ignore_errors=True)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.layout import SEGMENTS
-from stepwell.store.segment_keys import key_of_name, name_of_key
+from stepwell.store.layout import SEGMENTS, key_of_name, name_of_key
 from stepwell.store.segment_table import SegmentTable
 from stepwell.store.segments import Segment
 

@@ -32,10 +32,9 @@ from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.store.beneath import open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.key_notes import read_note
-from stepwell.store.layout import EPISODES, SEGMENTS, replace_file
+from stepwell.store.layout import EPISODES, SEGMENTS, name_of_key, replace_file
 from stepwell.store.npy import header_size
-from stepwell.store.segment_keys import name_of_key
+from stepwell.store.writer_keys import read_note
 
 __all__ = ["TABLE", "SegmentTable", "check_table", "drop_table", "load_table", "read_table", "replace_table"]
 
@@ -60,7 +59,7 @@ class SegmentTable:
     """Records of sealed segments.
 
     Args:
-        keys: int64 [S], ascending, see `stepwell.store.segment_keys`.
+        keys: int64 [S], ascending, see `stepwell.store.layout`.
         ends: int64 [S], how many records there are up to the last one of each.
         records: `EPISODE_DTYPE` [E], segment by segment.
         texts: the keys of writers that segments have, ascending.

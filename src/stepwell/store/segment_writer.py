@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import time
@@ -23,9 +22,7 @@ from stepwell.store.commit import CommitRecord, Committer
 from stepwell.store.encoded_rows import EncodedRows, PiecewiseRows
 from stepwell.store.encoding import QUEUE_BYTES, SequentialColumns
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
-from stepwell.store.heartbeats import attend, forget
 from stepwell.store.ids import MAX_ROWS, step_id
-from stepwell.store.key_notes import KeyNote, write_note
 from stepwell.store.layout import (
     NEW_PREFIX,
     OPEN_SUFFIX,
@@ -35,10 +32,11 @@ from stepwell.store.layout import (
     new_tag,
     reserve_ordinals,
 )
-from stepwell.store.owners import is_shared, warn_if_shared
+from stepwell.store.owners import attend, forget, is_shared, warn_if_shared
 from stepwell.store.segment_table import drop_table
+from stepwell.store.writer_keys import KeyNote, write_note
 
-__all__ = ["SegmentWriter", "encode_metadata"]
+__all__ = ["SegmentWriter"]
 
 FIRST_BYTES = 1 << 20
 STEP_BYTES = 64 << 20
@@ -477,28 +475,6 @@ def _first_capacity(row_bytes: int) -> int:
     """Return for how many rows room is made at first: 1 MiB of them, but 16, but no more than 64 MiB, but one."""
     row_bytes = max(1, row_bytes)
     return max(1, min(max(16, FIRST_BYTES // row_bytes), 4096, STEP_BYTES // row_bytes))
-
-
-def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
-    """Return an episode's metadata as a line of JSON; numpy numbers and arrays become plain ones.
-
-    Raises:
-        StepError: a value that JSON cannot hold; the message names it.
-    """
-    if not metadata:
-        return b"{}\n"
-    try:
-        return json.dumps(dict(metadata), default=_plain, ensure_ascii=False, allow_nan=True).encode("utf-8") + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StepError(
-            f"episode metadata {sorted(map(str, metadata))}: {error}. Allowed: what JSON and numpy numbers hold."
-        ) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be stored")
 
 
 def _leave_all() -> None:

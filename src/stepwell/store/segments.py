@@ -21,11 +21,10 @@ from stepwell.store.counting import counted
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.ids import step_id
-from stepwell.store.key_notes import KeyNote, find_note
-from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, parse_segment_name
+from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, TAG_BITS, parse_segment_name
 from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
-from stepwell.store.segment_keys import TAG_BITS
+from stepwell.store.writer_keys import KeyNote, find_note
 
 if TYPE_CHECKING:
     from stepwell.codecs import SequentialCodec
@@ -84,7 +83,7 @@ class Segment:
         if parsed is None:
             raise CorruptSegmentError(f"{directory} is not named as a segment is.")
         self.ordinal, self.name, has_sealed_name = parsed
-        # see segment_keys.py
+        # see layout.py
         self.key = self.ordinal << TAG_BITS | int(self.name[-4:], 16)
         self.is_sealed = has_sealed_name or is_trimmed
         self._directory = directory

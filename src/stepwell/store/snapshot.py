@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepwell.store.deletion import hidden_steps
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
 from stepwell.store.ids import step_id
-from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segments import Segment
 

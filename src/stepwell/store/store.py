@@ -25,28 +25,29 @@ from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.eviction import Evictor
-from stepwell.store.key_notes import check_key
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
     SEGMENTS,
     STORE_JSON,
     locked_store,
+    name_of_key,
     replace_file,
     reserve_ordinals,
+    without,
 )
 from stepwell.store.manifests import seal_json
 from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import Capacity, StoreRecord, Sync, read_record
 from stepwell.store.ring import RingCut, SegmentLimit
-from stepwell.store.segment_keys import name_of_key, without
+from stepwell.store.sealing import remove_earlier
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
 from stepwell.store.segments import Segment
 from stepwell.store.snapshot import MetadataLines, Snapshot
 from stepwell.store.writer import Writer
-from stepwell.store.writer_keys import WriterKey
+from stepwell.store.writer_keys import WriterKey, check_key
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -484,7 +485,7 @@ class Store:
         key = WriterKey(self._path, check_key(text))
         try:
             with system_errors(self._path, is_writing=True):
-                key.discard_earlier(self)
+                remove_earlier(self, key)
         except BaseException:
             key.release()
             raise

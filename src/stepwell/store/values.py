@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ __all__ = [
     "accept_final",
     "acceptor",
     "check_mapping",
+    "encode_metadata",
     "is_column",
     "missing_features_error",
 ]
@@ -278,3 +280,25 @@ def _bytes(name: str, value: Any) -> bytes:
 def _shown(shape: tuple[int | None, ...], per_step: bool) -> str:
     text = "(" + ", ".join("?" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
     return text if per_step else f"{text} (steps first)"
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
+    """Return an episode's metadata as a line of JSON; numpy numbers and arrays become plain ones.
+
+    Raises:
+        StepError: a value that JSON cannot hold; the message names it.
+    """
+    if not metadata:
+        return b"{}\n"
+    try:
+        return json.dumps(dict(metadata), default=_plain, ensure_ascii=False, allow_nan=True).encode("utf-8") + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StepError(
+            f"episode metadata {sorted(map(str, metadata))}: {error}. Allowed: what JSON and numpy numbers hold."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be stored")

@@ -21,13 +21,14 @@ from stepwell.store.encoded_rows import has_rows, row_of
 from stepwell.store.ids import step_id
 from stepwell.store.records import Sync
 from stepwell.store.ring import SegmentLimit, growing_segments
-from stepwell.store.seal_queue import SealQueue
-from stepwell.store.segment_writer import SegmentWriter, encode_metadata
+from stepwell.store.sealing import SealQueue
+from stepwell.store.segment_writer import SegmentWriter
 from stepwell.store.values import (
     accept_columns,
     accept_final,
     acceptor,
     check_mapping,
+    encode_metadata,
     is_column,
     missing_features_error,
 )

@@ -3,50 +3,108 @@
 ::
 
     pusht.well/
-      segments/*/key.json     of each segment of the writer: its key, see key_notes.py
+      segments/*/key.json     of each segment of a writer with a key: {"key": "task-17", "episodes": 12, "crc32": ...},
+                              where episodes counts what that writer kept in segments before this one
       keys/
         5d1f0a...             flock of the writer of the key with this SHA-256, while it is open
+
+``key.json`` is there before the segment is, and stays when that is sealed. With the key and its number among the
+episodes that its writer kept, an episode has the same ``origin`` whenever its task runs, and however often.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
-from stepwell.errors import StoreBusyError
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
 from stepwell.files.file_locks import FileLock
-from stepwell.store.arrangement import read_arrangement
-from stepwell.store.beneath import check_directory, open_file, system_errors
-from stepwell.store.key_notes import KeyNote
-from stepwell.store.layout import NEW_PREFIX, OPEN_SUFFIX, SEGMENTS, locked_store, sync_directory
-from stepwell.store.maintenance import is_maintained
-from stepwell.store.records import read_record
-from stepwell.store.recovery import recover_store
+from stepwell.store.beneath import check_directory, open_file, read_file, system_errors
+from stepwell.store.column_file import ColumnFile
+from stepwell.store.layout import OPEN_SUFFIX, locked_store
+from stepwell.store.manifests import RESTORE, open_json, seal_json
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+__all__ = ["KEY", "MAX_KEY", "KeyNote", "WriterKey", "check_key", "find_note", "read_note", "write_note"]
 
-    from stepwell.store.store import Store
-
-__all__ = ["WriterKey"]
-
+Int64s = npt.NDArray[np.int64]
+KEY = "key.json"
 KEYS = "keys"
-MAX_TRIES = 100
+MAX_KEY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNote:
+    """What ``key.json`` says.
+
+    Args:
+        key: of the writer.
+        num_before: episodes that it kept in segments before this one.
+    """
+
+    key: str
+    num_before: int = 0
+
+    def origin(self, number: int) -> int:
+        """Return the origin of one of the episodes that are kept in this segment: negative, as no id of a step is."""
+        text = f"{self.num_before + number} {self.key}".encode()
+        return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") | 1 << 63) - (1 << 64)
+
+    def origins(self, first: int, count: int) -> Int64s:
+        """Return the origins of ``count`` of them that follow each other, int64 [count]."""
+        return np.array([self.origin(number) for number in range(first, first + count)], np.int64)
+
+    def next_origin(self, records: npt.NDArray[Any]) -> int:
+        """Return the origin of the episode after all those of the segment's records."""
+        return self.origin(len(records) - int(np.count_nonzero(records["discarded"])))
+
+
+def check_key(key: object) -> str:
+    """Return the key of a writer; StepwellError when it is none."""
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or any("\ud800" <= char <= "\udfff" for char in key):
+        raise StepwellError(f"{key!r:.100} is no key of a writer. Give text of 1 to {MAX_KEY} characters.")
+    return key
+
+
+def write_note(directory: str, note: KeyNote) -> None:
+    """Write the note of a segment that is being made, onto the disk."""
+    path = f"{directory}/{KEY}"
+    file = ColumnFile(path)
+    try:
+        file.write(seal_json({"key": note.key, "episodes": note.num_before}), 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def read_note(directory: str) -> KeyNote | None:
+    """Return the note of the segment at ``directory``; None where there is none; CorruptSegmentError: damaged."""
+    path = f"{directory}/{KEY}"
+    try:
+        record = open_json(read_file(path), name=path)
+    except FileNotFoundError:
+        return None
+    num_before = record.get("episodes")
+    with suppress(StepwellError):
+        if isinstance(num_before, int) and 0 <= num_before < 1 << 63:
+            return KeyNote(check_key(record.get("key")), num_before)
+    raise CorruptSegmentError(f"{path} is no note of a key. {RESTORE}")
+
+
+def find_note(directory: str) -> KeyNote | None:
+    """Return the note of a segment, under its open name or its sealed one: it may be sealed meanwhile."""
+    return read_note(directory) or (
+        read_note(directory.removesuffix(OPEN_SUFFIX)) if directory.endswith(OPEN_SUFFIX) else None
+    )
 
 
 class WriterKey:
-    """The key of one writer: no other writer has it until it is released, or the process ends.
-
-    Args:
-        store: path of the store.
-        text: the key.
-
-    Raises:
-        StoreBusyError: a writer of this key is open.
-    """
+    """The key of one writer: no other writer has it until it is released, or the process ends."""
 
     def __init__(self, store: str, text: str) -> None:
         self._store, self.text = store, text
@@ -60,9 +118,10 @@ class WriterKey:
             try:
                 self._lock = FileLock(open_file(self._path, os.O_RDWR | os.O_CREAT), is_waiting=False)
             except BlockingIOError:
-                raise self._busy() from None
+                raise self.busy() from None
 
-    def _busy(self) -> StoreBusyError:
+    def busy(self) -> StoreBusyError:
+        """Return the error of a second writer."""
         return StoreBusyError(
             f"a writer with key={self.text!r} is recording into {self._store}. Wait until it is closed or dead, or "
             "give another key."
@@ -71,48 +130,6 @@ class WriterKey:
     def go_on(self, num_kept: int) -> None:
         """Take note of the episodes of a segment after which the writer begins another."""
         self.note = KeyNote(self.text, self.note.num_before + num_kept)
-
-    def discard_earlier(self, store: Store) -> None:
-        """Remove what earlier writers of the key left.
-
-        Args:
-            store: the store, which is refreshed.
-
-        Raises:
-            StoreBusyError: a writer of this key that does not hold the lock may be alive, on another machine; or a
-                column is being added, or the store is being compacted.
-        """
-        for _ in range(MAX_TRIES):
-            store.refresh()
-            names, sequence = store.segments_of(self.text)
-            if not names:
-                return
-            # what is open after it is of a writer that may be alive
-            recover_store(self._store, read_record(self._store).schema)
-            self._discard(names, sequence)
-        raise StoreBusyError(f"{self._store} was compacted {MAX_TRIES} times meanwhile. Try again.")
-
-    def _discard(self, names: Sequence[str], sequence: int) -> None:
-        """Remove segments; nothing when they are not those of the key any more, since the store was compacted."""
-        directory = f"{self._store}/{SEGMENTS}"
-        with locked_store(self._store):
-            if any(os.path.lexists(f"{directory}/{name}{OPEN_SUFFIX}") for name in names):
-                raise self._busy()
-            if is_maintained(self._store):
-                raise StoreBusyError(
-                    f"a column is being added to {self._store}, or it is being compacted, so that what an earlier "
-                    f"writer with key={self.text!r} left cannot be removed. Wait until that is done."
-                )
-            if read_arrangement(self._store).sequence != sequence:
-                return
-            there = [name for name in names if os.path.lexists(f"{directory}/{name}")]
-            for name in there:
-                check_directory(f"{directory}/{name}")
-                os.rename(f"{directory}/{name}", f"{directory}/{NEW_PREFIX}{name}")
-            # first their names: one that came back after a loss of power would lack files
-            sync_directory(directory)
-        for name in there:
-            shutil.rmtree(f"{directory}/{NEW_PREFIX}{name}", ignore_errors=True)
 
     def release(self) -> None:
         """Let others have the key."""

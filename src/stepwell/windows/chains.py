@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.kernels.places import CHAIN, CHAIN_SEGMENT, CHAIN_START, CHAIN_STEP, OUTER_ROWS, PLACE_ROWS, ROW
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
-from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
 
 if TYPE_CHECKING:

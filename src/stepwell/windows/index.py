@@ -28,7 +28,7 @@ from stepwell.errors import CorruptSegmentError, WindowError
 from stepwell.kernels.places import CHAIN_START, PLACE_ROWS
 from stepwell.store.counting import counted
 from stepwell.store.ids import split_id, step_id
-from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
 from stepwell.windows.chains import pieces_of_view
@@ -59,7 +59,7 @@ class AnchorIndex:
         segment_starts: int64 [P + 1], segments before each store: segments are numbered over all stores.
         stores: int64 [S], number of the store of each segment.
         ordinals: int64 [S], ordinal of each segment in its store.
-        segment_keys: int64 [S], see `stepwell.store.segment_keys`.
+        segment_keys: int64 [S], see `stepwell.store.layout`.
         episode_index: int64 [E], index of each episode in its store.
         pieces: the episodes that are pieces of longer ones, or None.
 

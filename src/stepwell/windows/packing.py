@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.segment_keys import ordinals_of_keys
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.snapshot import MetadataLines, columns_of
 

@@ -23,8 +23,8 @@ from stepwell.errors import EpisodeNotFoundError, WindowError
 from stepwell.store import Store
 from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
+from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
-from stepwell.store.segment_keys import ordinals_of_keys
 from stepwell.store.segment_list import SegmentList
 from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_episodes, unpack_numbers
 

@@ -13,15 +13,18 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, SchemaError
 from stepwell.schema import Array, Bytes, Image, Schema, Text
-from stepwell.store.column_statistics import column_statistics, has_statistics, sample_rows, stream_statistics
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
-from stepwell.store.feature_statistics import FeatureStatistics, merge, merge_all
 from stepwell.store.statistics import (
+    FeatureStatistics,
     Selection,
     aggregate,
+    column_statistics,
+    has_statistics,
     load_statistics,
+    merge_all,
+    sample_rows,
     segment_statistics,
-    statistics_json,
+    stream_statistics,
     write_statistics,
 )
 
@@ -161,8 +164,8 @@ def test_only_chosen_rows_are_counted():
 def test_blocks_do_not_change_the_result(monkeypatch):
     column = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     whole = column_statistics(column, Array(3))
-    monkeypatch.setattr("stepwell.store.column_statistics.BLOCK_VALUES", 1000)
-    monkeypatch.setattr("stepwell.store.column_statistics.CHUNK_VALUES", 100)
+    monkeypatch.setattr("stepwell.store.statistics.BLOCK_VALUES", 1000)
+    monkeypatch.setattr("stepwell.store.statistics.CHUNK_VALUES", 100)
     blocked = column_statistics(column, Array(3))
     assert_same(blocked, whole)
     ranks = np.array([np.searchsorted(np.sort(column[:, i]), blocked.quantile(0.5)[i]) for i in range(3)])
@@ -173,7 +176,7 @@ def test_an_empty_column_has_no_values():
     found = column_statistics(np.empty((0, 2), np.float32), Array(2))
     assert found.count.tolist() == [0, 0]
     assert found.to_json()["mean"] == [None, None]
-    assert_same(merge(found, found), found)
+    assert_same(merge_all([found, found]), found)
 
 
 def test_text_complex_dates_and_records_have_no_statistics():
@@ -202,10 +205,10 @@ def test_merged_statistics_are_those_of_the_whole(seed, sizes, dtype):
     pieces = [column_statistics(part, feature) for part in parts]
     left = pieces[0]
     for piece in pieces[1:]:
-        left = merge(left, piece)
+        left = merge_all([left, piece])
     right = pieces[-1]
     for piece in pieces[-2::-1]:
-        right = merge(piece, right)
+        right = merge_all([piece, right])
     for found in (left, right, merge_all(pieces)):
         assert_same(found, whole)
         # at most 240 values: exact
@@ -223,7 +226,7 @@ def test_many_parts_are_merged_a_few_at_a_time():
 
 def test_statistics_of_different_shapes_are_not_merged():
     with pytest.raises(SchemaError, match=r"\(2,\)"):
-        merge(FeatureStatistics.empty((2,)), FeatureStatistics.empty(()))
+        merge_all([FeatureStatistics.empty((2,)), FeatureStatistics.empty(())])
 
 
 def test_statistics_survive_pickle_arrays_and_json():
@@ -404,7 +407,7 @@ def test_statistics_files_are_read_back_and_have_the_same_bytes_each_time(tmp_pa
     assert list(load_statistics(tmp_path, ["action", "nothing"])) == ["action"]
     write_statistics(tmp_path, loaded)
     assert (tmp_path / "statistics.npz").read_bytes() == before
-    assert json.loads(json.dumps(statistics_json(found), allow_nan=False))["action"]["count"] == 80
+    assert json.loads(json.dumps(found["action"].to_json(), allow_nan=False))["count"] == 80
     assert load_statistics(tmp_path / "a") == {}
 
 

@@ -23,7 +23,7 @@ from stepwell.lerobot.statistics import (
 )
 from stepwell.lerobot.video_writing import EpisodePackets
 from stepwell.schema import Feature
-from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.store.statistics import FeatureStatistics
 
 __all__ = ["EpisodePlace", "Preparation", "PreparedEpisode"]
 

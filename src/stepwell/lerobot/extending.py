@@ -18,8 +18,7 @@ from stepwell.lerobot.meta_files import open_parquet
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.schema_mapping import Cameras, Column
 from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
-from stepwell.store.feature_statistics import FeatureStatistics
-from stepwell.store.statistics import load_statistics
+from stepwell.store.statistics import FeatureStatistics, load_statistics
 
 __all__ = [
     "cameras_of",

@@ -22,7 +22,7 @@ from stepwell.loader import Loader
 from stepwell.loader.memory import import_torch
 from stepwell.order import mixed
 from stepwell.schema import Feature
-from stepwell.store.column_statistics import has_statistics
+from stepwell.store.statistics import has_statistics
 from stepwell.windows import Field, View
 from stepwell.windows.resolved import schema_of
 

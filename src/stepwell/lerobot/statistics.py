@@ -27,8 +27,7 @@ from stepwell.errors import FeatureNotFoundError
 from stepwell.formats.source_episodes import episodes_of, schema_of
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.schema import Array, Feature
-from stepwell.store.column_statistics import column_statistics, has_statistics, stream_statistics
-from stepwell.store.feature_statistics import FeatureStatistics, merge_all
+from stepwell.store.statistics import FeatureStatistics, column_statistics, has_statistics, merge_all, stream_statistics
 
 if TYPE_CHECKING:
     from stepwell.store import Store

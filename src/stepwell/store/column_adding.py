@@ -41,7 +41,7 @@ from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_und
 from stepwell.store.manifests import read_manifest, seal_json
 from stepwell.store.sealing import file_checksum, recover_store
 from stepwell.store.segments import Segment
-from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, write_statistics
 from stepwell.store.values import accept_column
 
 if TYPE_CHECKING:
@@ -282,7 +282,10 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
     for entry in Path(staged).iterdir():
         num_bytes, checksum = file_checksum(str(entry), sync=True)
         files[entry.name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
-    told = manifest | {"files": dict(sorted(files.items())), "statistics": statistics_json(statistics)}
+    told = manifest | {
+        "files": dict(sorted(files.items())),
+        "statistics": {name: found.to_json() for name, found in statistics.items()},
+    }
     replace_file(f"{staged}/{SEGMENT_JSON}", seal_json(told))
 
 

@@ -61,7 +61,7 @@ from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.owners import Recover, is_shared, is_silent
 from stepwell.store.records import read_record
 from stepwell.store.segments import Segment
-from stepwell.store.statistics import FeatureStatistics, segment_statistics, statistics_json, write_statistics
+from stepwell.store.statistics import FeatureStatistics, segment_statistics, write_statistics
 from stepwell.store.values import encode_metadata
 from stepwell.store.writer_keys import read_note
 
@@ -182,7 +182,7 @@ def write_manifest(
         "rows": segment.num_rows,
         "episodes": len(segment.records),
         "files": files,
-        "statistics": statistics_json(statistics),
+        "statistics": {name: found.to_json() for name, found in statistics.items()},
     }
     replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest), sync=sync)
 

@@ -8,6 +8,16 @@
 A point is *exact* when all of its weight has that very value, otherwise it is the median of a cell of neighbours.
 Cells are small at the tails and widest in the middle. Up to 256 distinct values are all kept, so uint8 and bool
 data, constants and short columns lose nothing, however often they are merged.
+
+Error: a quantile at fraction q of n values has a rank within ``RANK_ERROR * n * (1 + c) / 2`` of q * (n - 1), where c
+is the largest number of compressions that a value went through: 1 in a sketch of one sorted column, one more for each
+merge that had to compress. So 0.62 % of n after one, 0.92 % after two; near the tails of one column, where cells have
+sqrt(q * (1 - q)) * 2 of the width in the middle, 0.12 % at q = 0.01. A compression moves at most half a cell's weight
+over any threshold, and reading interpolates over at most half a cell.
+
+Cells of equal width in asin(2q - 1) are from T. Dunning and O. Ertl, Computing extremely accurate quantiles using
+t-digests, 2019 (scale function k1). Their centroids are replaced by medians, which bounds the error of merged sketches
+too.
 """
 
 from __future__ import annotations
@@ -23,7 +33,7 @@ __all__ = ["MAX_EXACT_VALUES", "RANK_ERROR", "Sketch", "merge_sketches", "sketch
 
 MAX_EXACT_VALUES = 256
 NUM_CELLS = 256
-# the widest cell, as a fraction of all values; see Sketch
+# the widest cell, as a fraction of all values
 RANK_ERROR = float(np.pi / (2 * NUM_CELLS))
 
 Floats = npt.NDArray[np.float64]
@@ -32,30 +42,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
-    """A sorted summary of finite numbers, from which any quantile can be read.
-
-    Args:
-        values: float64 [m], ascending; the first and the last are the minimum and maximum, exact
-            but for integers beyond 2**53.
-        weights: int64 [m], how many numbers each stands for.
-        is_exact: bool [m], whether all of those have that very value.
-
-    Notes:
-        Immutable and picklable. Deterministic: no randomness, and the same for the same values in the same blocks.
-
-        Rank error: a quantile read at fraction q of n values has a rank within ``RANK_ERROR * n * (1 + c) / 2`` of q
-        * (n - 1), where c is the largest number of compressions that any of its values went through: 1 in a sketch
-        of one sorted column, one more for each merge that had to compress. So 0.62 % of n after one, 0.92 % after
-        two; near the tails of one column, where cells have sqrt(q * (1 - q)) * 2 of the width in the middle, 0.12 %
-        at q = 0.01. Each half comes from one place: a compression moves at most half a cell's weight over any
-        threshold, and reading interpolates over at most half a cell. With at most 256 distinct values nothing is
-        ever compressed, and the error is 0: the result is ``np.quantile``'s.
-
-    Source:
-        Cells of equal width in asin(2q - 1): T. Dunning and O. Ertl, Computing extremely accurate quantiles using
-        t-digests, 2019 (scale function k1). Their centroids are replaced by medians, which gives the bound above
-        also for merged sketches.
-    """
+    """A sorted summary of finite numbers, from which any quantile can be read."""
 
     values: Floats
     weights: Ints
@@ -67,14 +54,7 @@ class Sketch:
         return int(self.weights.sum())
 
     def quantile(self, fractions: npt.ArrayLike) -> Floats:
-        """Return the values at fractions of the sorted numbers, as ``np.quantile`` with linear interpolation does.
-
-        Args:
-            fractions: float [k], each in [0, 1].
-
-        Returns:
-            float64 [k]; NaN where there are no numbers.
-        """
+        """Return the values at fractions of the sorted numbers, as ``np.quantile`` with linear interpolation does."""
         wanted = np.atleast_1d(np.asarray(fractions, np.float64))
         if len(self.values) == 0:
             return np.full(wanted.shape, np.nan)
@@ -98,11 +78,7 @@ class Sketch:
 
 
 def sketch_sorted(values: npt.NDArray[Any]) -> Sketch:
-    """Return the sketch of a sorted column.
-
-    Args:
-        values: [n] of any real dtype, ascending, finite.
-    """
+    """Return the sketch of a sorted column."""
     num_values = len(values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     if len(changes) < MAX_EXACT_VALUES:
@@ -116,16 +92,7 @@ def sketch_sorted(values: npt.NDArray[Any]) -> Sketch:
 
 
 def sketch_counts(counts: npt.ArrayLike, first: int = 0) -> Sketch:
-    """Return the sketch of integers that were counted, e.g. pixels.
-
-    Args:
-        counts: int [k], how often first, first + 1, ... occurred; k at most 256 keeps it exact.
-        first: the number that the first count is of.
-
-    Example:
-        >>> sketch_counts([0, 3, 1]).quantile([0.0, 0.5, 1.0]).tolist()
-        [1.0, 1.0, 2.0]
-    """
+    """Return the sketch of integers that were counted, e.g. pixels."""
     all_counts = np.asarray(counts, np.int64)
     present = np.flatnonzero(all_counts)
     return _sketch(present + first, all_counts[present], np.ones(len(present), np.bool_))

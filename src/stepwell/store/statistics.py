@@ -1,15 +1,23 @@
-"""Statistics of segments and of any selection of episodes.
+"""Statistics of features: of a column, of a segment, of any selection of episodes.
 
-A sealed segment keeps its own: moments and quantiles in ``segment.json`` for people, everything with the sketches in
-``statistics.npz`` for merging. A selection merges those of segments that it holds whole, and reads the rows of the
-others. Segments of a ring have none: most would go before anybody asks for them.
+They are per element of a step of at most 256 elements, per channel of an image, else one overall. A sealed segment
+stores its own: moments and quantiles in ``segment.json`` for people, everything with the sketches in
+``statistics.npz`` for merging. A selection merges the statistics of the segments that it holds whole, and reads the
+rows of the others. Segments of a ring have none: most are evicted before they are needed.
+
+Values are sorted block by block, which separates NaN and infinities and gives the quantiles; sums are float64 about
+the median, so nothing overflows and nothing cancels. numpy alone: the sort is the cost, and a recorder need not wait
+for numba.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,45 +25,404 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, StoreAccessError, StoreFileError
+from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, SchemaError, StoreAccessError, StoreFileError
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
-from stepwell.store.column_statistics import (
-    column_statistics,
-    has_statistics,
-    sample_rows,
-    statistics_shape,
-    stream_statistics,
-)
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.feature_statistics import FeatureStatistics, merge_all
 from stepwell.store.layout import replace_file
 from stepwell.store.npy import read_again
 from stepwell.store.runs import RunReader
 from stepwell.store.segments import Segment, check_row_bytes
+from stepwell.store.sketch import Sketch, merge_sketches, sketch_counts, sketch_sorted
 
 __all__ = [
     "STATISTICS",
     "FeatureStatistics",
     "Selection",
     "aggregate",
+    "column_statistics",
+    "has_statistics",
     "load_statistics",
+    "merge_all",
+    "sample_rows",
     "segment_statistics",
-    "statistics_json",
+    "statistics_shape",
+    "stream_statistics",
     "write_statistics",
 ]
 
 STATISTICS = "statistics.npz"
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# the sketches of this many parts are in memory at once
+MERGE_PARTS = 128
+# a larger step has one statistic overall
+MAX_ELEMENTS = 256
+# Limits of sampling, see `sample_rows`. Pixels of a few dozen frames tell as much as those of hundreds, whose decoding
+# would take a third of an import.
+MAX_FRAMES = 256
+MIN_STEPS = 32
+MAX_DECODED_STEPS = 16384
+MAX_SAMPLED_VALUES = 1 << 25
+MAX_SAMPLED_PIXELS = 1 << 23
+# values that are sorted at once, and that are summed at once
+BLOCK_VALUES = 1 << 22
+CHUNK_VALUES = 1 << 16
+# squares of values between its inverse and this neither overflow nor vanish
+SAFE_SQUARE = 1e140
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Extremes = Floats | Ints | npt.NDArray[np.uint64]
+Counts = tuple[int, int, int]
+# min, max (ints where they are ints), mean and std
+Moments = tuple[float, float, float, float]
+NO_MOMENTS: Moments = (math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureStatistics:
+    """What the values of one feature are like, over any selection of steps.
+
+    Args:
+        count: int64 [*shape], finite values; the other fields are of these only.
+        num_nan: int64 [*shape].
+        num_inf: int64 [*shape], of either sign.
+        min: float64 [*shape], NaN where nothing was counted; of int64 and uint64 that dtype, exact, where something
+            was.
+        max: like ``min``.
+        mean: float64 [*shape].
+        std: float64 [*shape], of the population (divided by count).
+        sketches: one `Sketch` an element of shape, in C order.
+        is_sampled: whether only some of the steps were counted, evenly spaced: see `sample_rows`.
+
+    Notes:
+        Fields are numpy scalars when the shape is (). An immutable value; safe to share between threads and
+        processes, picklable.
+    """
+
+    count: Ints
+    num_nan: Ints
+    num_inf: Ints
+    min: Extremes
+    max: Extremes
+    mean: Floats
+    std: Floats
+    sketches: tuple[Sketch, ...]
+    is_sampled: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every field: the feature's, (channels,) or ()."""
+        return self.count.shape
+
+    def quantile(self, fraction: float) -> Floats:
+        """Return the value below which a fraction of the values lie: float64 [*shape].
+
+        Exact for at most 256 distinct values; see `Sketch` for the error otherwise.
+
+        Raises:
+            ValueError: a fraction outside [0, 1].
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"quantile fraction {fraction} is not between 0 and 1.")
+        return np.array([sketch.quantile(fraction)[0] for sketch in self.sketches]).reshape(self.shape)[()]
+
+    @property
+    def quantiles(self) -> dict[str, Floats]:
+        """The quantiles at 1, 10, 50, 90 and 99 %, as "q01", "q10", "q50", "q90", "q99"."""
+        fractions = list(QUANTILES.values())
+        columns = np.array([sketch.quantile(fractions) for sketch in self.sketches]).reshape(-1, len(fractions)).T
+        return {name: column.reshape(self.shape)[()] for name, column in zip(QUANTILES, columns, strict=True)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the sketches as JSON types; NaN becomes None."""
+        record: dict[str, Any] = {"sampled": True} if self.is_sampled else {}
+        for name in ("count", "num_nan", "num_inf"):
+            record[name] = getattr(self, name).tolist()
+        for name in ("min", "max", "mean", "std"):
+            record[name] = _nan_to_none(getattr(self, name).tolist())
+        return record | {name: _nan_to_none(value.tolist()) for name, value in self.quantiles.items()}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as a few arrays, for `numpy.savez`."""
+        # np.concatenate takes no empty list, and a feature may have no elements
+        sketches = (sketch_counts([]), *self.sketches)
+        arrays = {
+            "is_sampled": np.array(self.is_sampled),
+            "counts": np.stack([self.count, self.num_nan, self.num_inf]),
+            "moments": np.stack([np.asarray(each, np.float64) for each in (self.min, self.max, self.mean, self.std)]),
+            "num_points": np.array([len(sketch.values) for sketch in self.sketches], np.int64),
+            "values": np.concatenate([sketch.values for sketch in sketches]),
+            "weights": np.concatenate([sketch.weights for sketch in sketches]),
+            "is_exact": np.concatenate([sketch.is_exact for sketch in sketches]),
+        }
+        return arrays | ({"extremes": np.stack([self.min, self.max])} if self.min.dtype.kind in "iu" else {})
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> FeatureStatistics:
+        """Return the statistics that `to_arrays` took apart."""
+        # behind the last end nothing is left
+        cuts = np.cumsum(arrays["num_points"])
+        pieces = [np.split(arrays[name], cuts)[:-1] for name in ("values", "weights", "is_exact")]
+        sketches = tuple(Sketch(*piece) for piece in zip(*pieces, strict=True))
+        count, num_nan, num_inf = arrays["counts"]
+        low, high, mean, std = arrays["moments"]
+        # those of 64-bit integers that a float64 would round; older files do not have them
+        low, high = arrays.get("extremes", (low, high))
+        return cls(count, num_nan, num_inf, low, high, mean, std, sketches, bool(arrays["is_sampled"]))
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> FeatureStatistics:
+        """Return the statistics of no values."""
+        zero, nan = np.zeros(shape, np.int64)[()], np.full(shape, np.nan)[()]
+        return cls(zero, zero, zero, nan, nan, nan, nan, (sketch_counts([]),) * math.prod(shape))
+
+    def __repr__(self) -> str:
+        sampled = ", sampled" if self.is_sampled else ""
+        return f"<FeatureStatistics {self.shape}, {int(self.count.max(initial=0))} values{sampled}>"
+
+
+def merge_all(parts: Iterable[FeatureStatistics]) -> FeatureStatistics:
+    """Return the statistics of the values of all parts."""
+    merged = [_merge_few(few) for few in _batches(parts, MERGE_PARTS)]
+    if not merged:
+        raise ValueError(
+            "no statistics to merge. Give at least one; FeatureStatistics.empty(shape) is that of no values."
+        )
+    return merged[0] if len(merged) == 1 else merge_all(merged)
+
+
+def _combine(counts: Ints, means: Floats, stds: Floats) -> tuple[Floats, Floats]:
+    """Return mean and std of the whole from those of k parts, each [k, ...]."""
+    # T. Chan, G. Golub and R. LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979;
+    # about the mean of the largest part, and scaled, so that equal parts stay equal and huge ones do not overflow
+    total = counts.sum(axis=0)
+    shares = counts / np.maximum(total, 1)
+    means, stds = np.where(counts > 0, means, 0.0), np.where(counts > 0, stds, 0.0)
+    exponents = np.frexp(np.maximum(np.abs(means), stds).max(axis=0))[1]
+    means, stds = np.ldexp(means, -exponents), np.ldexp(stds, -exponents)
+    reference = np.take_along_axis(means, np.argmax(counts, axis=0)[None], axis=0)[0]
+    mean = reference + (shares * (means - reference)).sum(axis=0)
+    variance = (shares * (np.square(stds) + np.square(means - mean))).sum(axis=0)
+    nothing = total == 0
+    return (
+        np.where(nothing, np.nan, np.ldexp(mean, exponents)),
+        np.where(nothing, np.nan, np.ldexp(np.sqrt(variance), exponents)),
+    )
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the items in lists of ``size``; the last list may be shorter."""
+    batch = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _merge_few(parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
+    shapes = {part.shape for part in parts}
+    if len(shapes) > 1:
+        raise SchemaError(f"statistics of shapes {sorted(shapes)} cannot be merged. They must be of one feature.")
+    filled = [part for part in parts if part.count.any() or part.num_nan.any() or part.num_inf.any()]
+    if len(filled) <= 1:
+        return (filled or parts)[0]
+    counts, means, stds = (np.stack([getattr(part, name) for part in filled]) for name in ("count", "mean", "std"))
+    mean, std = _combine(counts, means, stds)
+    return FeatureStatistics(
+        count=counts.sum(axis=0),
+        num_nan=np.sum([part.num_nan for part in filled], axis=0),
+        num_inf=np.sum([part.num_inf for part in filled], axis=0),
+        min=np.fmin.reduce([part.min for part in filled]),
+        max=np.fmax.reduce([part.max for part in filled]),
+        mean=mean,
+        std=std,
+        sketches=tuple(merge_sketches(column) for column in zip(*(part.sketches for part in filled), strict=True)),
+        is_sampled=any(part.is_sampled for part in filled),
+    )
+
+
+def _nan_to_none(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nan_to_none(item) for item in value]
+    return None if math.isnan(value) else value
+
+
+def has_statistics(feature: Feature) -> bool:
+    """Whether a feature has statistics: arrays and images of bools, integers and floats, and nothing else."""
+    return feature.kind in ("array", "image") and feature.np_dtype.kind in "biuf"
+
+
+def statistics_shape(feature: Feature) -> tuple[int, ...]:
+    """Return the shape that a feature's statistics have."""
+    if feature.kind == "image":
+        return tuple(size for size in feature.shape[2:] if size is not None)
+    sizes = tuple(size for size in feature.shape if size is not None)
+    return sizes if math.prod(sizes) <= MAX_ELEMENTS else ()
+
+
+def sample_rows(feature: Feature, num_rows: int) -> Ints | None:
+    """Return which rows are counted, evenly spaced with the first and the last; None when all of them are."""
+    # raw features of at most 256 elements a step are always counted whole
+    elements = math.prod(size for size in feature.shape if size is not None)
+    if feature.is_raw and feature.kind != "image" and elements <= MAX_ELEMENTS:
+        return None
+    most = MAX_SAMPLED_PIXELS if feature.kind == "image" else MAX_SAMPLED_VALUES
+    limit = max(MIN_STEPS, most // max(elements, 1))
+    if feature.is_image_of_any_size:
+        limit = MIN_STEPS
+    elif feature.kind == "image":
+        limit = min(limit, MAX_FRAMES)
+    elif not feature.is_raw:
+        limit = min(limit, MAX_DECODED_STEPS)
+    return None if num_rows <= limit else np.linspace(0, num_rows - 1, limit).round().astype(np.int64)
+
+
+def column_statistics(
+    array: npt.NDArray[Any], feature: Feature, *, mask: npt.NDArray[np.bool_] | None = None
+) -> FeatureStatistics:
+    """Return the statistics of the rows of a raw column that `mask` counts; reads block by block."""
+    if 0 in feature.shape:
+        return FeatureStatistics.empty(statistics_shape(feature))
+    num_rows = len(array) if mask is None else int(np.count_nonzero(mask))
+    chosen = sample_rows(feature, num_rows)
+    shape = statistics_shape(feature)
+    if chosen is None:
+        blocks = _masked_blocks(array, mask, _rows_a_block(feature))
+    else:
+        rows = chosen if mask is None else np.flatnonzero(mask)[chosen]
+        blocks = (array[few] for few in np.array_split(rows, -(-len(rows) // _rows_a_block(feature))))
+    parts = (_block_statistics(block, shape, chosen is not None) for block in blocks)
+    return merge_all(itertools.chain([FeatureStatistics.empty(shape)], parts))
+
+
+def stream_statistics(
+    values: Iterable[npt.NDArray[Any]], feature: Feature, *, is_sampled: bool = False
+) -> FeatureStatistics:
+    """Return the statistics of decoded steps; each is copied before the next one, so a buffer may be reused."""
+    shape = statistics_shape(feature)
+    if 0 in feature.shape:
+        return FeatureStatistics.empty(shape)
+    if feature.np_dtype.itemsize == 1:
+        return _byte_statistics(values, feature.np_dtype, shape, is_sampled)
+    blocks = _batches((value.reshape(-1, *shape).copy() for value in values), _rows_a_block(feature))
+    parts = (_block_statistics(np.concatenate(block), shape, is_sampled) for block in blocks)
+    return merge_all(itertools.chain([FeatureStatistics.empty(shape)], parts))
+
+
+def _rows_a_block(feature: Feature) -> int:
+    if feature.is_image_of_any_size:
+        return 1
+    return max(1, BLOCK_VALUES // math.prod(size for size in feature.shape if size is not None))
+
+
+def _masked_blocks(
+    array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, rows: int
+) -> Iterator[npt.NDArray[Any]]:
+    for start in range(0, len(array), rows):
+        block = array[start : start + rows]
+        yield block if mask is None else block[mask[start : start + rows]]
+
+
+def _block_statistics(block: npt.NDArray[Any], shape: tuple[int, ...], is_sampled: bool) -> FeatureStatistics:
+    """Return the statistics of [..., *shape]."""
+    if block.dtype.itemsize == 1:
+        return _byte_statistics([block], block.dtype, shape, is_sampled)
+    columns = block.reshape(-1, math.prod(shape)).T
+    is_integer = block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size > 0
+    extremes = block.dtype.newbyteorder("=") if is_integer else np.dtype(np.float64)
+    return _of_columns([_sorted_column(column) for column in _sort_columns(columns)], shape, is_sampled, extremes)
+
+
+def _of_columns(
+    found: list[tuple[Counts, Moments, Sketch]],
+    shape: tuple[int, ...],
+    is_sampled: bool,
+    extremes: np.dtype[Any] = np.dtype(np.float64),  # noqa: B008
+) -> FeatureStatistics:
+    counts = np.array([column[0] for column in found], np.int64).T.reshape(3, *shape)
+    # an array each: one of ints and floats together would round the ints
+    low, high = (np.array([column[1][i] for column in found], extremes).reshape(shape)[()] for i in (0, 1))
+    mean, std = (np.array([column[1][i] for column in found], np.float64).reshape(shape)[()] for i in (2, 3))
+    sketches = tuple(column[2] for column in found)
+    return FeatureStatistics(counts[0], counts[1], counts[2], low, high, mean, std, sketches, is_sampled)
+
+
+def _byte_statistics(
+    blocks: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...], is_sampled: bool
+) -> FeatureStatistics:
+    """Count bools, int8 and uint8 by value: exact, and faster than sorting; nothing of the blocks is kept."""
+    counts = np.zeros((math.prod(shape), 256), np.int64)
+    for block in blocks:
+        for place, column in enumerate(block.view(np.uint8).reshape(-1, len(counts)).T):
+            for start in range(0, len(column), CHUNK_VALUES):
+                counts[place] += np.bincount(column[start : start + CHUNK_VALUES], minlength=256)
+    is_signed = dtype.kind == "i"
+    if is_signed:
+        counts = np.roll(counts, 128, axis=1)
+    return _of_columns([_counted_column(mine, -128 if is_signed else 0) for mine in counts], shape, is_sampled)
+
+
+def _counted_column(counts: Ints, first: int) -> tuple[Counts, Moments, Sketch]:
+    sketch = sketch_counts(counts, first)
+    total = sketch.count
+    if total == 0:
+        return (0, 0, 0), NO_MOMENTS, sketch
+    mean = float(sketch.values @ sketch.weights) / total
+    std = math.sqrt(float(np.square(sketch.values - mean) @ sketch.weights) / total)
+    return (total, 0, 0), (float(sketch.values[0]), float(sketch.values[-1]), mean, std), sketch
+
+
+def _sort_columns(columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the columns in native byte order and in memory order, each sorted: -inf, numbers, inf, NaN."""
+    dtype = columns.dtype.newbyteorder("=")
+    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
+        dtype = np.dtype(np.float32 if dtype.itemsize == 2 else np.float64)
+    # float128 beyond the range of float64 becomes inf, and is counted as such
+    with np.errstate(over="ignore"):
+        found = np.array(columns, dtype, order="C")
+    found.sort(axis=1)
+    return found
+
+
+def _sorted_column(column: npt.NDArray[Any]) -> tuple[Counts, Moments, Sketch]:
+    begin, end, num_nan = 0, len(column), 0
+    if column.dtype.kind == "f":
+        infinity = column.dtype.type(np.inf)
+        begin = int(np.searchsorted(column, -infinity, "right"))
+        end = int(np.searchsorted(column, infinity, "left"))
+        num_nan = len(column) - int(np.searchsorted(column, infinity, "right"))
+    counts = (end - begin, num_nan, len(column) - num_nan - (end - begin))
+    finite = column[begin:end]
+    if len(finite) == 0:
+        return counts, NO_MOMENTS, sketch_counts([])
+    return counts, (finite[0].item(), finite[-1].item(), *_moments(finite)), sketch_sorted(finite)
+
+
+def _moments(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """Return mean and std of finite, sorted values, chunk by chunk, so that each stays in the cache."""
+    # about the median, which is never further than one std from the mean: one pass, and at most half a bit cancels
+    largest = max(abs(float(values[0])), abs(float(values[-1])))
+    exponent = 0 if largest == 0 or 1 / SAFE_SQUARE < largest < SAFE_SQUARE else math.frexp(largest)[1]
+    median = math.ldexp(float(values[len(values) // 2]), -exponent)
+    total = squares = 0.0
+    for start in range(0, len(values), CHUNK_VALUES):
+        deviations = values[start : start + CHUNK_VALUES].astype(np.float64)
+        if exponent:
+            np.ldexp(deviations, -exponent, out=deviations)
+        deviations -= median
+        total += float(deviations.sum())
+        squares += float(np.square(deviations, out=deviations).sum())
+    rest = total / len(values)
+    std = math.sqrt(max(squares / len(values) - rest * rest, 0.0))
+    return math.ldexp(median + rest, exponent), math.ldexp(std, exponent)
 
 
 class Selection(NamedTuple):
-    """Episodes of one store, as it was at one moment.
-
-    Args:
-        schema: its features.
-        segments: its segments; `EpisodeTable.segment` is an index into them.
-        table: the chosen episodes.
-    """
+    """Episodes of one store, as it was at one moment."""
 
     schema: Schema | None
     segments: Sequence[Segment]
@@ -69,22 +436,7 @@ def segment_statistics(
     *,
     episodes: npt.NDArray[Any] | EpisodeTable | None = None,
 ) -> dict[str, FeatureStatistics]:
-    """Compute the statistics of a segment from its rows.
-
-    Args:
-        segment: sealed or open.
-        schema: the store's features.
-        names: features to take; default all that have statistics. Others are left out.
-        episodes: start, length and rows of the episodes to count; default all ended ones that were not discarded.
-            Features with ``final`` count their final rows too.
-
-    Returns:
-        By name, in the schema's order.
-
-    Raises:
-        CorruptSegmentError: a file is missing or too short.
-        DecodeError: an encoded row that its codec refuses.
-    """
+    """Compute the statistics of a segment from the rows of `episodes` (default: all ended ones, without discarded)."""
     wanted = set(schema if names is None else names)
     chosen = {name: feature for name, feature in schema.items() if name in wanted and has_statistics(feature)}
     records: Any = _shown(segment.episodes) if episodes is None else _columns(episodes)
@@ -96,21 +448,7 @@ def segment_statistics(
 
 
 def aggregate(parts: Iterable[Selection], names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
-    """Return the statistics of a selection of episodes of one or several stores.
-
-    Args:
-        parts: of each store; ``[Selection(store.schema, *store.listing)]`` is all of one. An episode counts once,
-            however often it is chosen.
-        names: features to take; default all that have statistics.
-
-    Returns:
-        By name; of no episodes a count of 0 and NaN. Where every chosen segment is whole and sealed no row is read.
-
-    Raises:
-        CorruptSegmentError: a statistics file is damaged, or a data file is missing or too short.
-        SchemaError: stores with one name for features of different shapes.
-        FeatureNotFoundError: a name that none of the stores has.
-    """
+    """Return the statistics of selections; of no episodes a count of 0 and NaN. Whole sealed segments are not read."""
     wanted = None if names is None else list(names)
     found: dict[str, list[FeatureStatistics]] = {}
     parts = list(parts)
@@ -131,17 +469,8 @@ def aggregate(parts: Iterable[Selection], names: Iterable[str] | None = None) ->
     return merged
 
 
-def statistics_json(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:
-    """Return what ``segment.json`` tells people: moments and quantiles, without the sketches."""
-    return {name: found.to_json() for name, found in statistics.items()}
-
-
 def write_statistics(directory: str | Path, statistics: Mapping[str, FeatureStatistics]) -> None:
-    """Write ``statistics.npz`` of a segment; the same statistics give the same bytes.
-
-    Raises:
-        DiskFullError: no space; what was there before stays.
-    """
+    """Write ``statistics.npz`` of a segment; the same statistics give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, found in statistics.items():
@@ -154,18 +483,7 @@ def write_statistics(directory: str | Path, statistics: Mapping[str, FeatureStat
 
 
 def load_statistics(directory: str | Path, names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
-    """Read ``statistics.npz`` of a segment.
-
-    Args:
-        directory: the segment's.
-        names: features to read; default all. Those that the file does not have are left out.
-
-    Returns:
-        By name; empty when there is no such file.
-
-    Raises:
-        CorruptSegmentError: the file is damaged.
-    """
+    """Read ``statistics.npz`` of a segment; empty where there is none."""
     path = Path(directory) / STATISTICS
 
     def read() -> dict[str, FeatureStatistics]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.json_text import parse_json
 from stepwell.kernels.draws import Draws
-from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.store.statistics import FeatureStatistics
 from stepwell.transforms.tensors import takes_tensors
 from stepwell.transforms.transform import Shape, Transform
 

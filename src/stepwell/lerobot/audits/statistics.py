@@ -20,7 +20,7 @@ from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.info import FeatureInfo
 from stepwell.lerobot.meta_files import read_json, read_json_lines
 from stepwell.lerobot.statistics import as_lerobot
-from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.store.statistics import FeatureStatistics
 
 __all__ = ["StoredStatistics", "check_camera_statistics", "check_statistics", "read_statistics"]
 

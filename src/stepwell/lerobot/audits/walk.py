@@ -19,7 +19,7 @@ from stepwell.lerobot.audits.statistics import StoredStatistics, check_statistic
 from stepwell.lerobot.audits.subject import Subject
 from stepwell.lerobot.audits.values import ColumnFacts, is_action
 from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
-from stepwell.store.feature_statistics import FeatureStatistics
+from stepwell.store.statistics import FeatureStatistics
 
 __all__ = ["RowsSeen", "walk_rows"]
 

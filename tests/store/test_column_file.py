@@ -38,7 +38,7 @@ def test_a_checksum_is_of_the_file_or_is_not_told(steps: list[tuple[str, int, in
                 break
             rows = rows_in_memory(count, number)
             if kind == "bulk":
-                column.write_encoded(row, rows)
+                column.write_rows(row, rows.buffers)
             elif kind == "several":
                 column.write_rows(row, [bytes(each) for each in rows])
             else:

@@ -39,19 +39,7 @@ NEWEST = (1 << 63) - 2
 
 
 class RingClock:
-    """Gives stamps that grow, whichever writer of the ring takes them.
-
-    Args:
-        store: path of the ring.
-        schema: its features.
-
-    Raises:
-        CorruptSegmentError: the clock is no file.
-        DiskFullError: no space for the clock.
-
-    Notes:
-        Safe in any number of threads and processes.
-    """
+    """Give stamps that grow, in any number of threads and processes of a ring."""
 
     __slots__ = ("_words",)
 
@@ -90,12 +78,7 @@ def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
 
 
 def stamps_of_records(records: npt.NDArray[np.void], num_rows: int) -> Int64s:
-    """Return the stamps, int64 [num_rows], of rows of a segment that has none: the times at which their episodes ended.
-
-    Args:
-        records: of its ended episodes.
-        num_rows: rows that it has; those of an open episode are the newest.
-    """
+    """Return stamps, int64 [num_rows], for a segment that has none: the times at which the rows' episodes ended."""
     stamps = np.full(num_rows, NEWEST, np.int64)
     if len(records):
         ended = int(records["start"][-1] + records["rows"][-1])

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,24 +74,7 @@ def add_column(
     final: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Add a feature to a store and store its values, as new files in each sealed segment.
-
-    Args:
-        store: open for writing; no writer may have an open segment.
-        name: of the new feature.
-        feature: raw or encoded.
-        values: one of: a callable from `Episode` to its column [length, *shape]; a list with the column of each
-            episode; a mapping from an episode's index to its column; an array over all steps of the store, episode
-            after episode. A feature with ``final`` needs the value of the final row, too, of episodes that have one.
-        final: whether the feature has a value in the final row; default ``feature.final``.
-        progress: called with (episodes done, episodes in all).
-
-    Raises:
-        SchemaError: the name is taken or cannot be, or the codec cannot store such a feature.
-        StepError: values of another dtype, shape or number; it names feature and episode. The store is as before.
-        StoreBusyError: a writer has an open segment, or the store is being compacted.
-        DiskFullError: no space; the store is as before.
-    """
+    """Add a feature to a store and store its values, as new files in each sealed segment."""
     store.check_writable("add a column")
     feature = feature if final is None else feature.with_final(final)
     with _standing_still(store) as staging:
@@ -245,9 +229,8 @@ def _column_writer(name: str, column: RawColumn | EncodedColumn) -> Iterator[Cal
 
 
 def _write_encoded(column: EncodedColumn, start: int, rows: int, values: Any) -> None:
-    blobs = values if isinstance(values, EncodedRows) else [column.encode(value) for value in values]
-    for row, blob in enumerate([*blobs, *[b""] * (rows - len(blobs))]):
-        column.write(start + row, blob)
+    blobs = values.buffers if isinstance(values, EncodedRows) else map(column.encode, values)
+    column.write_rows(start, chain(blobs, repeat(b"", rows - len(values))))
 
 
 def _write_runs(runs: RunWriter, start: int, rows: int, values: Any) -> None:

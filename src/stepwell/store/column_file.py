@@ -23,7 +23,7 @@ from stepwell.errors import CorruptSegmentError
 from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import disk_error, open_file, raise_from
-from stepwell.store.encoded_rows import EncodedRows, check_first_row
+from stepwell.store.encoded_rows import check_first_row
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import CLOCK, EPISODES, METADATA
 from stepwell.store.npy import header_bytes, header_size
@@ -41,9 +41,8 @@ FIRST_EPISODES = 64
 WRITE_BYTES = 2 << 10
 # what is appended is written so many bytes at a time, while they are in the processor's cache for the checksum
 BUFFER_BYTES = 1 << 20
-# encoded rows that are joined to be written by one call
+# encoded rows that are written by one call: short ones are joined; to copy longer ones costs more than to gather them
 PART_BYTES = 256 << 10
-# of longer ones a copy costs more than that the system takes them from where they are, so many by one call
 GATHERED_BYTES = 1 << 10
 MOST_GATHERED = 1024
 # rows that are encoded already come as fast as they can be read: the disk need not wait until all are there
@@ -77,7 +76,9 @@ class ColumnFile:
         self._sum = (start + len(data), zlib.crc32(data, crc)) if summed == start else UNKNOWN
 
     def gather(self, buffers: Sequence[Buffer], start: int, end: int) -> None:
-        """Write buffers back to back from ``start`` to ``end``, by one call, and let them go to the disk early."""
+        """Write buffers back to back from ``start`` to ``end``, by one call, and start their write-back early."""
+        if end - start < GATHERED_BYTES * len(buffers):
+            buffers = [b"".join(buffers)]
         write_gathered(self._descriptor, buffers, start, end, self.path)
         summed, crc = self._sum
         if summed == start:
@@ -221,28 +222,15 @@ class EncodedColumn:
         self.blobs.write(blob, start)
         offsets[row + 1] = start + len(blob)
 
-    def write_rows(self, row: int, blobs: Iterable[bytes]) -> None:
+    def write_rows(self, row: int, blobs: Iterable[Buffer]) -> None:
         """Store encoded rows from ``row`` on, as `write` does each."""
         offsets = self.offsets.rows
         start = int(offsets[row])
         for part in _parts(blobs):
             ends = start + np.cumsum([len(blob) for blob in part], dtype=np.uint64)
-            self.blobs.write(part[0] if len(part) == 1 else b"".join(part), start)
+            self.blobs.gather(part, start, int(ends[-1]))
             offsets[row + 1 : row + 1 + len(part)] = ends
             start, row = int(ends[-1]), row + len(part)
-
-    def write_encoded(self, row: int, rows: EncodedRows) -> None:
-        """Store rows that are encoded already from ``row`` on, as `write` does each."""
-        buffers = rows.buffers
-        if rows.nbytes < GATHERED_BYTES * len(buffers):
-            self.write_rows(row, rows)
-            return
-        offsets = self.offsets.rows
-        ends = np.cumsum([offsets[row], *map(len, buffers)], dtype=np.uint64)
-        for first in range(0, len(buffers), MOST_GATHERED):
-            stop = min(first + MOST_GATHERED, len(buffers))
-            self.blobs.gather(buffers[first:stop], int(ends[first]), int(ends[stop]))
-            offsets[row + first + 1 : row + stop + 1] = ends[first + 1 : stop + 1]
 
     def append_rows(self, data: npt.NDArray[np.uint8], sizes: npt.NDArray[np.integer[Any]]) -> None:
         """Append rows that lie back to back, of which each has its size."""
@@ -421,12 +409,12 @@ def _bytes_of(values: npt.NDArray[Any]) -> memoryview:
     return values.reshape(-1).view(np.uint8).data
 
 
-def _parts(blobs: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _parts(blobs: Iterable[Buffer]) -> Iterator[list[Buffer]]:
     """Yield rows that are written at once: many small ones, or a large one alone."""
-    part: list[bytes] = []
+    part: list[Buffer] = []
     num_bytes = 0
     for blob in blobs:
-        if part and num_bytes + len(blob) > PART_BYTES:
+        if part and (num_bytes + len(blob) > PART_BYTES or len(part) == MOST_GATHERED):
             yield part
             part, num_bytes = [], 0
         part.append(blob)

@@ -65,13 +65,9 @@ FULL = 1 << 32
 
 
 class CommitRecord:
-    """One commit record, mapped.
+    """One commit record, mapped: any process may read it, and its writer holds the lock until it ends.
 
-    Notes:
-        `rows` and `episodes` are read by any number of processes; only the writer sets them. The writer's lock goes
-        with the
-        process, however it ends; a forked child must call `close`, else it keeps the lock of a dead
-        parent.
+    A forked child must call `close`, else it keeps the lock of a dead parent.
     """
 
     __slots__ = ("_descriptor", "_episodes_word", "_rows_word", "is_hidden", "words")
@@ -94,12 +90,7 @@ class CommitRecord:
 
     @classmethod
     def create(cls, path: str, *, is_owned: bool = True) -> CommitRecord:
-        """Make the file, locked by this process.
-
-        Args:
-            path: of it.
-            is_owned: whether it names this process; False where what is made is as a dead writer leaves it.
-        """
+        """Make the file, locked by this process; without ``is_owned`` as a dead writer leaves it."""
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,12 +107,7 @@ class CommitRecord:
 
     @classmethod
     def open(cls, path: str) -> CommitRecord:
-        """Map an existing file for reading.
-
-        Raises:
-            FileNotFoundError: the segment was sealed meanwhile, or nothing of the record has reached the disk.
-            CorruptSegmentError: not a commit record.
-        """
+        """Map an existing file for reading; FileNotFoundError where nothing of it has reached the disk."""
         descriptor = open_file(path)
         try:
             owner = _read_owner(descriptor, path)
@@ -133,16 +119,7 @@ class CommitRecord:
 
     @classmethod
     def take_over(cls, path: str, recover: Recover = "dead") -> CommitRecord | None:
-        """Lock the record of a dead writer; None when its writer is alive, or may be.
-
-        Args:
-            path: of it.
-            recover: whose, see `stepwell.store.owners.may_take_over`.
-
-        Raises:
-            FileNotFoundError: the segment was sealed meanwhile, or nothing of the record has reached the disk.
-            CorruptSegmentError: not a commit record.
-        """
+        """Lock the record of a dead writer; None when its writer is alive, or may be, see `may_take_over`."""
         descriptor = open_file(path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -167,16 +167,7 @@ class HasPieces(Protocol):
 
 
 class PiecewiseRows:
-    """An accepted column of a raw feature, read while it is stored.
-
-    Args:
-        name: of the feature.
-        feature: a raw one.
-        given: what gives the pieces.
-
-    Notes:
-        Its pieces are checked as they come. A piece that does not fit raises then: nothing of its step is committed.
-    """
+    """An accepted column of a raw feature, read while it is stored."""
 
     def __init__(self, name: str, feature: Feature, given: HasPieces) -> None:
         self._name, self._feature, self._given = name, feature, given
@@ -185,11 +176,7 @@ class PiecewiseRows:
         return self._given.num_rows
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield the pieces.
-
-        Raises:
-            StepError: one of another dtype or shape, or more or fewer rows than were told.
-        """
+        """Yield the pieces; StepError for one that does not fit, or when there are more or fewer rows."""
         told, count = self._given.num_rows, 0
         for piece in self._given.pieces(self._feature):
             if piece.dtype != self._feature.np_dtype or piece.shape[1:] != self._feature.fixed_shape:
@@ -211,22 +198,13 @@ class PiecewiseRows:
 
 
 def encoded_of(given: HasRows, feature: Feature) -> EncodedRows | None:
-    """Return the rows where they lie in memory as the feature has them; None: they are made one by one.
-
-    Args:
-        given: that may have a method ``encoded(feature)``, which says so.
-        feature: whose rows they shall be.
-    """
+    """Return the rows where they lie in memory as the feature has them, if ``given.encoded(feature)`` says so."""
     encoded = getattr(given, "encoded", None)
     return None if encoded is None else encoded(feature)
 
 
 def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows | PiecewiseRows:
-    """Return the rows that somebody gives for a feature; of a raw one what also gives decoded pieces.
-
-    Raises:
-        StepError: the feature is raw, the number of rows is not what was told, or the first is no row of the feature.
-    """
+    """Return encoded rows of a feature once the first is found to be one; of a raw feature, decoded pieces."""
     if feature.is_raw and isinstance(given, HasPieces):
         return PiecewiseRows(name, feature, given)
     if feature.is_raw:
@@ -280,16 +258,7 @@ def _check_first(name: str, feature: Feature, blob: bytes) -> None:
 
 
 def check_first_row(name: str, codec: Codec, value: Any) -> None:
-    """Encode and decode a value, unless the codec is stepwell's own.
-
-    Args:
-        name: of the feature, for messages.
-        codec: that encodes one row at a time.
-        value: what is to be stored.
-
-    Raises:
-        EncodeError: what comes out is no bytes, or decodes to something else than a row of the feature.
-    """
+    """Encode and decode a value by a codec that is not stepwell's own: a mistake shows before it is stored."""
     if type(codec).__module__.startswith(OWN_PACKAGE):
         return
     feature, where = codec.feature, f"codec {codec.feature.codec!r} of feature {name!r}"

@@ -142,12 +142,7 @@ def ordinals_of_keys(keys: Int64s) -> Int64s:
 
 
 def list_keys(store: str) -> tuple[Int64s, Int64s]:
-    """List the segments of a store.
-
-    Returns:
-        The keys of all segments, ascending, int64 [n], and those of segments that are seen under their open name only,
-        int64 [m]. Where both names are seen, the sealed one counts.
-    """
+    """Return the keys of a store's segments, int64 [n], ascending, and of those with an open name only, int64 [m]."""
     directory = f"{store}/{SEGMENTS}"
     check_directory(directory)
     try:
@@ -234,10 +229,6 @@ def mend_ordinals(store: str, names: Iterable[str]) -> None:
 
     The number in ``lock`` may be behind after a loss of power, or when an older copy of it was put back. Whatever opens
     a store for writing lists its segments once; what makes a segment need not.
-
-    Args:
-        store: path of the store.
-        names: entries of its directory of segments.
     """
     # names with more digits are longer
     last = max((name.removesuffix(OPEN_SUFFIX) for name in names if name[:1].isdigit()), key=_by_length, default="")
@@ -278,13 +269,7 @@ def _set_next(lock: int, ordinal: int) -> None:
 
 
 def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
-    """Write a file whole: readers see the old bytes or the new ones, whatever happens in between.
-
-    Args:
-        path: of it.
-        data: all of its bytes.
-        sync: whether to wait until the new bytes, under this name, are on the disk.
-    """
+    """Write a file whole: readers see the old bytes or the new ones; with ``sync`` these are on the disk."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         # a new file, never one that is there: a killed process may have had this number, or somebody may know it
@@ -328,11 +313,7 @@ def remove_segments(store: str, names: Iterable[str]) -> bool:
 
 
 def link_file(source: str, target: str, *, link: bool = True) -> None:
-    """Make ``target`` a hard link of ``source``, or a copy when there cannot be one or ``link`` is False.
-
-    Raises:
-        DiskFullError: no space for it.
-    """
+    """Make ``target`` a hard link of ``source``, or a copy when there cannot be one or ``link`` is False."""
     if link:
         # a link of a link would be one in the copy as well
         os.close(open_file(source))

@@ -25,16 +25,13 @@ __all__ = ["Source", "merge_segments"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Episodes of a sealed segment that are kept.
+    """Episodes of a sealed segment that are kept."""
 
-    Args:
-        segment: where they are.
-        kept: bool [episodes], of its records.
-        key: of its writer, which all that is merged has; empty: none.
-    """
-
+    # where they are
     segment: Segment
+    # bool [episodes], of its records
     kept: npt.NDArray[np.bool_]
+    # of its writer, which all that is merged has; empty: none
     key: str = ""
 
     @property
@@ -66,22 +63,7 @@ def merge_segments(
     *,
     columns: Mapping[str, Callable[[str], None]] = MappingProxyType({}),
 ) -> npt.NDArray[Any]:
-    """Write a sealed segment of the kept episodes of ``sources``.
-
-    Args:
-        directory: to be made; named as a sealed segment is.
-        schema: the new segment's features; the sources have the same, but for those of ``columns``.
-        sources: at least one episode is kept.
-        columns: name of each feature that is not copied, and what writes its files: called with their path, but for
-            the suffix.
-
-    Returns:
-        The new episode records, in the order of the sources'.
-
-    Raises:
-        DiskFullError: no space.
-        CorruptSegmentError: a source is damaged.
-    """
+    """Write a sealed segment of kept episodes and return their records; ``columns`` write features that differ."""
     os.mkdir(directory)
     if sources[0].key:
         write_note(directory, KeyNote(sources[0].key))

@@ -41,11 +41,7 @@ def header_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...], num_rows: int) ->
 
 
 def parse_header_size(head: bytes, name: str) -> int:
-    """Return where the data of a ``.npy`` file begins, from its first bytes.
-
-    Raises:
-        CorruptSegmentError: not the head of a ``.npy`` file of version 1.0.
-    """
+    """Return where the data of a ``.npy`` file begins, from its first bytes."""
     if len(head) < PREFIX or head[: len(MAGIC)] != MAGIC:
         raise CorruptSegmentError(f'{name}: the .npy header is damaged. Run "stepwell verify PATH".')
     return PREFIX + int(struct.unpack("<H", head[len(MAGIC) : PREFIX])[0])

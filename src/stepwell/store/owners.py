@@ -56,22 +56,19 @@ PERIOD = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that writes a segment.
+    """A process that writes a segment."""
 
-    Args:
-        boot: the boot id of its machine, 16 bytes; zeros: not known.
-        pid: its number.
-        start: when it started, in ticks since the boot; 0: not known.
-        namespace: inode of its namespace of process numbers; 0: not known.
-        host: name of its machine.
-        inode: of its commit record; 0: not known. A copy of the file has another one.
-    """
-
+    # the boot id of its machine, 16 bytes; zeros: not known
     boot: bytes = NO_BOOT
+    # its number
     pid: int = 0
+    # when it started, in ticks since the boot; 0: not known
     start: int = 0
+    # inode of its namespace of process numbers; 0: not known
     namespace: int = 0
+    # name of its machine
     host: str = ""
+    # of its commit record; 0: not known. A copy of the file has another one
     inode: int = 0
 
     @property
@@ -171,14 +168,7 @@ def locks_exclude(path: str) -> bool:
 
 
 def may_take_over(owner: Owner, path: str, recover: Recover) -> bool:
-    """Return whether a segment may be recovered whose commit record this process has locked.
-
-    Args:
-        owner: who wrote it.
-        path: of the commit record.
-        recover: "dead": of writers that are dead for certain. "silent": also of those whose commit record was not
-            touched for a minute, where that is all that can be known. "none": of no writer.
-    """
+    """Return whether a segment may be recovered whose commit record this process has locked."""
     if recover == "none":
         return False
     if owner.is_elsewhere:

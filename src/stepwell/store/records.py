@@ -65,27 +65,16 @@ FIELDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a ring keeps.
+    """What a ring keeps."""
 
-    Args:
-        amount: how many, at least 1.
-        unit: "steps" or "bytes".
-
-    Example:
-        >>> str(Capacity.parse(100_000)), str(Capacity.parse("20 GB"))
-        ('100,000 steps', '20,000,000,000 bytes')
-    """
-
+    # how many, at least 1
     amount: int
+    # "steps" or "bytes"
     unit: Unit
 
     @classmethod
     def parse(cls, capacity: int | str | Capacity) -> Capacity:
-        """Return the capacity that a user means: an int is a number of steps, a text a size in bytes.
-
-        Raises:
-            SchemaError: it is neither, or less than 1.
-        """
+        """Return the capacity that a user means: an int is a number of steps, a text a size in bytes."""
         if isinstance(capacity, Capacity):
             return capacity
         if isinstance(capacity, str):
@@ -127,26 +116,23 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """The record of a store.
+    """The record of a store."""
 
-    Args:
-        schema: its features; None until the first step.
-        fps: steps a second, or None.
-        metadata: free, JSON types.
-        segment_bytes: a segment is sealed at the first end of an episode beyond this size.
-        sync: when writers wait for the disk, unless told otherwise.
-        capacity: of a ring; None keeps everything.
-        uuid: its identity.
-        births: where its episodes were first written in other stores.
-    """
-
+    # its features; None until the first step
     schema: Schema | None = None
+    # steps a second, or None
     fps: float | None = None
+    # free, JSON types
     metadata: dict[str, Any] = field(default_factory=dict)
+    # a segment is sealed at the first end of an episode beyond this size
     segment_bytes: int = SEGMENT_BYTES
+    # when writers wait for the disk, by default
     sync: Sync = "none"
+    # of a ring; None keeps everything
     capacity: Capacity | None = None
+    # its identity
     uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
+    # where its episodes were first written in other stores
     births: tuple[Birth, ...] = ()
 
     def with_schema(self, schema: Schema) -> StoreRecord:
@@ -207,13 +193,7 @@ def _births(entries: list[Any]) -> tuple[Birth, ...]:
 
 
 def read_record(path: str) -> StoreRecord:
-    """Read ``store.json`` of the store at ``path``.
-
-    Raises:
-        StoreNotFoundError: there is none.
-        StoreVersionError: of a newer format.
-        CorruptSegmentError: damaged.
-    """
+    """Read ``store.json``; StoreNotFoundError, StoreVersionError of a newer format, or CorruptSegmentError."""
     file = f"{path}/{STORE_JSON}"
     try:
         data = read_file(file)
@@ -234,11 +214,7 @@ def read_record(path: str) -> StoreRecord:
 
 
 class BirthLog:
-    """Collect the entries of a store's ``births``.
-
-    Args:
-        own: the store's uuid.
-    """
+    """Collect the entries of ``births`` of the store with the uuid ``own``."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -246,12 +222,7 @@ class BirthLog:
 
     @classmethod
     def continued(cls, record: StoreRecord, there: Int64s) -> BirthLog:
-        """Return the log of a store, without entries that no segment needs any more.
-
-        Args:
-            record: of the store.
-            there: int64 [n], ordinals of its segments.
-        """
+        """Return the log of a store, without entries that no segment needs any more."""
         log = cls(record.uuid)
         there = np.sort(there)
         ends = [*record.births[1:], (MAX_ROWS, 0, "")]
@@ -263,12 +234,7 @@ class BirthLog:
         return log
 
     def add(self, ordinal: int, runs: Iterable[tuple[int, str]]) -> None:
-        """Take note of a segment, after all with smaller ordinals.
-
-        Args:
-            ordinal: of the segment.
-            runs: the record at which each run of episodes of one store begins, and that store's uuid.
-        """
+        """Add the next segment, by the record at which each run of episodes of one store begins, and its uuid."""
         for first, uuid in runs:
             if self._entries and self._entries[-1][:2] == (ordinal, first):
                 # what was to be recorded from there on
@@ -283,16 +249,7 @@ class BirthLog:
 
 
 def births_of(record: StoreRecord, ordinals: Int64s, records: Int64s) -> tuple[list[str], Int64s]:
-    """Return in which store episodes were first written.
-
-    Args:
-        record: of the store that holds them.
-        ordinals: int64 [n], of each episode's segment.
-        records: int64 [n], its number in that segment.
-
-    Returns:
-        Uuids, and for each episode the number of its own among them, int64 [n].
-    """
+    """Return uuids of the stores that episodes were first written in, and each one's number among them, int64 [n]."""
     known = {uuid: number for number, uuid in enumerate(dict.fromkeys([record.uuid, *(b[2] for b in record.births)]))}
     uuids = list(known)
     if not record.births:
@@ -303,12 +260,7 @@ def births_of(record: StoreRecord, ordinals: Int64s, records: Int64s) -> tuple[l
 
 
 def runs_of(parts: Sequence[tuple[StoreRecord, int, npt.ArrayLike]]) -> list[tuple[int, str]]:
-    """Return where runs of episodes of one store begin in a segment that is made of parts of others.
-
-    Args:
-        parts: of each, the record of the store that it comes from, the ordinal of its segment there, and the numbers of
-            its episodes' records there, int64 [n].
-    """
+    """Return the runs, for `BirthLog.add`, of a segment made of parts: of a store, an ordinal there, its records."""
     runs: list[tuple[int, str]] = []
     done = 0
     for record, ordinal, given in parts:

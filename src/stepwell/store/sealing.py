@@ -88,24 +88,7 @@ def seal_segment(
     has_statistics: bool = True,
     checksums: Mapping[str, tuple[int, int]] | None = None,
 ) -> str | None:
-    """Seal the open segment at ``path``, whose writer has let go of it.
-
-    Args:
-        path: its directory, with the ``.open`` suffix.
-        schema: the store's features.
-        rows: committed rows.
-        episodes: ended episodes, which hold all the rows.
-        sync: whether to wait until its new name is on the disk, too.
-        has_statistics: False leaves its statistics to who asks for them: those of a ring would go with it unread.
-        checksums: bytes and CRC-32 of files, by name, that were computed as they were written; others are read.
-
-    Returns:
-        Its new path, or None when there was nothing in it and it was removed.
-
-    Raises:
-        CorruptSegmentError: a file is shorter than what was committed.
-        DiskFullError: no space for the manifest; the segment stays open and can be sealed later.
-    """
+    """Seal an open segment and return its new path; one without episodes is removed."""
     if episodes == 0:
         _remove(path)
         return None
@@ -211,13 +194,7 @@ def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics
 
 
 def file_checksum(path: str, *, sync: bool = False, known: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return (bytes, crc32) of a file, read in pieces without the GIL; waits for the disk first when ``sync``.
-
-    Args:
-        path: of the file.
-        sync: whether to wait until it is on the disk.
-        known: what it has if it is as long as that; it is not read then.
-    """
+    """Return (bytes, crc32) of a file, by reading it unless ``known`` has its length; syncs it first with ``sync``."""
     num_bytes = checksum = 0
     with open(open_file(path), "rb", buffering=0) as file:
         if sync:
@@ -262,16 +239,7 @@ def _cut(path: str, num_bytes: int) -> None:
 
 
 class SealQueue:
-    """Seal segments in the background, one after the other.
-
-    Args:
-        sync: whether to wait until a sealed segment is on the disk.
-        sealed: called after each, in its thread.
-        has_statistics: whether each segment gets statistics of its features.
-
-    Notes:
-        For one thread. A segment that cannot be sealed stays open, and the next open of the store seals it.
-    """
+    """Seal segments in the background, one after the other."""
 
     def __init__(self, *, sync: bool, sealed: Callable[[], object], has_statistics: bool = True) -> None:
         self._sync, self._sealed, self._has_statistics = sync, sealed, has_statistics
@@ -329,18 +297,6 @@ def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead
     """Seal every open segment whose writer is dead; those of live writers are left alone.
 
     Any number of processes may do so at once: the commit record's lock says who does.
-
-    Args:
-        store: path of the store.
-        schema: its features; None for a store that has no steps yet.
-        recover: what of which writers, see `stepwell.store.owners.may_take_over`.
-
-    Returns:
-        The names of the segments that were sealed or removed.
-
-    Raises:
-        CorruptSegmentError: a file lost bytes that were committed.
-        DiskFullError: no space to seal; nothing is lost, the next open tries again.
     """
     recovered = []
     recover_maintenance(store)

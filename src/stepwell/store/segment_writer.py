@@ -48,26 +48,9 @@ _LEFT: list[SequentialColumns] = []
 
 
 class SegmentWriter:
-    """Write one segment's rows and episodes.
+    """Write one segment's rows and episodes, in one thread, and after a fork only in the parent.
 
-    Args:
-        store: path of the store.
-        schema: the features.
-        sync: when to wait for the disk: "none", "episode" or "step".
-        ordinal: one that was reserved before, or None for the next.
-        tag: the segment's tag, or None for a random one.
-        confirm: called under the store's lock before anything is made; raises when there shall be no such segment.
-        queue_bytes: values that may wait for slow codecs.
-        carried: of the episode that goes on here: its steps in earlier segments, and its origin.
-        clock: of a ring: what stamps its rows.
-        note: of the writer's key, which the segment sorts by; see `stepwell.store.writer_keys`.
-
-    Raises:
-        DiskFullError: no space for the first rows.
-
-    Notes:
-        One thread at a time. After a fork only the parent may go on. A row is committed when it is stored in every
-        column; those of slow codecs are stored by threads, which commit, too.
+    A row is committed when it is stored in every column; those of slow codecs are stored by threads, which commit, too.
     """
 
     def __init__(
@@ -248,10 +231,7 @@ class SegmentWriter:
                 _write_raw(column, row, values)
         for place, column in self._encoded:
             values = columns[place]
-            if isinstance(values, EncodedRows):
-                column.write_encoded(row, values)
-            else:
-                column.write_rows(row, map(column.encode, values))
+            column.write_rows(row, values.buffers if isinstance(values, EncodedRows) else map(column.encode, values))
 
     def append_one_step_episodes(self, columns: Sequence[Any], count: int) -> int:
         """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place.
@@ -297,19 +277,7 @@ class SegmentWriter:
         origin: int | None = None,
         time_ns: int | None = None,
     ) -> int:
-        """Close the open episode and commit its record; returns its place in the segment.
-
-        Args:
-            metadata: one line of JSON, from `encode_metadata`.
-            final: accepted values of the final row by name, of the features that have one; None for no final row.
-            terminated: the environment reached a terminal state.
-            truncated: the episode was cut.
-            interrupted: its writer died or was closed in mid-episode.
-            discarded: to be never shown.
-            goes_on: it is cut here, and goes on in another segment.
-            origin: id of its first step when it was first written; None for what it is here.
-            time_ns: when it ended; None for now.
-        """
+        """Close the open episode and commit its record, with accepted values of its final row; returns its place."""
         start, length = self.episode_start, self.row - self.episode_start
         end, (skipped, origin_here) = self.row, self.carried
         if final is not None:

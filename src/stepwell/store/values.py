@@ -201,16 +201,7 @@ def _from_python(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int |
 
 
 def accept_columns(schema: Schema, columns: Mapping[str, Any], *, finals: bool) -> tuple[list[Any], int]:
-    """Return accepted columns in the schema's order and the number of steps.
-
-    Args:
-        schema: the features.
-        columns: name to column of every feature.
-        finals: whether features with ``final`` may have one more.
-
-    Raises:
-        StepError: names, values or lengths that do not fit.
-    """
+    """Return accepted columns in the schema's order and the number of steps."""
     if columns.keys() != schema.keys():
         raise missing_features_error(schema, columns)
     accepted = [accept_column(name, feature, columns[name]) for name, feature in schema.items()]
@@ -283,11 +274,7 @@ def _shown(shape: tuple[int | None, ...], per_step: bool) -> str:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
-    """Return an episode's metadata as a line of JSON; numpy numbers and arrays become plain ones.
-
-    Raises:
-        StepError: a value that JSON cannot hold; the message names it.
-    """
+    """Return an episode's metadata as a line of JSON; StepError names values that JSON cannot hold."""
     if not metadata:
         return b"{}\n"
     try:

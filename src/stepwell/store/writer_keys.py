@@ -40,14 +40,11 @@ MAX_KEY = 200
 
 @dataclass(frozen=True, slots=True)
 class KeyNote:
-    """What ``key.json`` says.
+    """What ``key.json`` says."""
 
-    Args:
-        key: of the writer.
-        num_before: episodes that it kept in segments before this one.
-    """
-
+    # of the writer
     key: str
+    # episodes that it kept in segments before this one
     num_before: int = 0
 
     def origin(self, number: int) -> int:

@@ -96,6 +96,8 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@echo "Installing stepwell and what the demo needs (about a minute the first time) ..."
 	@$(PIP) -e ".[demo]" || $(PIP) -e ".[demo-mujoco]"
 	@$(PY) -c "import cv2" 2>/dev/null || $(PIP) --force-reinstall --no-deps opencv-python-headless || true
+	@echo "Compiling kernels (under a minute, once) ..."
+	@$(VENV)/bin/stepwell warm
 	@touch $@
 
 $(VENV)/.torch: | $(VENV)/.pip

@@ -44,6 +44,14 @@ def _no_heartbeat() -> None:
     owners._thread = threading.main_thread()
 
 
+def pytest_sessionfinish() -> None:
+    """Record what kernels were called with, see `stepwell.kernels.signatures`."""
+    if os.environ.get("STEPWELL_RECORD_KERNELS"):
+        from stepwell.kernels.signatures import record_signatures
+
+        record_signatures()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say in one line how many tests need the sample files beside the checkout."""
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]

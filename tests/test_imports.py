@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import stepwell
+from stepwell.testing import tiny_store
 
 HEAVY = ["torch", "numba", "av", "cv2", "pyarrow", "simplejpeg", "imagecodecs", "zstandard", "tqdm", "gymnasium", "PIL"]
 
@@ -66,3 +68,10 @@ def test_a_star_import_needs_no_optional_package() -> None:
 def test_a_package_of_public_names_needs_no_import_of_its_own(package: str) -> None:
     loaded = loaded_after(f"import stepwell; stepwell.{package}.__all__")
     assert f"stepwell.{package}" in loaded
+
+
+def test_a_local_store_is_read_without_what_speaks_http(tmp_path: Path) -> None:
+    path = str(tiny_store(tmp_path / "tiny.well").path)
+    loaded = loaded_after(f"import stepwell; next(iter(stepwell.Loader(stepwell.open({path!r}, mode='r'))))")
+    assert "stepwell.loader.loader" in loaded
+    assert not {"http.client", "urllib.request", "ssl", "fsspec", "stepwell.references.remote_files"} & loaded

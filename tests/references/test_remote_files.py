@@ -21,8 +21,9 @@ from stepwell.errors import (
     ReadOnlyError,
     StepwellError,
 )
+from stepwell.files.addresses import cache_directory, is_remote
 from stepwell.references import remote_files, remote_sources
-from stepwell.references.remote_files import cache_directory, is_remote, local_path, remote_states
+from stepwell.references.remote_files import local_path, remote_states
 from stepwell.testing import WebServer
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.files.addresses import cache_directory
 from stepwell.references import remote_files, remote_sources
-from stepwell.references.remote_files import cache_directory
 from stepwell.testing import WebServer
 
 GRACE = 0.02

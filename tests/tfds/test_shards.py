@@ -10,7 +10,7 @@ from made_sets import episode, simple_tree, write_set
 from remote_sets import fetched, kept, own_cache
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.references.remote_files import cache_directory
+from stepwell.files.addresses import cache_directory
 from stepwell.testing import WebServer
 from stepwell.tfds.record_files import TFRecordFile
 from stepwell.tfds.shards import FetchedFile, Shards, _Coming, open_shard

@@ -13,9 +13,9 @@ from shards import npy, write_tar  # type: ignore[import-not-found]
 import stepwell
 from stepwell import Loader
 from stepwell.errors import DecodeError
+from stepwell.files.addresses import cache_directory
 from stepwell.order import pooled
 from stepwell.references import remote_files
-from stepwell.references.remote_files import cache_directory
 from stepwell.testing import WebServer
 
 NUM_SHARDS, NUM_SAMPLES = 10, 30

@@ -17,7 +17,7 @@ from stepwell.beton.reading import BetonFile
 from stepwell.beton.stored_images import BetonImages, beton_image_feature, make_image_references
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError, StepwellError
-from stepwell.files.addresses import plain_address
+from stepwell.files.addresses import is_remote, plain_address
 from stepwell.files.regular_files import read_regular
 from stepwell.formats.option_texts import renames_of
 from stepwell.formats.reader import Reader
@@ -25,7 +25,6 @@ from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import source_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
-from stepwell.references.remote_files import is_remote
 from stepwell.schema import Feature, Schema
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 

@@ -68,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         _add_convert,
         _add_export,
         _add_bench,
+        _add_warm,
         _add_env,
     ):
         add_verb(verbs)
@@ -399,6 +400,16 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--threads", type=threads, metavar="N", help="default: chosen by the loader")
     parser.add_argument("--seconds", type=seconds, default=5.0, metavar="S", help="stop after so long, default: 5")
+
+
+def _add_warm(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add(
+        verbs,
+        "warming:run_warm",
+        "warm",
+        "compile all kernels now, so that no run waits for them",
+        "  stepwell warm",
+    )
 
 
 def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

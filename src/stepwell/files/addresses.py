@@ -1,4 +1,4 @@
-"""What addresses of files say: how messages show one, and the path that a ``file://`` address is."""
+"""What addresses of files say: how messages show one, the path that a ``file://`` address is; where caches lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from stepwell.errors import FormatError
 
-__all__ = ["SCHEME", "local_path", "path_of_file", "plain_address"]
+__all__ = ["SCHEME", "cache_directory", "is_remote", "local_path", "path_of_file", "plain_address"]
 
 SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 # a path object has taken a slash away
@@ -82,3 +82,22 @@ def path_of_file(text: str) -> str:
     if machine.lower() not in THIS_MACHINE or not slash:
         raise FormatError(f"{text}: file://{machine} is no file of this machine. Write file:/// and the whole path.")
     return unquote(slash + place)
+
+
+def cache_directory() -> Path:
+    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
+    if os.environ.get("STEPWELL_CACHE"):
+        return Path(os.environ["STEPWELL_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
+    return Path(home, "stepwell")
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an address of another machine's file.
+
+    Example:
+        >>> is_remote("s3://bucket/a.tar"), is_remote("file:///data/a.tar"), is_remote("data/a.tar")
+        (True, False, False)
+    """
+    scheme = SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() != "file"

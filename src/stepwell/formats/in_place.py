@@ -26,7 +26,7 @@ import numpy as np
 
 from stepwell.codecs.codec import codec_class
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.files.addresses import plain_address
+from stepwell.files.addresses import cache_directory, is_remote, plain_address
 from stepwell.formats.addresses import Address, SourceLike, told_address
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
@@ -39,7 +39,7 @@ from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
 from stepwell.references.file_states import noted_states
-from stepwell.references.remote_files import cache_directory, is_remote, remote_states
+from stepwell.references.remote_files import remote_states
 from stepwell.references.span_files import common_root
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema

@@ -11,11 +11,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stepwell.errors import FormatError, UntrustedFileError
-from stepwell.files.addresses import plain_address
+from stepwell.files.addresses import is_remote, plain_address
 from stepwell.formats.addresses import Address, SourceLike, parse_address, told_source
 from stepwell.formats.boundaries import check_boundaries, check_regular
 from stepwell.formats.reader import Reader
-from stepwell.references.remote_files import is_remote
 from stepwell.references.trusted_paths import Trust
 
 __all__ = [

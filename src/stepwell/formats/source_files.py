@@ -18,8 +18,7 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.files.addresses import path_of_file, plain_address
-from stepwell.references.remote_files import is_remote
+from stepwell.files.addresses import is_remote, path_of_file, plain_address
 from stepwell.references.remote_sources import list_addresses, source_of
 
 __all__ = ["MAGIC", "expand_braces", "named_texts", "names_files", "source_files"]

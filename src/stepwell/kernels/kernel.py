@@ -12,19 +12,31 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numba
 from numba.core import event
+from numba.core.types.misc import unliteral
 from numba.extending import intrinsic as numba_intrinsic
 
-__all__ = ["inlined", "intrinsic", "kernel"]
+__all__ = ["KERNELS", "inlined", "intrinsic", "kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
 NOTICE_SECONDS = 1.0
+# numba's dispatchers of those that were imported
+KERNELS: list[Any] = []
 
 
 def kernel(function: Function) -> Function:
     """Compile a function when it is first called."""
-    compiled: Function = numba.njit(nogil=True, cache=True)(function)
-    return compiled
+    compiled: Any = numba.njit(nogil=True, cache=True)(function)
+    find = compiled.get_call_template
+
+    def find_general(args: Any, kws: Any) -> Any:
+        # a kernel that calls this one with a number in its text would compile it once more for that number alone
+        return find([unliteral(each) for each in args], {key: unliteral(kws[key]) for key in kws})
+
+    compiled.get_call_template = find_general
+    KERNELS.append(compiled)
+    made: Function = compiled
+    return made
 
 
 def inlined(function: Function) -> Function:

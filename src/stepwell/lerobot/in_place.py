@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError, StepwellError
+from stepwell.files.addresses import cache_directory
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.cached_stores import CachedStore
 from stepwell.formats.fingerprints import digest_of, walked
@@ -27,7 +28,6 @@ from stepwell.lerobot.hub import locate
 from stepwell.lerobot.info import DatasetInfo
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
 from stepwell.lerobot.sources import parse_source
-from stepwell.references.remote_files import cache_directory
 from stepwell.references.trusted_paths import Trust
 
 if TYPE_CHECKING:

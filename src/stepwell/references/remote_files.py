@@ -26,7 +26,7 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
-from stepwell.files.addresses import SCHEME, path_of_file, plain_address
+from stepwell.files.addresses import SCHEME, cache_directory, is_remote, path_of_file, plain_address
 from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.files.open_files import OpenFile, close_removed_files
 from stepwell.files.shared_cache import SharedCache
@@ -41,17 +41,7 @@ from stepwell.references.remote_sources import (
 from stepwell.references.silent_hosts import host_of
 from stepwell.sizes import parse_bytes
 
-__all__ = [
-    "cache_directory",
-    "fetched_ahead",
-    "is_remote",
-    "kept_files",
-    "known_state",
-    "local_path",
-    "open_fetched",
-    "opened",
-    "remote_states",
-]
+__all__ = ["fetched_ahead", "kept_files", "known_state", "local_path", "open_fetched", "opened", "remote_states"]
 
 LOGGER = logging.getLogger("stepwell.remote")
 DEFAULT_CACHE_BYTES = "100 GB"
@@ -75,25 +65,6 @@ _STATES: dict[str, RemoteState] = {}
 # machines of which it was said that they do not answer
 _TOLD: set[str] = set()
 _OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
-
-
-def cache_directory() -> Path:
-    """Return where caches lie: ``$STEPWELL_CACHE``, ``$XDG_CACHE_HOME/stepwell`` or ``~/.cache/stepwell``."""
-    if os.environ.get("STEPWELL_CACHE"):
-        return Path(os.environ["STEPWELL_CACHE"])
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  no error without a home
-    return Path(home, "stepwell")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is an address of another machine's file.
-
-    Example:
-        >>> is_remote("s3://bucket/a.tar"), is_remote("file:///data/a.tar"), is_remote("data/a.tar")
-        (True, False, False)
-    """
-    scheme = SCHEME.match(path)
-    return scheme is not None and scheme[1].lower() != "file"
 
 
 def local_path(path: str) -> str:

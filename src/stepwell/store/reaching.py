@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from stepwell.references.remote_files import cache_directory
+from stepwell.files.addresses import cache_directory
 from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
 from stepwell.store.records import StoreRecord

@@ -228,6 +228,14 @@ def _is_before(table: Any, s: Any, stamp: Any, ordinal: Any) -> Any:
 
 
 @kernel
+def _copy_heads(source: Any, source_column: Any, target: Any, target_column: Any) -> None:
+    # slices of arrays take seconds to compile
+    for s in range(source.shape[0]):
+        for k in range(3):
+            target[s, target_column + k] = source[s, source_column + k]
+
+
+@kernel
 def _jump(  # noqa: PLR0917
     table: Any, words: Any, capacity: Any, row_bytes: Any, num_encoded: Any, counts_open: Any
 ) -> None:
@@ -240,7 +248,8 @@ def _jump(  # noqa: PLR0917
             high = max(high, load_u64(table[s, CLOCK] + 8 * (table[s, NUM_ROWS] - 1)))
     # of a damaged clock
     low = max(low, np.int64(0))
-    heads = table[:, HEAD_ROW : HEAD_STAMP + 1].copy()
+    heads = np.empty((num, 3), np.int64)
+    _copy_heads(table, HEAD_ROW, heads, 0)
     while low < high:
         middle = low + (high - low + 1) // 2
         left = np.int64(0)
@@ -251,10 +260,10 @@ def _jump(  # noqa: PLR0917
             left -= _weight_before(table, s, row_bytes, num_encoded, counts_open)
         if left >= capacity:
             low = middle
-            heads[:] = table[:, HEAD_ROW : HEAD_STAMP + 1]
+            _copy_heads(table, HEAD_ROW, heads, 0)
         else:
             high = middle - 1
-        table[:, HEAD_ROW : HEAD_STAMP + 1] = heads
+        _copy_heads(heads, 0, table, HEAD_ROW)
     # the newest of what went is older than that
     words[CUT_STAMP], words[CUT_ORDINAL], words[CUT_ROW] = low - 1, 1 << 62, 0
 

@@ -122,7 +122,8 @@ def _locate_list(data: Any, kind: Any, start: Any, stop: Any, out: Any) -> Any:
 @kernel
 def _locate_feature(data: Any, start: Any, stop: Any, out: Any) -> Any:
     """Write the location of a feature's list; return BAD, or the place of a fault. Of several lists the last counts."""
-    out[:] = 0
+    for k in range(out.size):
+        out[k] = 0
     place = start
     while place < stop:
         number, wire, first, end = _field(data, place, stop)
@@ -214,8 +215,13 @@ def locate_lists(data: Any, starts: Any, stops: Any, keys: Any, edges: Any, out:
         edges: int64 [k + 1], where each key begins in it.
         out: int64 [n, k, 5], written; all 0 for a key that is absent. Of a key that comes twice the last one counts.
     """
-    guesses = np.arange(max(1, edges.size - 1)) if edges.size > 1 else np.zeros(1, np.int64)
-    out[:] = 0
+    guesses = np.empty(max(1, edges.size - 1), np.int64)
+    for key in range(guesses.size):
+        guesses[key] = key
+    for example in range(starts.size):
+        for key in range(out.shape[1]):
+            for k in range(out.shape[2]):
+                out[example, key, k] = 0
     for example in range(starts.size):
         place = starts[example]
         while place < stops[example]:

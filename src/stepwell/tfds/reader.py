@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, StepwellError
+from stepwell.files.addresses import is_remote
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, names_of, renames_of
 from stepwell.formats.reader import Reader
@@ -25,7 +26,6 @@ from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
-from stepwell.references.remote_files import is_remote
 from stepwell.schema import Schema
 from stepwell.store.bulk_writing import EpisodeBlock
 from stepwell.tfds.columns import Column, column_of

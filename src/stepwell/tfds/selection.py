@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.files.addresses import plain_address
+from stepwell.files.addresses import is_remote, plain_address
 from stepwell.formats.slicing import Split, split_ranges
-from stepwell.references.remote_files import is_remote, remote_states
+from stepwell.references.remote_files import remote_states
 from stepwell.references.remote_sources import UnreachableError
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.info import DatasetInfo, SplitInfo

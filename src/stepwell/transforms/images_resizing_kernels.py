@@ -83,8 +83,9 @@ def axis_taps(kind: Any, length: Any, number: Any, starts: Any, weights: Any) ->
         starts: int64 [number], written.
         weights: float64 [number, num_taps], written.
     """
-    weights[:] = 0.0
     for i in range(number):
+        for k in range(weights.shape[1]):
+            weights[i, k] = 0.0
         start = _set_taps(kind, length, length / number, i, weights)
         total = 0.0
         for k in range(weights.shape[1]):
@@ -117,6 +118,18 @@ def _taps_of(kind: Any, length: Any, number: Any, starts: Any) -> Any:
     weights = np.empty(exact.shape, np.int32)
     _whole_weights(exact, weights)
     return weights
+
+
+@kernel
+def _turned(starts: Any, weights: Any) -> Any:
+    """Return the starts and weights of an axis the other way round; copies of slices take seconds to compile."""
+    number = starts.size
+    other, other_weights = np.empty(number, np.int64), np.empty(weights.shape, np.int32)
+    for i in range(number):
+        other[i] = starts[number - 1 - i]
+        for k in range(weights.shape[1]):
+            other_weights[i, k] = weights[number - 1 - i, k]
+    return other, other_weights
 
 
 @inlined
@@ -271,9 +284,9 @@ def resize_bytes(addresses: Any, shape: Any, boxes: Any, flips: Any, kind: Any, 
         last_height, last_width = height, width
         ys, by_row, xs, by_column = tops, down, lefts, across
         if flips[i] & VERTICAL:
-            ys, by_row = tops[::-1].copy(), down[::-1].copy()
+            ys, by_row = _turned(tops, down)
         if flips[i] & HORIZONTAL:
-            xs, by_column = lefts[::-1].copy(), across[::-1].copy()
+            xs, by_column = _turned(lefts, across)
         first = addresses[i] + top * line + left * channels
         target = out.ctypes.data + i * rows * columns * channels
         if height < rows:

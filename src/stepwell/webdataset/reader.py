@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
+from stepwell.files.addresses import is_remote
 from stepwell.files.open_files import OpenFile
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_keys import option_key
@@ -19,7 +20,7 @@ from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import make_spans, span_feature
-from stepwell.references.remote_files import fetched_ahead, is_remote
+from stepwell.references.remote_files import fetched_ahead
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.encoded_rows import EncodedRows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
+from stepwell.files.addresses import is_remote
 from stepwell.formats.source_files import names_files, source_files
-from stepwell.references.remote_files import is_remote
 
 __all__ = ["find_shards", "names_shards"]
 

@@ -162,7 +162,7 @@ def _find_header(window: Any, place: int, long: Any) -> Any:  # noqa: PLR0911  o
         Where the member's own header is, and what stopped it: -1 for nothing.
     """
     first = place
-    long[:] = -1
+    long[0], long[1], long[2] = -1, -1, -1
     while True:
         if place + TAR_BLOCK > len(window):
             return first, MORE

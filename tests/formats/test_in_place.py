@@ -27,8 +27,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import import_dataset, in_place, open_in_place
 from stepwell.replay import ReplayLoader, Table
-from stepwell.store.in_place_sizes import FilesInPlace
-from stepwell.store.tables import human_bytes
+from stepwell.store.info import FilesInPlace, human_bytes
 from stepwell.testing import tiny_lerobot
 from stepwell.windows import WindowReader
 

@@ -32,7 +32,7 @@ from stepwell.formats import cached_stores
 from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images
 from stepwell.lerobot.parquet_row_groups import RowGroups
 from stepwell.references import remote_files
-from stepwell.store.in_place_sizes import FilesInPlace
+from stepwell.store.info import FilesInPlace
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lerobot"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.store import Store, checkpointing, column_adding, compaction, concatenation, verification
+from stepwell.store import Store, checkpointing, column_adding, compaction, concatenation, verify
 
 # imported here, and not anew in each child that is killed
-MODULES = (checkpointing, column_adding, compaction, concatenation, verification)
+MODULES = (checkpointing, column_adding, compaction, concatenation, verify)
 
 # whatever changes a directory goes through one of these
 CALLS = ("rename", "replace", "link", "unlink", "mkdir", "rmdir")

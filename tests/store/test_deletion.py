@@ -8,7 +8,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, ReadOnlyError, StoreBusyError
-from stepwell.store.verification import verify_store
+from stepwell.store.verify import verify_store
 
 
 @pytest.mark.parametrize(

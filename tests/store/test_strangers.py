@@ -17,7 +17,7 @@ from stepwell.store import Store, concatenate
 from stepwell.store.column_file import make_column
 from stepwell.store.manifests import seal_json
 from stepwell.store.segment_table import replace_table
-from stepwell.store.verification import verify_store
+from stepwell.store.verify import verify_store
 
 FEATURES = {"x": Array(4), "z": Array(3, codec="zstd")}
 ROWS = 5

@@ -21,7 +21,7 @@ from stepwell.order import random
 from stepwell.progress import make_bar
 from stepwell.store import Store, create
 from stepwell.store.counting import counted
-from stepwell.store.tables import make_table
+from stepwell.store.info import make_table
 from stepwell.windows import Field, View
 
 __all__ = ["run_demo"]

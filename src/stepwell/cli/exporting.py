@@ -15,7 +15,7 @@ from stepwell.errors import StepwellError
 from stepwell.formats.opening import open
 from stepwell.json_text import parse_json
 from stepwell.store.counting import counted
-from stepwell.store.tables import human_bytes
+from stepwell.store.info import human_bytes
 from stepwell.windows import View
 
 __all__ = ["run_export"]

@@ -15,7 +15,7 @@ from stepwell.formats.taken_splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
 from stepwell.store import Store
-from stepwell.store.tables import make_table
+from stepwell.store.info import make_table
 
 __all__ = ["episode_records", "metadata_text", "name_of", "run_info", "run_ls"]
 

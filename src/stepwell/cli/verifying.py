@@ -16,9 +16,9 @@ from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.store import Store
 from stepwell.store.counting import counted
+from stepwell.store.info import human_bytes
 from stepwell.store.layout import SEGMENTS, STORE_JSON
-from stepwell.store.tables import human_bytes
-from stepwell.store.verification import Report, verify_store
+from stepwell.store.verify import Report, verify_store
 
 __all__ = ["run_verify"]
 

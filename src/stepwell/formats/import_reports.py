@@ -22,7 +22,7 @@ from stepwell.formats.taken_splits import TakenSplit, taken_split
 from stepwell.recorders.conversion_reports import aligned, headline
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store
-from stepwell.store.tables import human_bytes, make_table
+from stepwell.store.info import human_bytes, make_table
 
 __all__ = ["ImportReport", "ImportedFeature", "report_of"]
 

@@ -46,7 +46,7 @@ from stepwell.schema import Schema
 from stepwell.store import Store
 from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
-from stepwell.store.in_place_sizes import file_codec_of
+from stepwell.store.info import file_codec_of
 from stepwell.store.layout import STORE_JSON, replace_file
 from stepwell.store.manifests import seal_json
 

@@ -20,7 +20,7 @@ from typing import Any
 from stepwell.recorders.distortion import Distortion
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
-from stepwell.store.tables import human_bytes
+from stepwell.store.info import human_bytes
 
 __all__ = ["ConvertReport", "ConvertedFeature", "aligned", "headline"]
 

@@ -52,9 +52,9 @@ from stepwell.store.writer_keys import WriterKey, check_key
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from stepwell.store.info import StoreTable
     from stepwell.store.statistics import FeatureStatistics
-    from stepwell.store.tables import StoreTable
-    from stepwell.store.verification import Report
+    from stepwell.store.verify import Report
 
 __all__ = ["Mode", "Store"]
 
@@ -231,7 +231,7 @@ class Store:
 
     def info(self) -> StoreTable:
         """Return the table of its features, sizes and episode lengths; ``print`` shows it."""
-        from stepwell.store.tables import make_table
+        from stepwell.store.info import make_table
 
         return make_table(self)
 
@@ -580,7 +580,7 @@ class Store:
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
         """Compare every byte with its checksum, every table with its rules; ``deep`` also decodes every encoded row."""
-        from stepwell.store.verification import verify_store
+        from stepwell.store.verify import verify_store
 
         return verify_store(self, deep=deep, progress=progress)
 

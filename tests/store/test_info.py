@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.store.tables import human_bytes, make_table, sparkline
+from stepwell.store.info import human_bytes, make_table, sparkline
 
 
 @pytest.fixture

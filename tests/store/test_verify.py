@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import CorruptSegmentError
-from stepwell.store import verification
+from stepwell.store import verify
 from stepwell.store.manifests import open_json, seal_json
-from stepwell.store.verification import Finding, Report, verify_segment, verify_store
+from stepwell.store.verify import Finding, Report, verify_store
 
 SCHEMA = {
     "observation": stepwell.Array(3, "float32", final=True),
@@ -227,15 +227,6 @@ def test_a_store_without_its_record_is_still_compared_with_its_checksums(damaged
     assert not verify_store(damaged / "nothing").is_ok
 
 
-def test_a_segment_can_be_verified_by_itself(damaged):
-    segment = segment_of(damaged)
-    assert verify_segment(segment) == []
-    os.truncate(segment / "note.bin", 1)
-    found = verify_segment(segment)
-    assert [finding.file for finding in found] == [f"segments/{segment.name}/note.bin"]
-    assert "bytes were stored, it has 1" in found[0].problem
-
-
 def test_a_live_segment_is_checked_for_what_it_committed(damaged):
     store = stepwell.open(damaged)
     with store.writer() as writer:
@@ -302,7 +293,7 @@ def test_a_segment_that_is_compacted_away_in_the_middle_of_it_is_no_finding(tmp_
         stepwell.open(path).compact()
         return run(checks, *arguments)
 
-    run = verification._run
-    monkeypatch.setattr(verification, "_run", listed_and_compacted)
+    run = verify._run
+    monkeypatch.setattr(verify, "_run", listed_and_compacted)
     assert str(verify_store(path).findings) == "()"
     assert "0 B" in repr(stale)

@@ -1,8 +1,9 @@
-"""What must be true of a segment's files, as a list of checks that can run on any thread in any order.
+"""Verify a store: every byte of the sealed segments against its checksum, every table against its rules.
 
-A check raises when what it says is not true; whatever it raises becomes a finding about its file. Files are read in
-pieces and never
-mapped where their length is in doubt: a touch beyond the end of a map would kill the process.
+Nothing is changed, nothing is trusted, and nothing that lies on the disk makes it crash: what cannot be read is a
+finding. The work is a list of checks that run on any thread in any order; what a check raises becomes a finding about
+its file. Files are read in pieces and never mapped where their length is in doubt: a touch beyond the end of a map
+would kill the process.
 """
 
 from __future__ import annotations
@@ -10,49 +11,152 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import Codec, SequentialCodec, make_codec
-from stepwell.errors import CorruptSegmentError
+from stepwell.codecs import Codec, SequentialCodec, codec_class, make_codec
+from stepwell.errors import CorruptSegmentError, StepwellError
+from stepwell.files.addresses import plain_address
 from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
+from stepwell.references.file_codec import ListedFileCodec, files_of
+from stepwell.references.file_states import problem_of
+from stepwell.references.trusted_paths import Trust, check_reach, is_reached
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import list_directory, open_file
+from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
+from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.clock import LATEST
 from stepwell.store.commit import CommitRecord
 from stepwell.store.counting import counted
+from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.layout import CLOCK, EPISODES, METADATA, PROGRESS, SEGMENT_JSON
-from stepwell.store.manifests import RESTORE, read_manifest
+from stepwell.store.layout import (
+    CLOCK,
+    DELETED,
+    EPISODES,
+    METADATA,
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENT_JSON,
+    SEGMENTS,
+    STORE_JSON,
+    parse_segment_name,
+)
+from stepwell.store.manifests import RESTORE, has_listed_files, read_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
+from stepwell.store.reaching import reaching
+from stepwell.store.records import read_record
 from stepwell.store.runs import RunReader
 from stepwell.store.sealing import file_checksum
+from stepwell.store.segment_table import TABLE, check_table
 from stepwell.store.statistics import STATISTICS, load_statistics
 
-__all__ = ["Check", "open_checks", "sealed_checks"]
+if TYPE_CHECKING:
+    from stepwell.store.store import Store
+
+__all__ = ["Finding", "Report", "verify_store"]
 
 OFFSET = np.dtype("<u8")
 STAMP = np.dtype("<i8")
 CHUNK_ROWS = 1 << 19
 MAX_LINE_BYTES = 1 << 26
+NUM_THREADS = 8
+ADVICE = ' Run "stepwell verify PATH".'
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was written.
+
+    Args:
+        file: its path below the store, with ``/``; of one of others, in which rows lie, its whole path or address.
+        problem: what is stored, what was found, what to do.
+    """
+
+    file: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify_store` found.
+
+    Args:
+        path: of the store.
+        num_segments: segments that were looked at, open ones included.
+        num_bytes: bytes that were compared with a checksum.
+        findings: at most one a file, in the order of segments; none when all is well.
+        num_files: files of others that rows lie in, which were compared with what they were.
+    """
+
+    path: str
+    num_segments: int
+    num_bytes: int
+    findings: tuple[Finding, ...]
+    num_files: int = 0
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        looked = f"{self.path}: {counted(self.num_segments, 'segment')}, {counted(self.num_bytes, 'byte')}"
+        if self.num_files:
+            looked += f", {counted(self.num_files, 'file')} in place"
+        if self.is_ok:
+            return f"{looked}, all as written"
+        damaged = counted(len(self.findings), "damaged file")
+        return "\n".join([f"{looked}, {damaged}", *(f"  {found}" for found in self.findings)])
+
+
+def verify_store(
+    store: Store | str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Check every file of a store.
+
+    Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
+    whether what they committed is there. Files of others that rows were left in are compared with what is noted of
+    them, size and time, and not read. Safe while others write.
+
+    Args:
+        store: a store, or the path of one, also of one that does not open any more.
+        deep: whether to decode every encoded row, too, also rows in files of others.
+        progress: called with (bytes done, bytes in all), in this thread.
+
+    Returns:
+        What was found; never raises for what is on the disk.
+
+    Notes:
+        Runs on up to 8 threads; holds 4 MiB a thread.
+    """
+    path, trust = (Path(store), None) if isinstance(store, str | os.PathLike) else (store.path, store.trust)
+    schema, checks = _store_checks(path, trust)
+    segments = list(_segment_paths(path, checks))
+    for segment in segments:
+        checks.extend(_listed_checks(segment, schema, deep))
+    files = list(file_checks(schema))
+    findings = _run([*checks, *files], path, progress)
+    num_bytes = sum(check.num_bytes for check in checks)
+    return Report(str(path), len(segments), num_bytes, tuple(findings), len(files))
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to check.
-
-    Args:
-        file: what a finding is about.
-        run: raises when it is not as it should be; the message is the problem.
-        num_bytes: how much is read, about; for progress.
-        where: what a finding calls the file, if it is none of the store's.
-    """
+    """One thing to check: `run` raises where `file` is not as it should be; `where` names a file of another system."""
 
     file: Path
     run: Callable[[], object]
@@ -60,15 +164,136 @@ class Check:
     where: str = ""
 
 
-def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> Iterator[Check]:
-    """Yield the checks of a sealed segment: checksums first, then what the files say.
+def _run(checks: list[Check], root: Path, progress: Callable[[int, int], None] | None) -> list[Finding]:
+    """Run the checks on threads; of each file the first finding counts, in the order of the checks."""
+    total = sum(check.num_bytes for check in checks)
+    done = 0
+    findings: dict[str, Finding] = {}
+    with ThreadPoolExecutor(min(NUM_THREADS, os.cpu_count() or 1), thread_name_prefix="stepwell-verify") as pool:
+        for check, problem in zip(checks, pool.map(_problem_of, checks), strict=True):
+            if problem is not None:
+                file = check.where or os.path.relpath(check.file, root).replace(os.sep, "/")
+                findings.setdefault(file, Finding(file, problem))
+            done += check.num_bytes
+            if progress is not None and check.num_bytes:
+                progress(done, total)
+    return list(findings.values())
 
-    Args:
-        path: its directory.
-        schema: the store's features; None when they are not known, and then columns are compared with their
-            checksums only.
-        deep: whether to decode every encoded row, too.
-    """
+
+def _problem_of(check: Check) -> str | None:
+    try:
+        check.run()
+    except StepwellError as error:
+        return None if _is_gone(check.file) else str(error).replace(ADVICE, " Restore it from a copy.")
+    except FileNotFoundError:
+        return None if not check.file.parent.exists() else "missing. Restore it from a copy, or remove the segment."
+    except Exception as error:  # garbage on the disk may raise anything, and must not end the verification
+        return f"cannot be read: {type(error).__name__}: {error}"
+    return None
+
+
+def _is_gone(file: Path) -> bool:
+    """Whether the file's segment was sealed or compacted away since it was listed."""
+    return file.parent.parent.name == SEGMENTS and not file.parent.exists()
+
+
+def _failed(file: Path, problem: str | Exception) -> Check:
+    def fail() -> None:
+        raise CorruptSegmentError(problem) if isinstance(problem, str) else problem
+
+    return Check(file, fail)
+
+
+def _store_checks(path: Path, trust: Trust) -> tuple[Schema | None, list[Check]]:
+    """Return the store's features, if they can be read, and the checks of its own files."""
+    checks = [
+        Check(path / STORE_JSON, lambda: read_record(str(path)).schema),
+        Check(path / DELETED, lambda: read_deleted(str(path))),
+        Check(path / ARRANGEMENT, lambda: read_arrangement(str(path))),
+        Check(path / TABLE, lambda: check_table(str(path))),
+    ]
+    try:
+        return reaching(read_record(str(path)), str(path), trust).schema, checks
+    except Exception:  # whatever it is, the first check finds it again
+        return None, checks
+
+
+def _segment_paths(path: Path, checks: list[Check]) -> Iterator[Path]:
+    """Yield the segments' directories by name; adds a check that fails for what is none."""
+    try:
+        entries = sorted(list_directory(path / SEGMENTS))
+    except (CorruptSegmentError, OSError) as error:
+        checks.append(_failed(path / SEGMENTS, str(error)))
+        return
+    for entry in entries:
+        if parse_segment_name(entry) is not None:
+            yield path / SEGMENTS / entry
+        elif not entry.startswith(NEW_PREFIX):
+            checks.append(_failed(path / SEGMENTS / entry, "not a segment. Remove it, if nobody needs it."))
+
+
+def _listed_checks(path: Path, schema: Schema | None, deep: bool) -> list[Check]:
+    try:
+        return list(_segment_checks(path, schema, deep))
+    except OSError as error:
+        # gone since it was listed: evicted or compacted
+        return [] if not os.path.lexists(path) else [_failed(path, str(error))]
+    except CorruptSegmentError as error:
+        return [_failed(path, str(error))]
+
+
+def _segment_checks(path: Path, schema: Schema | None, deep: bool) -> Iterator[Check]:
+    is_open = path.name.endswith(OPEN_SUFFIX)
+    if is_open and not os.path.lexists(path):
+        # sealed since it was listed
+        path = path.with_name(path.name.removesuffix(OPEN_SUFFIX))
+        is_open = False
+    if not os.path.lexists(path):
+        return
+    check_directory(path)
+    # one that was killed between the removal of its commit record and its renaming is sealed but for its name
+    if is_open and (os.path.lexists(path / PROGRESS) or not has_listed_files(str(path))):
+        yield from open_checks(path, schema)
+    else:
+        yield from sealed_checks(path, schema, deep=deep)
+
+
+def file_checks(schema: Schema | None) -> Iterator[Check]:
+    """Yield a check of each file that features list, up to the first that references may not lead to; none is read."""
+    seen: set[tuple[str, str]] = set()
+    for feature in (schema or {}).values():
+        for path, line in _listed(feature):
+            # features of one data set list the same ones
+            if (path, line) not in seen:
+                seen.add((path, line))
+                check = functools.partial(_check_state, path, line, feature.reach)
+                yield Check(Path(path), check, where=plain_address(path))
+            if not is_reached(path, feature.reach):
+                # what is to be said of the others is the same
+                break
+
+
+def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
+    """Yield the files that a feature lists, with what is noted of each; none of one that is not understood."""
+    try:
+        if feature.is_raw or not issubclass(codec_class(feature), ListedFileCodec):
+            return
+        files = files_of(feature)
+    except StepwellError:
+        # a codec that this process does not have; decoding says what is wrong with options
+        return
+    yield from files.noted()
+
+
+def _check_state(path: str, line: str, reach: tuple[str, ...] | None) -> None:
+    check_reach(path, reach)
+    problem = problem_of(path, line)
+    if problem is not None:
+        raise CorruptSegmentError(problem)
+
+
+def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> Iterator[Check]:
+    """Yield the checks of a sealed segment: checksums first, then what the files say."""
     try:
         manifest = read_manifest(str(path / SEGMENT_JSON))
     except (CorruptSegmentError, OSError) as error:
@@ -115,13 +340,6 @@ def open_checks(path: Path, schema: Schema | None) -> Iterator[Check]:
         yield Check(path / f"{name}.npy", functools.partial(_check_open_column, path, name, feature, rows))
 
 
-def _failed(file: Path, error: Exception) -> Check:
-    def fail() -> None:
-        raise error
-
-    return Check(file, fail)
-
-
 def _checksum_checks(path: Path, files: dict[str, Any]) -> Iterator[Check]:
     for name, entry in files.items():
         file = path / name
@@ -143,12 +361,12 @@ def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Itera
     """Yield a failed check for every file that is there and should not be, or is not listed and should be."""
     for name in sorted(set(list_directory(path)) - set(files) - {SEGMENT_JSON, PROGRESS}):
         problem = f"not listed in {SEGMENT_JSON}. Remove it, if nobody needs it."
-        yield _failed(path / name, CorruptSegmentError(problem))
+        yield _failed(path / name, problem)
     needed = {EPISODES, METADATA}
     for name, feature in (schema or {}).items():
         needed |= {f"{name}.npy"} if feature.is_raw else {f"{name}.npy", f"{name}.bin"}
     for name in sorted(needed - set(files)):
-        yield _failed(path / name, CorruptSegmentError(f"{SEGMENT_JSON} does not list it. {RESTORE}"))
+        yield _failed(path / name, f"{SEGMENT_JSON} does not list it. {RESTORE}")
 
 
 def _read_records(path: Path, num_records: int) -> npt.NDArray[Any]:

@@ -20,7 +20,9 @@ Of rows that lie in files of others it is their size there.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +31,24 @@ import numpy.typing as npt
 
 from stepwell.codecs import SequentialCodec, codec_class
 from stepwell.errors import StepwellError
-from stepwell.references.file_codec import ListedFileCodec
+from stepwell.references.file_codec import (
+    REFERENCE_DTYPE,
+    FileCodec,
+    ListedFileCodec,
+    NumberedFileCodec,
+    files_of,
+    template_of,
+)
+from stepwell.references.file_states import noted_bytes
+from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 from stepwell.store.counting import counted
-from stepwell.store.in_place_sizes import FilesInPlace, file_codec_of, files_in_place, in_place_bytes
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
     from stepwell.store.records import Capacity
 
-__all__ = ["FeatureRow", "StoreTable", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "file_codec_of", "human_bytes", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
@@ -84,6 +94,19 @@ class FeatureRow:
     def is_plain_in_place(self) -> bool:
         """Whether the rows are plain bytes in files of others."""
         return self.is_in_place and self.in_place_bytes == self.raw_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FilesInPlace:
+    """The files of others that rows of a store were left in.
+
+    Args:
+        num_files: how many they are.
+        num_bytes: what they had when references into them were made; have now, where that is not noted.
+    """
+
+    num_files: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +218,7 @@ class StoreTable:
 
 
 def make_table(store: Store) -> StoreTable:
-    """Return the table of a store, as of its last refresh.
-
-    Notes:
-        Asks the file system for the size of each file; reads no rows but references, 16 bytes each.
-    """
+    """Return the table of a store, as of its last refresh."""
     schema = store.schema
     segments, table = store.listing
     lengths = np.asarray(table.length)
@@ -214,7 +233,7 @@ def make_table(store: Store) -> StoreTable:
         features=tuple(_feature_row(store, name, schema[name]) for name in schema or ()) if schema else (),
         lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())) if len(lengths) else None,
         length_counts=_bins(lengths),
-        in_place=files_in_place(store),
+        in_place=_files_in_place(store),
     )
 
 
@@ -249,9 +268,10 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     stored = sum(_stored_bytes(segment, name, feature) for segment in segments)
     num_rows = sum(segment.num_rows for segment in segments)
     raw: int | None = None
-    # other references say nothing of how large what they refer to is
-    is_reference, is_listed = file_codec_of(feature) is not None, _is_a(feature, ListedFileCodec)
-    left = in_place_bytes(store, name, feature)
+    # other references do not say how large the rows are that they refer to
+    kind = _codec_class_of(feature)
+    is_reference, is_listed = issubclass(kind, FileCodec), issubclass(kind, ListedFileCodec)
+    left = _in_place_bytes(store, name, feature)
     if is_listed and feature.option("format", "") == "raw":
         raw = left
     elif not feature.is_ragged and (is_listed or not is_reference):
@@ -259,7 +279,7 @@ def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:
     elif feature.codec == "raw":
         raw = stored
     dtype = feature.np_dtype.name if feature.kind in ("array", "image") else feature.kind
-    is_run = _is_a(feature, SequentialCodec) and not is_reference
+    is_run = issubclass(kind, SequentialCodec) and not is_reference
     has_steps = is_run or (feature.is_image_of_any_size and not is_reference)
     step_bytes = stored / num_rows if num_rows and has_steps else None
     return FeatureRow(name, feature.codec, _shape(feature), dtype, stored, raw, step_bytes, is_reference, left)
@@ -269,14 +289,79 @@ def _capacity(capacity: Capacity) -> str:
     return str(capacity) if capacity.unit == "steps" else human_bytes(capacity.amount)
 
 
-def _is_a(feature: Feature, kind: type[Any]) -> bool:
-    if feature.is_raw:
-        return False
+def file_codec_of(feature: Feature) -> type[FileCodec] | None:
+    """Return the codec of a feature whose rows are references into files of others; None of any other feature."""
+    kind = _codec_class_of(feature)
+    return kind if issubclass(kind, FileCodec) else None
+
+
+def _codec_class_of(feature: Feature) -> type[Any]:
+    """Return the class of a feature's codec; ``object`` of a raw one, and of an unknown codec."""
     try:
-        return issubclass(codec_class(feature), kind)
+        return object if feature.is_raw else codec_class(feature)
     except StepwellError:
-        # a codec that this process does not have
-        return False
+        return object
+
+
+def _in_place_bytes(store: Store, name: str, feature: Feature) -> int | None:
+    """Return the bytes that rows of a feature have in files of others."""
+    kind = file_codec_of(feature)
+    if kind is None:
+        return None
+    if issubclass(kind, ListedFileCodec):
+        return sum(kind.bytes_in_files(_references(segment, name)) for segment in store.segments)
+    # a file of video has one camera, a table has other columns, too
+    is_all = issubclass(kind, NumberedFileCodec) and issubclass(kind, SequentialCodec)
+    return sum(_numbered_sizes(store, name, feature).values()) if is_all else None
+
+
+def _files_in_place(store: Store) -> FilesInPlace | None:
+    """Return how many files rows of a store were left in, and their bytes; None where there are none."""
+    sizes: dict[str, int] = {}
+    seen = set()
+    for name, feature in (store.schema or {}).items():
+        kind = file_codec_of(feature)
+        if kind is not None and issubclass(kind, ListedFileCodec):
+            options = tuple(feature.option(option, "") for option in ("root", "files", "states"))
+            # features of one data set list the same ones
+            if options not in seen:
+                seen.add(options)
+                sizes.update((path, noted_bytes(line)) for path, line in files_of(feature).noted())
+        elif kind is not None and issubclass(kind, NumberedFileCodec):
+            sizes.update(_numbered_sizes(store, name, feature))
+    return FilesInPlace(len(sizes), sum(sizes.values())) if sizes else None
+
+
+def _numbered_sizes(store: Store, name: str, feature: Feature) -> Mapping[str, int]:
+    """Return the files that references lead to, with their bytes; 0 of one that is not there."""
+    places: set[tuple[int, int]] = set()
+    for segment in store.segments:
+        references = _references(segment, name).view(REFERENCE_DTYPE)
+        where = references[["chunk", "file"]]
+        # rows of one file follow each other
+        is_other = (np.diff(where["chunk"]) != 0) | (np.diff(where["file"]) != 0)
+        firsts = np.flatnonzero(np.concatenate([[len(where) > 0], is_other]))
+        places.update(tuple(place) for place in where[firsts].tolist())
+    template, sizes = template_of(feature), {}
+    for chunk, file in places:
+        path = template.format(chunk=chunk, file=file)
+        sizes[path] = 0
+        # a file that references may not lead to counts as empty
+        with suppress(OSError):
+            check_reach(path, feature.reach)
+            sizes[path] = os.stat(path).st_size
+    return sizes
+
+
+def _references(segment: Segment, name: str) -> Any:
+    """Return the references of a segment back to back, uint8 [16 n]."""
+    try:
+        blobs = segment.blob_map(name)
+    except FileNotFoundError:
+        # compacted away since the store was refreshed
+        return np.empty(0, np.uint8)
+    size = REFERENCE_DTYPE.itemsize
+    return blobs[: min(len(blobs) // size, segment.num_rows) * size]
 
 
 def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:

@@ -211,16 +211,16 @@ def test_a_kill_at_any_call_that_changes_a_directory_loses_nothing(tmp_path: Pat
 
 
 def test_a_kill_of_an_eviction_at_any_call_leaves_no_directory(tmp_path: Path, wells: Any) -> None:
-    from stepwell.store import eviction
+    from stepwell.store import ring
 
     recorded = shared_count()
     store = make(tmp_path / "ring")
-    held = _held_evictions(eviction)
+    held = _held_evictions(ring)
     try:
         record(store.path, recorded, [12] * 12)
     finally:
         held()
-    for folder in wells.kills(store.path.parent, lambda folder: eviction.Evictor(str(folder / "a.well")).evict()):
+    for folder in wells.kills(store.path.parent, lambda folder: ring.Evictor(str(folder / "a.well")).evict()):
         check(folder / "a.well", recorded[0])
 
 

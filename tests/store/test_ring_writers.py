@@ -233,7 +233,7 @@ def test_steps_of_a_dead_writer_go_when_their_time_comes_and_its_directory_too(t
 def test_a_stalled_writer_that_goes_on_during_an_eviction_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    from stepwell.store import eviction
+    from stepwell.store import ring
 
     store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=100, segment_bytes=1_000)
     writers = {"stalled": store.writer(), "fast": store.writer()}
@@ -243,7 +243,7 @@ def test_a_stalled_writer_that_goes_on_during_an_eviction_loses_nothing(
         if n % 20 == 0:
             writers["fast"].end_episode()
     wait_for_seals()
-    look = eviction._EndedSteps.look
+    look = ring._EndedSteps.look
 
     def look_and_wait(self: Any) -> Any:
         found = look(self)
@@ -255,8 +255,8 @@ def test_a_stalled_writer_that_goes_on_during_an_eviction_loses_nothing(
             del writers["stalled"]
         return found
 
-    monkeypatch.setattr(eviction._EndedSteps, "look", look_and_wait)
-    eviction.Evictor(str(store.path)).evict()
+    monkeypatch.setattr(ring._EndedSteps, "look", look_and_wait)
+    ring.Evictor(str(store.path)).evict()
     assert shown(store) == list(range(102, 202))
 
 

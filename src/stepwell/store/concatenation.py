@@ -18,11 +18,11 @@ from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import check_directory, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
-from stepwell.store.eviction import evicted_ids
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, link_file, replace_file
 from stepwell.store.manifests import read_manifest, seal_json
 from stepwell.store.records import BirthLog, StoreRecord, births_of, read_record
+from stepwell.store.ring import evicted_ids
 from stepwell.store.statistics import STATISTICS
 
 if TYPE_CHECKING:

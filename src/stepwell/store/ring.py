@@ -11,12 +11,21 @@
 
 Within a segment rows are in the order of their stamps; equal stamps go by the segment's ordinal. What was written
 before rings had a clock is as old as the end of its episode, and an open episode of that kind is the newest.
+
+Segments that lie wholly beyond the capacity are evicted: sealed ones, and those of dead writers. Under the store's
+lock, as whatever changes which segments there are, a segment is renamed to ``.new-NAME``, which no reader takes for
+one; then its files are removed. A process that maps them keeps valid bytes. What a kill leaves between the two is
+removed by the next eviction, or when the store is opened for writing. A sealed segment whose stamps or records are not
+what its manifest says is never removed, and pushes nothing out: it stays until ``stepwell verify`` names it.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, KeysView
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,14 +34,31 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
-from stepwell.store.clock import stamps_of_records
+from stepwell.store.arrangement import shown_segments
+from stepwell.store.beneath import check_directory, list_directory
+from stepwell.store.clock import LATEST, stamps_of_records
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
-from stepwell.store.layout import OPEN_SUFFIX, PROGRESS, SEGMENTS, list_segments
-from stepwell.store.records import Capacity, fixed_row_bytes
+from stepwell.store.ids import step_id
+from stepwell.store.layout import CLOCK as CLOCK_FILE
+from stepwell.store.layout import EPISODES as EPISODES_FILE
+from stepwell.store.layout import (
+    NEW_PREFIX,
+    OPEN_SUFFIX,
+    PROGRESS,
+    SEGMENT_JSON,
+    SEGMENTS,
+    hide_segments,
+    list_segments,
+    locked_store,
+)
+from stepwell.store.maintenance import is_maintained
+from stepwell.store.manifests import read_manifest
+from stepwell.store.records import Capacity, fixed_row_bytes, read_record
+from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment
 
-__all__ = ["RingCut", "SegmentLimit", "growing_segments"]
+__all__ = ["Evictor", "RingCut", "SegmentLimit", "evicted_ids", "growing_segments"]
 
 Int64s = npt.NDArray[np.int64]
 FIRST_SEGMENTS, FIRST_EPISODES = 16, 32
@@ -47,21 +73,11 @@ LEAST_ROWS, LEAST_BYTES = 1024, 1 << 20
 
 
 class RingCut:
-    """The first row of each segment that a ring shows, found anew with work for what changed only.
+    """The first row of each segment that a ring shows; an update costs only what changed."""
 
-    Args:
-        capacity: in steps or in bytes.
-        schema: the store's features.
-        counts_open: whether steps of open episodes push others out.
-
-    Attributes:
-        slack: after `move`: weight that may come before any step has to go.
-
-    Notes:
-        For one thread. Maps the stamps of the segments, and in bytes their offsets, and keeps the maps: it can be asked
-        when a segment is gone. What is deleted or discarded counts like everything else until its time comes: so a step
-        that was evicted never comes back, and no reader needs to know what another one has seen.
-    """
+    # For one thread. Maps the stamps of the segments, and in bytes their offsets, and keeps the maps: a segment may be
+    # gone. What is deleted or discarded counts like everything else until its time comes: so a step that was evicted
+    # never comes back, and no reader needs to know what another one has seen.
 
     def __init__(self, capacity: Capacity, schema: Schema, *, counts_open: bool = True) -> None:
         self._capacity, self._counts_open = capacity.amount, counts_open
@@ -71,10 +87,8 @@ class RingCut:
         self._segments: list[_RingSegment] = []
         self._by_name: dict[str, _RingSegment] = {}
         self._is_anew = False
-        self._table, self._changed = (
-            np.zeros((FIRST_SEGMENTS, NUM_COLUMNS), np.int64),
-            np.zeros(FIRST_SEGMENTS, np.int64),
-        )
+        self._table = np.zeros((FIRST_SEGMENTS, NUM_COLUMNS), np.int64)
+        self._changed = np.zeros(FIRST_SEGMENTS, np.int64)
         self._words = np.zeros(NUM_WORDS, np.int64)
         self._words[CUT_STAMP] = -1
         # at most what all segments weigh together: until that is beyond the capacity no kernel is needed
@@ -83,12 +97,7 @@ class RingCut:
         self.slack = 0
 
     def follow(self, segment: Segment) -> None:
-        """Take in a segment of the store, or what its last refresh brought; O(new).
-
-        Raises:
-            FileNotFoundError: the segment is gone.
-            CorruptSegmentError: the file of its stamps is damaged.
-        """
+        """Take in a segment of the store, or what its last refresh brought; O(new)."""
         found = self._by_name.get(segment.name)
         if found is None:
             found = _RingSegment(segment, len(self._segments), self._row_bytes, self._names)
@@ -134,11 +143,7 @@ class RingCut:
         return self._by_name.keys()
 
     def move(self) -> list[str]:
-        """Find the first rows that are shown now; returns the names of the segments of which that is another one.
-
-        Notes:
-            O(S + log S + steps that went), and O(S log steps) at first.
-        """
+        """Find the first rows that are shown now; returns the names of the segments of which that is another one."""
         num = len(self._segments)
         if self._move is None:
             if self._most <= self._capacity:
@@ -171,20 +176,16 @@ class RingCut:
 
     @property
     def oldest(self) -> tuple[str, int, int] | None:
-        """The segment of the oldest step that is shown, its row, and the first row there that goes after another step.
-
-        None where nothing had to go yet.
-        """
+        """Segment and row of the oldest step that is shown, and the first row there that goes after another step."""
+        # None where nothing had to go yet
         slot = int(self._words[OLDEST])
         if self._move is None or slot < 0 or not len(self._segments):
             return None
         return self._segments[slot].segment.name, int(self._words[OLDEST_ROW]), int(self._words[OLDEST_STOP])
 
     def is_needed(self, name: str) -> bool:
-        """Whether a segment must stay though nothing of it is shown: it has the step that did not fit in.
-
-        In bytes a smaller one that is older might fit in its place, and come again.
-        """
+        """Whether a segment must stay though nothing of it is shown: it has the step that did not fit in."""
+        # in bytes a smaller one that is older might fit in its place, and come again
         return self._row_bytes >= 0 and bool(self._table[self._by_name[name].slot, ORDINAL] == self._words[CUT_ORDINAL])
 
     def _make_room(self) -> None:
@@ -288,6 +289,168 @@ class _RingSegment:
             found = offsets[rows]
             total = total + (int(found) if isinstance(rows, int) else found.astype(np.int64))
         return total
+
+
+class Evictor:
+    """Remove what a ring does not show any more; follows its segments from one call to the next."""
+
+    # safe in any number of processes and threads at once
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._schema: Schema | None = None
+        self._followed: _EndedSteps | None = None
+
+    def evict(self) -> list[str]:
+        """Remove the segments that are wholly beyond the capacity; returns their names."""
+        # Nothing is done while a column is added or the store is compacted: the next call suffices. Steps of open
+        # episodes push no file out, since a loss of power may take them.
+        record = read_record(self._store)
+        if record.capacity is None or record.schema is None:
+            return []
+        directory = f"{self._store}/{SEGMENTS}"
+        with locked_store(self._store), ExitStack() as locks:
+            if is_maintained(self._store):
+                return []
+            if self._followed is None or record.schema != self._schema:
+                self._schema, self._followed = record.schema, _EndedSteps(self._store, record.schema, record.capacity)
+            gone = [_directory_name(segment, locks) for segment in self._followed.look()]
+            hidden = hide_segments(self._store, [name for name in gone if name])
+            # under the lock no segment is made, so those that are there were left by killed processes
+            left = [entry for entry in list_directory(directory) if entry.startswith(NEW_PREFIX)]
+        for entry in left:
+            shutil.rmtree(f"{directory}/{entry}", ignore_errors=True)
+        return [os.path.basename(path).removeprefix(NEW_PREFIX).removesuffix(OPEN_SUFFIX) for path in hidden]
+
+
+def _directory_name(segment: Segment, locks: ExitStack) -> str:
+    """Return the name of a segment's directory; empty if its writer is alive, or recorded more since it was read."""
+    if segment.is_sealed:
+        return segment.name
+    path = f"{segment.path.parent}/{segment.name}{OPEN_SUFFIX}"
+    try:
+        check_directory(path)
+        progress = CommitRecord.take_over(f"{path}/{PROGRESS}")
+    except FileNotFoundError:
+        # a process that seals it is about to rename it, or has
+        return ""
+    if progress is None:
+        return ""
+    locks.callback(progress.close)
+    if progress.is_sealed or (progress.rows, progress.episodes) != (segment.num_rows, len(segment.records)):
+        return ""
+    return segment.name + OPEN_SUFFIX
+
+
+def evicted_ids(store: str) -> Int64s:
+    """Return the ids that hide, in another store of a ring's segments, what the ring has evicted."""
+    # of the first steps of episodes that lie wholly beyond the capacity, and of the first ones within it of the rest;
+    # the caller keeps segments from going
+    record = read_record(store)
+    found = [np.empty(0, np.int64)]
+    if record.capacity is not None and record.schema is not None:
+        ended = _EndedSteps(store, record.schema, record.capacity)
+        ended.look()
+        for name, segment in ended.segments.items():
+            records, first = segment.records, ended.first_row(name)
+            starts = records["start"][records["start"] < first]
+            ends = (records["start"] + records["length"])[: len(starts)]
+            rows = np.where(ends <= first, starts, first)
+            found.append(step_id(np.full(len(rows), segment.ordinal, np.int64), rows))
+    return np.concatenate(found)
+
+
+class _EndedSteps:
+    """Where a ring of ended episodes begins, as it is on the disk."""
+
+    def __init__(self, store: str, schema: Schema, capacity: Capacity) -> None:
+        self._store, self._schema = store, schema
+        self._cut = RingCut(capacity, schema, counts_open=False)
+        self.segments: dict[str, Segment] = {}
+        # of sealed ones: whether they are what their manifests say
+        self._is_sound: dict[str, bool] = {}
+
+    def look(self) -> list[Segment]:
+        """Look at the store's segments; return those of which nothing is within the capacity."""
+        found: dict[str, Segment] = {}
+        for name, (_, is_sealed) in shown_segments(self._store)[0].items():
+            segment = self._refreshed(name, is_sealed)
+            if segment is not None and self._follow(segment):
+                found[name] = segment
+        self.segments = found
+        self._is_sound = {name: is_sound for name, is_sound in self._is_sound.items() if name in found or not is_sound}
+        self._cut.forget(self._cut.names - found.keys())
+        self._cut.move()
+        return [segment for segment in found.values() if self._is_gone(segment)]
+
+    def first_row(self, name: str) -> int:
+        """Return the first row of a segment that is within the capacity."""
+        return self._cut.first_row(name)
+
+    def _refreshed(self, name: str, is_sealed: bool) -> Segment | None:
+        known = self.segments.get(name)
+        if known is None:
+            return _open(f"{self._store}/{SEGMENTS}/{name}", self._schema, is_sealed)
+        try:
+            known.refresh()
+        except FileNotFoundError:
+            return None
+        return known
+
+    def _follow(self, segment: Segment) -> bool:
+        """Take a segment in; False for one that is damaged, or went."""
+        name = segment.name
+        if segment.is_sealed and name not in self._is_sound:
+            self._is_sound[name] = _is_sound(segment)
+        if not self._is_sound.get(name, True):
+            return False
+        try:
+            self._cut.follow(segment)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _is_gone(self, segment: Segment) -> bool:
+        num_rows = segment.num_rows
+        if not num_rows or self._cut.first_row(segment.name) < num_rows or self._cut.is_needed(segment.name):
+            return False
+        return segment.is_sealed or _rises(segment)
+
+
+def _is_sound(segment: Segment) -> bool:
+    """Whether the files that say how old a sealed segment is, and what in it counts, are what its manifest says."""
+    try:
+        files = read_manifest(f"{segment.path}/{SEGMENT_JSON}")["files"]
+        return all(
+            _is_as_listed(f"{segment.path}/{name}", files[name])
+            for name in (EPISODES_FILE, CLOCK_FILE)
+            if name in files
+        )
+    except (CorruptSegmentError, OSError):
+        return False
+
+
+def _is_as_listed(path: str, entry: dict[str, Any]) -> bool:
+    num_bytes, checksum = file_checksum(path)
+    return {"bytes": num_bytes, "crc32": f"{checksum:08x}"} == entry
+
+
+def _rises(segment: Segment) -> bool:
+    """Whether the stamps of a segment that has no checksums yet can be true."""
+    clock = segment.clock_map()
+    if clock is None:
+        return True
+    stamps = clock[: segment.num_rows]
+    return bool(stamps[0] >= 0 and stamps[-1] < LATEST and (stamps[1:] >= stamps[:-1]).all())
+
+
+def _open(base: str, schema: Schema, is_sealed: bool) -> Segment | None:
+    for suffix in ("", OPEN_SUFFIX) if is_sealed else (OPEN_SUFFIX, ""):
+        try:
+            return Segment(base + suffix, schema)
+        except FileNotFoundError:
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from stepwell.store.deletion import read_deleted
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.eviction import Evictor
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
@@ -40,7 +39,7 @@ from stepwell.store.manifests import seal_json
 from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import Capacity, StoreRecord, Sync, read_record
-from stepwell.store.ring import RingCut, SegmentLimit
+from stepwell.store.ring import Evictor, RingCut, SegmentLimit
 from stepwell.store.sealing import remove_earlier
 from stepwell.store.segment_list import SegmentList
 from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table

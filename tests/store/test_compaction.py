@@ -13,7 +13,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreBusyError
-from stepwell.store import merging
+from stepwell.store import bulk_writing
 from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.deletion import read_deleted
 
@@ -158,14 +158,14 @@ def test_a_disk_that_is_full_at_any_call_leaves_the_store_as_before(wells, monke
 def test_an_episode_deleted_while_it_is_copied_stays_deleted(wells, monkeypatch):
     store = wells.make(discard=True)
     other = stepwell.open(store.path)
-    copy = merging.write_manifest
+    copy = bulk_writing.write_manifest
 
     def delete_meanwhile(*args, **options):
-        monkeypatch.setattr(merging, "write_manifest", copy)
+        monkeypatch.setattr(bulk_writing, "write_manifest", copy)
         other.delete_episodes([1, 5])
         copy(*args, **options)
 
-    monkeypatch.setattr(merging, "write_manifest", delete_meanwhile)
+    monkeypatch.setattr(bulk_writing, "write_manifest", delete_meanwhile)
     store.compact()
     assert wells.shown(store) == [0, 2, 3, 4, 6]
     other.refresh()
@@ -219,15 +219,15 @@ def test_a_table_taken_before_means_the_segments_of_then(wells):
 
 def test_two_at_once_are_refused(wells, monkeypatch):
     store = wells.make(discard=True)
-    copy = merging.write_manifest
+    copy = bulk_writing.write_manifest
 
     def compact_too(*args, **options):
-        monkeypatch.setattr(merging, "write_manifest", copy)
+        monkeypatch.setattr(bulk_writing, "write_manifest", copy)
         with pytest.raises(StoreBusyError, match="compacted"):
             stepwell.open(store.path).compact()
         copy(*args, **options)
 
-    monkeypatch.setattr(merging, "write_manifest", compact_too)
+    monkeypatch.setattr(bulk_writing, "write_manifest", compact_too)
     store.compact()
     assert wells.shown(store) == list(range(7))
 

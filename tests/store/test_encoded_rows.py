@@ -113,7 +113,7 @@ class Liar(Film):
         (SLOW, EncodedRows([b""] * 6), "'front': .* begins a run"),
         (SLOW, encoded(SLOW, 5), "columns of different lengths"),
         (SLOW, encoded(RUNNING, 7), "columns of different lengths"),
-        (SLOW, Liar(), "'front': .* told of 7 rows and gave 6"),
+        (SLOW, Liar(), "'front': .* has num_rows = 7 and gave 6 rows"),
     ],
 )
 def test_encoded_rows_that_do_not_fit_are_refused_by_name(

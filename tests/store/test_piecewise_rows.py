@@ -54,9 +54,9 @@ def test_a_piece_may_be_overwritten_by_the_next(store):
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([ROWS, ROWS[:1]], "told of 20 rows and gave 21"),
-        ([ROWS[:7]], "told of 20 rows and gave 7"),
-        ([], "told of 20 rows and gave 0"),
+        ([ROWS, ROWS[:1]], "has num_rows = 20 and gave 21 rows"),
+        ([ROWS[:7]], "has num_rows = 20 and gave 7 rows"),
+        ([], "has num_rows = 20 and gave 0 rows"),
         ([ROWS.astype(float)], r"gave float64 \(2,\), the store has raw 2 float32"),
         ([ROWS[:, :1]], r"gave float32 \(1,\)"),
     ],

@@ -18,8 +18,8 @@ from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recod
 from stepwell.recorders.recoding_chunks import Chunk, compacted_error
 from stepwell.schema import Schema
 from stepwell.store import Segment
+from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.layout import SEGMENTS
-from stepwell.store.merging import Source, merge_segments
 
 __all__ = ["Recoding", "Result", "codec_modules"]
 
@@ -91,11 +91,11 @@ class Recoding:
                 found[name] = RecodedColumn(size, size, None)
         return found
 
-    def _open(self, name: str, places: Sequence[int]) -> Source:
+    def _open(self, name: str, places: Sequence[int]) -> KeptEpisodes:
         segment = Segment(f"{self.source}/{SEGMENTS}/{name}", self.before)
         kept = np.zeros(len(segment.records), bool)
         kept[list(places)] = True
-        return Source(segment, kept)
+        return KeptEpisodes(segment, kept)
 
     def _tag(self, chunk: Chunk) -> str:
         """Return the segment's four digits: others for another source or other features, the same the next time."""
@@ -115,7 +115,7 @@ def codec_modules(*schemas: Schema) -> tuple[str, ...]:
     return tuple(sorted({known.__module__ for known in classes} - {"__main__"}))
 
 
-def _episodes(chunk: Chunk, sources: Sequence[Source]) -> Iterator[EpisodeRows]:
+def _episodes(chunk: Chunk, sources: Sequence[KeptEpisodes]) -> Iterator[EpisodeRows]:
     records = ((source.segment, record) for source in sources for record in source.records)
     for place, (segment, record) in enumerate(records):
         start, length, rows = int(record["start"]), int(record["length"]), int(record["rows"])

@@ -1,33 +1,37 @@
-"""A new store of rows that come many episodes at a time: columns go into the files of sealed segments as they are.
+"""Sealed segments that are written at once: from columns of many episodes, or from episodes of other segments.
 
 A `Writer` commits step by step, so that a kill loses nothing; here nothing is there until all of it is, and an episode
-costs its record and its line of metadata.
+costs its record and its line of metadata. Rows are copied as they are.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import StepError
+from stepwell.errors import CorruptSegmentError, StepError
 from stepwell.schema import Schema
 from stepwell.store.building import built_store
 from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import step_id
-from stepwell.store.layout import SEGMENTS, STORE_JSON, new_tag, replace_file
+from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, new_tag, replace_file
 from stepwell.store.manifests import seal_json
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
+from stepwell.store.segments import Segment
+from stepwell.store.statistics import STATISTICS
 from stepwell.store.values import encode_metadata
+from stepwell.store.writer_keys import KeyNote, write_note
 
-__all__ = ["Blobs", "EpisodeBlock", "write_store"]
+__all__ = ["Blobs", "EpisodeBlock", "KeptEpisodes", "merge_segments", "write_store"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +83,8 @@ def write_store(
 ) -> None:
     """Write a new store; it appears whole, at the end, or not at all.
 
-    Its segments have no statistics of their own: they are computed when they are asked for. Encoded rows are taken on
-    trust. Neither a kill nor a loss of power can leave half of it.
+    Its segments have no statistics of their own; they are computed on first use. Encoded rows are not
+    checked. Neither a kill nor a loss of power can leave half of it.
 
     Args:
         path: of its directory.
@@ -133,7 +137,7 @@ class _Segment:
         os.mkdir(directory)
         self._directory, self._schema, self._ordinal = directory, schema, ordinal
         self._files = SegmentFiles(directory, schema)
-        # asked of a feature they cost more than a small block
+        # properties of a feature, which cost more than a small block
         self._kinds = {
             name: (feature.np_dtype, feature.fixed_shape) if feature.is_raw else None
             for name, feature in schema.items()
@@ -204,3 +208,76 @@ def _described(values: Any) -> str:
     if isinstance(values, np.ndarray):
         return f"an array of {values.dtype} and shape {values.shape}"
     return "nothing" if values is None else f"{type(values).__name__} of {len(values)} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEpisodes:
+    """Episodes of a sealed segment that are kept."""
+
+    # where they are
+    segment: Segment
+    # bool [episodes], of its records
+    kept: npt.NDArray[np.bool_]
+    # of its writer, which all that is merged has; empty: none
+    key: str = ""
+
+    @property
+    def records(self) -> npt.NDArray[Any]:
+        """The kept episodes' records."""
+        chosen: npt.NDArray[Any] = self.segment.records[self.kept]
+        return chosen
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are kept."""
+        return int(self.records["rows"].sum())
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the kept rows as half-open ranges, as few as there can be."""
+        found: list[tuple[int, int]] = []
+        for start, rows in zip(self.records["start"].tolist(), self.records["rows"].tolist(), strict=True):
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], start + rows)
+            else:
+                found.append((start, start + rows))
+        return found
+
+
+def merge_segments(
+    directory: str,
+    schema: Schema,
+    sources: Sequence[KeptEpisodes],
+    *,
+    columns: Mapping[str, Callable[[str], None]] = MappingProxyType({}),
+) -> npt.NDArray[Any]:
+    """Write a sealed segment of kept episodes and return their records; ``columns`` write features that differ."""
+    os.mkdir(directory)
+    if sources[0].key:
+        write_note(directory, KeyNote(sources[0].key))
+    records = np.concatenate([source.records for source in sources])
+    records["start"] = np.cumsum(records["rows"]) - records["rows"]
+    num_rows = int(records["rows"].sum())
+    with SegmentFiles(directory, schema, num_rows=num_rows, num_episodes=len(records), others=columns) as files:
+        for name in schema:
+            if name in columns:
+                columns[name](f"{directory}/{name}")
+                continue
+            for source in sources:
+                files.append_from(source.segment, name, source.ranges())
+        files.append_episodes(records, b"".join(map(_metadata, sources)))
+        files.finish()
+    # a ring's segments have none
+    has_statistics = any((source.segment.path / STATISTICS).exists() for source in sources)
+    write_manifest(directory, schema, sync=True, has_statistics=has_statistics, checksums=files.checksums)
+    return records
+
+
+def _metadata(source: KeptEpisodes) -> bytes:
+    """Return the lines of the kept episodes."""
+    lines = source.segment.metadata_bytes().splitlines(keepends=True)
+    if len(lines) != len(source.kept):
+        raise CorruptSegmentError(
+            f"{METADATA} of segment {source.segment.name}: {len(lines)} lines for {len(source.kept)} episodes. "
+            'Run "stepwell verify PATH".'
+        )
+    return b"".join(line for line, kept in zip(lines, source.kept, strict=True) if kept)

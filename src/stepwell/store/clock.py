@@ -68,7 +68,7 @@ class RingClock:
 def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
     """Yield the newest stamp of each segment that has one."""
     for name, (_, is_sealed) in shown_segments(store)[0].items():
-        # one that is damaged keeps nobody from recording
+        # a damaged one must not prevent recording
         with suppress(FileNotFoundError, CorruptSegmentError):
             segment = Segment(f"{store}/{SEGMENTS}/{name}{'' if is_sealed else OPEN_SUFFIX}", schema)
             clock, num_rows = segment.clock_map(), segment.num_rows

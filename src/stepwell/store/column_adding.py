@@ -265,11 +265,11 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
     for entry in Path(staged).iterdir():
         num_bytes, checksum = file_checksum(str(entry), sync=True)
         files[entry.name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
-    told = manifest | {
+    replaced = manifest | {
         "files": dict(sorted(files.items())),
         "statistics": {name: found.to_json() for name, found in statistics.items()},
     }
-    replace_file(f"{staged}/{SEGMENT_JSON}", seal_json(told))
+    replace_file(f"{staged}/{SEGMENT_JSON}", seal_json(replaced))
 
 
 def _install(staged: str, directory: str) -> None:

@@ -139,10 +139,10 @@ class RawColumn(ColumnFile):
         self.row_bytes = math.prod(shape) * self.dtype.itemsize
         self.header = header_size(self.dtype, shape)
         self.rows: npt.NDArray[Any] = np.empty((0, *shape), self.dtype)
-        self._num_appended, self._num_foreseen = 0, num_rows
+        self._num_appended, self._num_expected = 0, num_rows
         super().__init__(path)
         self.end = self.header
-        # of the header that `finish` writes if as many rows come as are foreseen
+        # of the header that `finish` writes if as many rows are appended as are expected
         self._sum = self.header, zlib.crc32(header_bytes(self.dtype, shape, num_rows))
 
     @property
@@ -176,7 +176,7 @@ class RawColumn(ColumnFile):
         """Write what waits in memory, and the true header."""
         super().finish()
         write_all(self._descriptor, header_bytes(self.dtype, self.shape, self._num_appended), 0, self.path)
-        if self._num_appended != self._num_foreseen:
+        if self._num_appended != self._num_expected:
             self._sum = UNKNOWN
 
     def close(self) -> None:

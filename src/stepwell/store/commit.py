@@ -1,4 +1,4 @@
-"""The commit record of an open segment: 256 mapped bytes that say how much of it is there, and who writes it.
+"""The commit record of an open segment: 256 mapped bytes that say how much of it is there, and which process writes it.
 
 ::
 
@@ -22,8 +22,8 @@ a loss of power, and in a copy of the file (of another inode), which may have be
 only the ``durable`` words count: they are set when what they cover is on the disk, and reach it last.
 Records of earlier versions have 64 bytes; what is missing is 0, and they count as before.
 
-The file is locked (flock) by its writer for as long as it lives: who can lock it knows that the writer is dead, where
-locks reach the writer's machine (see `stepwell.store.owners`).
+The file is locked (flock) by its writer for as long as it lives: a process that can lock it knows that the
+writer is dead, where locks reach the writer's machine (see `stepwell.store.owners`).
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def _is_cut(owner: Owner, descriptor: int) -> bool:
 
 
 def _read_owner(descriptor: int, path: str) -> Owner:
-    """Check a record and return who writes, or wrote, the segment."""
+    """Check a record and return the owner of the segment."""
     record = os.pread(descriptor, NUM_BYTES, 0)
     if not record.strip(b"\0"):
         raise FileNotFoundError(f"nothing of {path} has reached the disk")

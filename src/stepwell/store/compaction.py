@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from stepwell.schema import Schema
 from stepwell.store.arrangement import arranged_segments, read_arrangement, replace_arrangement
+from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import (
@@ -40,7 +41,6 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import maintained_store
 from stepwell.store.manifests import seal_json
-from stepwell.store.merging import Source, merge_segments
 from stepwell.store.records import BirthLog, read_record, runs_of
 from stepwell.store.sealing import recover_store
 from stepwell.store.segments import Segment
@@ -58,7 +58,7 @@ SMALL_PART = 4
 class _Replacement:
     """Old segments, and the new one in their place."""
 
-    sources: Sequence[Source]
+    sources: Sequence[KeptEpisodes]
     ordinal: int
     name: str
     num_bytes: int
@@ -135,7 +135,7 @@ def _build(
     return built
 
 
-def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal: int) -> _Replacement:
+def _build_one(staging: str, schema: Schema, sources: Sequence[KeptEpisodes], ordinal: int) -> _Replacement:
     name = f"{ordinal:08d}-{new_tag()}"
     before = np.concatenate([_first_ids(one.segment.ordinal, one.records) for one in sources])
     if len(before) == 0:
@@ -145,12 +145,12 @@ def _build_one(staging: str, schema: Schema, sources: Sequence[Source], ordinal:
     return _Replacement(sources, ordinal, name, _directory_bytes(f"{staging}/{name}"), moved)
 
 
-def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
+def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[KeptEpisodes]]:
     """Return the groups of neighbouring segments that become one new segment each."""
     shown, arrangement = arranged_segments(path)
     hidden = read_deleted(path)
-    groups: list[list[Source]] = []
-    run: list[Source] = []
+    groups: list[list[KeptEpisodes]] = []
+    run: list[KeptEpisodes] = []
     run_bytes, run_key = 0, ""
     for name, (_, is_sealed) in shown.items():
         source = None
@@ -170,18 +170,18 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[Source]]:
     return [group for group in groups if len(group) > 1 or (group and not group[0].kept.all())]
 
 
-def _source(directory: str, schema: Schema, hidden: Ids, key: str) -> Source:
+def _source(directory: str, schema: Schema, hidden: Ids, key: str) -> KeptEpisodes:
     segment = Segment(directory, schema)
     is_hidden = np.isin(_first_ids(segment.ordinal, segment.records), hidden)
     kept = ~segment.records["discarded"] & ~is_hidden
-    return Source(segment, kept, key if segment.note is None else segment.note.key)
+    return KeptEpisodes(segment, kept, key if segment.note is None else segment.note.key)
 
 
 def _first_ids(ordinal: int, records: npt.NDArray[Any]) -> Ids:
     return step_id(np.full(len(records), ordinal, np.int64), records["start"])
 
 
-def _kept_bytes(source: Source, schema: Schema) -> int:
+def _kept_bytes(source: KeptEpisodes, schema: Schema) -> int:
     """Return the bytes of the columns' kept rows, about; what a writer compares with ``segment_bytes``."""
     path, total = str(source.segment.path), 0
     for name, feature in schema.items():

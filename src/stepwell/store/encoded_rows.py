@@ -45,7 +45,7 @@ class HasRows(Protocol):
 
 
 def has_rows(values: Any) -> TypeGuard[HasRows]:
-    """Return whether values are `HasRows`; asked of every column, where ``isinstance`` of a protocol takes 10 us."""
+    """Return whether values are `HasRows`, for every column: ``isinstance`` of a protocol takes 10 us."""
     return not isinstance(values, np.ndarray | list) and hasattr(values, "num_rows") and hasattr(values, "rows")
 
 
@@ -79,7 +79,7 @@ class EncodedRows(Sequence[bytes]):
 
     @classmethod
     def in_memory(cls, data: npt.NDArray[np.uint8], offsets: Int64s, sizes: Int64s) -> EncodedRows:
-        """Return rows that lie in memory, which is not copied: nobody may write to it as long as they are there.
+        """Return rows that lie in memory, which is not copied and must not change as long as they are used.
 
         Args:
             data: uint8 [n], contiguous.
@@ -177,7 +177,7 @@ class PiecewiseRows:
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         """Yield the pieces; StepError for one that does not fit, or when there are more or fewer rows."""
-        told, count = self._given.num_rows, 0
+        expected, count = self._given.num_rows, 0
         for piece in self._given.pieces(self._feature):
             if piece.dtype != self._feature.np_dtype or piece.shape[1:] != self._feature.fixed_shape:
                 raise StepError(
@@ -185,10 +185,10 @@ class PiecewiseRows:
                     f"{self._feature}."
                 )
             count += len(piece)
-            if count <= told:
+            if count <= expected:
                 yield np.ascontiguousarray(piece)
-        if count != told:
-            raise StepError(f"feature {self._name!r}: {self._given!r} told of {told} rows and gave {count}.")
+        if count != expected:
+            raise StepError(f"feature {self._name!r}: {self._given!r} has num_rows = {expected} and gave {count} rows.")
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
@@ -225,7 +225,7 @@ def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows |
     except (StepError, SchemaError) as error:
         raise StepError(f"feature {name!r}: {error}") from error
     if len(found) != given.num_rows:
-        raise StepError(f"feature {name!r}: {given!r} told of {given.num_rows} rows and gave {len(found)}.")
+        raise StepError(f"feature {name!r}: {given!r} has num_rows = {given.num_rows} and gave {len(found)} rows.")
     if len(found):
         try:
             _check_first(name, feature, found[0])
@@ -247,7 +247,7 @@ def _check_first(name: str, feature: Feature, blob: bytes) -> None:
     row = np.frombuffer(blob, np.uint8)
     try:
         if issubclass(codec_class(feature), FileCodec):
-            parse_references([row])  # the file is looked at when somebody reads it
+            parse_references([row])  # the file is looked at when the row is read
             return
         codec = make_codec(feature)
         if isinstance(codec, SequentialCodec) and not codec.is_sync(row):

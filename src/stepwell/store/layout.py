@@ -8,7 +8,7 @@
       clock                   of a ring: the last stamp that a writer gave to a row
       deleted.npy             int64 ids of the first steps of deleted episodes; absent when there are none
       arrangement.json        which segments are hidden, and which sort elsewhere than by ordinal; often absent
-      maintenance             flock of who is adding a column or compacting; staging/ is there meanwhile
+      maintenance             flock while a column is added or the store compacted, with staging/
       keys/                   flocks of writers with a key
       segments/
         00000000-7f3a/        sealed
@@ -90,7 +90,7 @@ _HEX = np.full(256, 16, np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 COPY_BYTES = 1 << 20
-# another file system, one without links, a file of somebody else, or too many links already
+# another file system, one without links, a file of another user, or too many links already
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
@@ -272,7 +272,7 @@ def replace_file(path: str, data: bytes, *, sync: bool = True) -> None:
     """Write a file whole: readers see the old bytes or the new ones; with ``sync`` these are on the disk."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        # a new file, never one that is there: a killed process may have had this number, or somebody may know it
+        # a new file, never one that is there: a killed process may have had this number, or another process may know it
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -344,7 +344,7 @@ def sync_directory(path: str) -> None:
 def sync_tree(path: str) -> None:
     """Wait until a directory, and all files and directories beneath it, are on the disk; what is already costs little.
 
-    A hard link of a file that somebody else has written says nothing about whether its bytes are.
+    A hard link of a file of another process says nothing about whether its bytes are.
     """
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:

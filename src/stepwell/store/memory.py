@@ -59,10 +59,10 @@ def _let_go(path: str) -> None:
 
 
 def _remove_left(parent: str) -> None:
-    """Remove directories whose owners are dead: nobody holds their lock."""
+    """Remove directories of dead processes, of which no process holds the lock."""
     for entry in os.listdir(parent):
         folder = f"{parent}/{entry}"
-        # a link is somebody else's
+        # a link is not of stepwell's making
         if not entry.startswith(PREFIX) or os.path.islink(folder) or not os.path.isdir(f"{folder}/{NAME}"):
             continue
         with suppress(OSError), lock_directory(folder, is_waiting=False):

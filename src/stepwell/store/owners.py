@@ -1,4 +1,4 @@
-"""Who writes a segment, and whether somebody else may take it over.
+"""The process that writes a segment, and whether another one may take it over.
 
 A boot id names one run of one machine's kernel. What a writer of this boot stored is in this machine's memory, however
 its process ended. What a writer of another boot stored is there as far as it reached the disk; and on a file system

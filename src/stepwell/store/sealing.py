@@ -4,8 +4,8 @@ Order of things, so that a kill between any two of them is repaired by doing it 
 
     trim files to what is committed → statistics, checksums → segment.json → remove progress → rename NAME.open to NAME
 
-Every file is on the disk before ``segment.json`` is, and that before ``progress`` goes, whatever ``sync`` says: nobody
-looks again at what is sealed, so a loss of power must not find a manifest of bytes that never arrived.
+Every file is on the disk before ``segment.json`` is, and that before ``progress`` goes, whatever ``sync`` says: sealed
+files are not looked at again, so a loss of power must not find a manifest of bytes that never arrived.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def seal_segment(
     try:
         os.rename(path, sealed)
     except FileNotFoundError:
-        # without its commit record it looks as if killed here: whoever opened the store just now has renamed it
+        # without its commit record it looks as if killed here: another process that opened the store renamed it
         if not os.path.isdir(os.path.dirname(path)):
             raise
     if sync:
@@ -182,8 +182,8 @@ def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics
     """Return the statistics of every feature that can be decoded.
 
     A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the
-    feature's statistics are computed when they are asked for, and raise then. So are those of rows that lie in files of
-    somebody else's, which nobody has asked to read yet.
+    feature's statistics are computed on first use, and raise then. So are those of rows in files
+    of other systems, which are not read before a user does.
     """
     found: dict[str, FeatureStatistics] = {}
     for name, feature in schema.items():
@@ -296,7 +296,7 @@ class SealQueue:
 def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead") -> list[str]:
     """Seal every open segment whose writer is dead; those of live writers are left alone.
 
-    Any number of processes may do so at once: the commit record's lock says who does.
+    Any number of processes may do so at once: the lock of the commit record decides which one does.
     """
     recovered = []
     recover_maintenance(store)
@@ -304,7 +304,7 @@ def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead
     mend_ordinals(store, entries)
     if any(entry.startswith(NEW_PREFIX) for entry in entries):
         with locked_store(store):
-            # under the lock nobody is making a segment, so whoever began this one is dead
+            # under the lock no segment is being made, so the process that began this one is dead
             for entry in list_directory(f"{store}/{SEGMENTS}"):
                 if entry.startswith(NEW_PREFIX):
                     shutil.rmtree(f"{store}/{SEGMENTS}/{entry}", ignore_errors=True)
@@ -322,7 +322,7 @@ def _open_segments(store: str, entries: list[str]) -> Iterator[str]:
 
 
 def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: bool) -> bool:
-    """Recover one open segment; False when its writer lives or somebody else has done it."""
+    """Recover one open segment; False when its writer lives or another process has done it."""
     try:
         check_directory(path)
         progress = CommitRecord.take_over(f"{path}/{PROGRESS}", recover)

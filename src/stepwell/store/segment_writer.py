@@ -110,7 +110,7 @@ class SegmentWriter:
             undo.callback(self._record.close)
             self._record.carry(*self._carried)
             if self.note is not None:
-                # before it is there: nobody sees it elsewhere than in its place
+                # before the segment is there, so that every reader sees it in its place
                 write_note(directory, self.note)
             has_clock = self._clock is not None
             self._files = SegmentFiles(
@@ -395,7 +395,7 @@ class SegmentWriter:
         self._record.mark_full()
 
     def close(self) -> CommitRecord:
-        """Let go of the files and return the commit record, still locked: whoever seals closes it.
+        """Let go of the files and return the commit record, still locked, which is closed when the segment is sealed.
 
         A child that is forked until then gives up its copy of the lock, too.
         """
@@ -407,7 +407,7 @@ class SegmentWriter:
         return self._record
 
     def finish(self) -> None:
-        """Commit what was appended, if that can be, and end the threads: for a writer that nobody closed."""
+        """Commit what was appended, if that can be, and end the threads: for a writer that was never closed."""
         with suppress(Exception):
             self.settle()
         self._close_encoders()

@@ -1,4 +1,4 @@
-"""What a writer accepts as a step's value of a feature, and what it says when it does not."""
+"""Values of a step that a writer accepts, and the errors for those that it does not."""
 
 from __future__ import annotations
 
@@ -214,10 +214,10 @@ def accept_columns(schema: Schema, columns: Mapping[str, Any], *, finals: bool) 
     if extra and not (
         finals and extra == set(schema.final_names) and all(lengths[name] == count + 1 for name in extra)
     ):
-        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        found = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         finals_here = ", ".join(schema.final_names) or "none here"
         allowed = f" Only features with final=True ({finals_here}) may have one more, all of them."
-        raise StepError(f"columns of different lengths: {told}.{allowed if finals else ''}")
+        raise StepError(f"columns of different lengths: {found}.{allowed if finals else ''}")
     return accepted, count
 
 

@@ -352,7 +352,7 @@ class Writer:
                 if segment.is_failed:
                     self._leave(segment)
                 else:
-                    # let go of the lock, or nobody could recover the segment while this process lives
+                    # let go of the lock, or no process could recover the segment while this one lives
                     segment.close().close()
                 raise
             self._seals.add(segment)

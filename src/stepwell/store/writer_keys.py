@@ -132,7 +132,7 @@ class WriterKey:
         """Let others have the key."""
         if self._lock.is_held:
             with suppress(OSError), locked_store(self._store):
-                # under the store's lock nobody is about to lock the file whose name goes
+                # under the store's lock no process is about to lock the file whose name goes
                 os.unlink(self._path)
             self._lock.release()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.codecs import Codec, codec_names, make_codec, register_codec
+from stepwell.codecs import Codec, SequentialCodec, codec_names, make_codec, register_codec
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Array, Feature, Image
 from stepwell.testing import RunningCodec, features, values
@@ -182,3 +182,26 @@ def test_runs_are_found_by_the_marks() -> None:
     assert codec.run_of(offsets, blob, 4, 3, 5) == (3, 5)
     assert codec.run_of(offsets, blob, 4, 4, 7) == (-1, -1)
     assert [codec.is_sync(row) for row in rows] == [True, False, False, True, False, False, True]
+
+
+def test_a_run_ends_at_the_next_mark_or_at_a_row_without_bytes() -> None:
+    codec = make_codec(Image((4, 4), codec="delta"))
+    assert isinstance(codec, SequentialCodec)
+    assert codec.sync_mark is not None
+    position, mask = codec.sync_mark
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        # each episode begins with a run, and may have a final row without a value
+        kinds = []
+        for _ in range(int(rng.integers(1, 5))):
+            kinds += ["sync", *np.where(rng.random(int(rng.integers(0, 9))) < 0.3, "sync", "next").tolist()]
+            kinds += ["none"] * int(rng.integers(0, 2))
+        rows = {"sync": bytes(position) + bytes([mask, 7]), "next": bytes(position + 2), "none": b""}
+        blobs = [rows[kind] for kind in kinds]
+        offsets = np.cumsum([0, *map(len, blobs)]).astype(np.uint64)
+        data = np.frombuffer(b"".join(blobs), np.uint8)
+        starts = [row for row, kind in enumerate(kinds) if kind != "next"] + [len(kinds)]
+        for row, kind in enumerate(kinds):
+            if kind != "none":
+                first = max(start for start in starts if start <= row)
+                assert codec.run_of(offsets, data, row, 0, len(kinds)) == (first, min(s for s in starts if s > row))

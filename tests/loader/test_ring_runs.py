@@ -8,9 +8,7 @@ import pytest
 
 import stepwell
 from stepwell import Array, Field, Image, Loader, Order, Video, WindowDataset
-from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.order import pooled
-from stepwell.store.runs import RunReader
 
 SHAPE = (16, 16, 3)
 FEATURES = {
@@ -87,26 +85,3 @@ def test_a_reader_of_a_ring_follows_its_writer_step_by_step(tmp_path: Path, page
                     seen += batch["k"].tolist()
                 assert sorted(seen) == list(range(max(0, number - 30), number))
             writer.end_episode(final={"lz4": screen(number)})
-
-
-def test_runs_are_found_alike_by_marks_whoever_looks_for_them() -> None:
-    codec = make_codec(FEATURES["zstd"])
-    assert isinstance(codec, SequentialCodec)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        # each episode begins with a run, and may have a final row without a value
-        blobs: list[bytes] = []
-        for _ in range(int(rng.integers(1, 5))):
-            marks = [True, *(rng.random(int(rng.integers(0, 9))) < 0.3)]
-            blobs += [bytes([0, 0, 0, 0, 1 if mark else 0, 7]) for mark in marks]
-            blobs += [b""] * int(rng.integers(0, 2))
-        position, mask = codec.sync_mark or (0, 0)
-        blobs = [row and row[:position] + bytes([mask if row[4] else 0]) + row[position:] for row in blobs]
-        offsets = np.cumsum([0, *map(len, blobs)]).astype(np.uint64)
-        data = np.frombuffer(b"".join(blobs), np.uint8)
-        reader = RunReader(codec, offsets, data, len(blobs))
-        for row in range(len(blobs)):
-            if blobs[row]:
-                found = codec.run_of(offsets, data, row, 0, len(blobs))
-                assert found == reader.bounds(row)
-                assert all(blobs[found[0] : found[1]])

@@ -7,7 +7,6 @@ a row needs the rows before it (video), it is a `SequentialCodec`.
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -284,8 +283,22 @@ class SequentialCodec(Codec):
         """
         if self.sync_mark is None:
             return row, row + 1
-        first, stop = _run_kernel()(offsets, blob, row, lo, hi, *self.sync_mark)
-        return int(first), int(stop)
+        position, mask = self.sync_mark
+        edge, byte, size = offsets.item, blob.item, len(blob)
+
+        def is_sync(row: int) -> bool:
+            begin, end = edge(row), edge(row + 1)
+            return begin + position < end <= size and byte(begin + position) & mask != 0
+
+        first, stop = row, row + 1
+        while not is_sync(first):
+            first -= 1
+            if first < lo:
+                return -1, -1
+        # an empty row is a final one without a value: the next row begins another episode
+        while stop < hi and edge(stop) != edge(stop + 1) and not is_sync(stop):
+            stop += 1
+        return first, stop
 
     def encode(self, value: Any) -> bytes:
         """Return one row as a run of its own; see `Codec.encode`."""
@@ -304,14 +317,6 @@ class SequentialCodec(Codec):
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
         """Decode a row that is a run of its own; see `Codec.decode_into`."""
         self.decode_run([blob], [0], [out])
-
-
-@functools.cache
-def _run_kernel() -> Any:
-    """Return the kernel; looked up once, where an import for every run would take as long as it does."""
-    from stepwell.kernels.runs import run_of
-
-    return run_of
 
 
 def register_codec(codec: type[Codec]) -> type[Codec]:

@@ -14,7 +14,7 @@ from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.formats.opening import open
 from stepwell.schema import Feature, Schema
 from stepwell.store import Segment, Store
-from stepwell.store.runs import NameRows, rows_text
+from stepwell.store.decode import NameRows, rows_text
 from stepwell.windows import View
 
 __all__ = ["SourceEpisode", "as_view", "episodes_of", "schema_of"]

@@ -1,4 +1,4 @@
-"""Where encoded rows lie in their file, rows of one size copied, and a word to the kernel about pages to be read.
+"""Rows of one size copied, and pages of maps announced to the system before they are read.
 
 Notes:
     Cold pages must never fault one by one (1,200 rows/s measured): announcing all windows of a batch first lets the
@@ -14,7 +14,7 @@ from numba import types
 from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import load_u64, memcpy, memset, prefetch
 
-__all__ = ["announce", "copy_spans", "spans", "take_rows"]
+__all__ = ["announce", "copy_spans", "take_rows"]
 
 LINE_BYTES = 64
 # see stepwell.kernels.gather, which asks for cache lines in the same way
@@ -25,33 +25,6 @@ MAX_AHEAD = 48
 PAGE_BYTES = 4096
 MADV_WILLNEED = 3
 _madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
-
-
-@kernel
-def spans(offset_bases: Any, blob_sizes: Any, segments: Any, rows: Any, begins: Any, ends: Any) -> Any:  # noqa: PLR0917
-    """Write where each encoded row begins and ends in its file; return -1, or the index of the first bad row.
-
-    Args:
-        offset_bases: int64 [S], addresses of the uint64 offsets of each segment; 0 where rows have a fixed size.
-        blob_sizes: int64 [S], bytes of the mapped file of each segment.
-        segments: int64 [m].
-        rows: int64 [m], -1 for no row at all: its span is empty.
-        begins: int64 [m], written.
-        ends: int64 [m], written.
-    """
-    for i in range(rows.size):
-        begins[i] = 0
-        ends[i] = 0
-        if rows[i] < 0:
-            continue
-        offsets = offset_bases[segments[i]]
-        begin = load_u64(offsets + 8 * rows[i])
-        end = load_u64(offsets + 8 * rows[i] + 8)
-        if begin < 0 or end < begin or end > blob_sizes[segments[i]]:
-            return i
-        begins[i] = begin
-        ends[i] = end
-    return -1
 
 
 @kernel

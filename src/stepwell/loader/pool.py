@@ -53,7 +53,7 @@ ODD_BYTES = 1
 
 
 class PieceLoader(Protocol):
-    """What brings rows into memory (`stepwell.windows.row_loading.RowLoader` is the real one)."""
+    """What brings rows into memory (`stepwell.windows.held.RowLoader` is the real one)."""
 
     columns: tuple[Reach, ...]
 

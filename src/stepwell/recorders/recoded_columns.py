@@ -24,7 +24,6 @@ from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
 from stepwell.schema import Feature
 from stepwell.store import Segment
 from stepwell.store.column_file import Column, RawColumn, make_column
-from stepwell.store.runs import RunReader
 
 __all__ = ["EpisodeRows", "RecodedColumn", "column_bytes", "recode_column", "stored_bytes"]
 
@@ -149,7 +148,6 @@ def _sync_rows(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> 
     codec = make_codec(feature)
     if not isinstance(codec, SequentialCodec):
         return np.empty(0, np.intp)
-    segment = episode.segment
-    runs = RunReader(codec, segment.offsets_map(name), segment.blob_map(name), segment.num_rows)
-    found: npt.NDArray[np.intp] = np.flatnonzero(runs.is_sync(episode.start, episode.start + stop))
-    return found
+    stored = episode.segment.stored_rows(name)
+    begins = [stored.is_sync(row) for row in range(episode.start, episode.start + stop)]
+    return np.flatnonzero(begins)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.decoded_sizes import check_decoded_bytes
-from stepwell.errors import CorruptSegmentError, DecodeError, SegmentGoneError
+from stepwell.codecs import make_codec
+from stepwell.errors import CorruptSegmentError, SegmentGoneError
 from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
-from stepwell.schema import Feature, Schema
+from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
 from stepwell.store.commit import CommitRecord
 from stepwell.store.counting import counted
+from stepwell.store.decode import NameRows, RowError, StoredRows, rows_text
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.ids import step_id
@@ -26,11 +27,7 @@ from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.writer_keys import KeyNote, find_note
 
-if TYPE_CHECKING:
-    from stepwell.codecs import SequentialCodec
-    from stepwell.store.runs import NameRows
-
-__all__ = ["Segment", "check_row_bytes"]
+__all__ = ["Segment"]
 
 FIRST_RECORDS = 64
 
@@ -184,42 +181,25 @@ class Segment:
         finally:
             os.close(descriptor)
 
-    def read_raw_into(self, name: str, start: int, out: npt.NDArray[np.uint8]) -> None:
-        """Read rows of a raw feature past the page cache.
-
-        Args:
-            name: of the feature.
-            start: first byte wanted, counted from that of row 0.
-            out: uint8 [n], written.
+    def read_direct(self, file: str, start: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read bytes of a column past the page cache: of ``NAME.npy`` from byte ``start`` of its rows on, or ``.bin``.
 
         Raises:
             CorruptSegmentError: the file ends before that.
         """
-        descriptor, _ = self._open(f"{name}.npy")
+        descriptor, _ = self._open(file)
         try:
-            avoid_read_ahead(descriptor)
-            header = parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{name}.npy")
-            self._read_past_cache(descriptor, f"{name}.npy", header + start, out)
+            if file.endswith(".npy"):
+                avoid_read_ahead(descriptor)
+                start += parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{file}")
+            # a writer's pages are not to be flushed because somebody reads them
+            done = read_past_cache(descriptor, start, out, is_direct=self.is_sealed)
+            if done < out.nbytes:
+                raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
         except OSError as error:
-            raise_from(self._refused(f"{name}.npy", error), error)
+            raise_from(self._refused(file, error), error)
         finally:
             os.close(descriptor)
-
-    def read_blob_into(self, name: str, start: int, out: npt.NDArray[np.uint8]) -> None:
-        """Read encoded rows past the page cache, from byte ``start`` of their file; see `read_raw_into`."""
-        descriptor, _ = self._open(f"{name}.bin")
-        try:
-            self._read_past_cache(descriptor, f"{name}.bin", start, out)
-        except OSError as error:
-            raise_from(self._refused(f"{name}.bin", error), error)
-        finally:
-            os.close(descriptor)
-
-    def _read_past_cache(self, descriptor: int, file: str, start: int, out: npt.NDArray[np.uint8]) -> None:
-        # a writer's pages are not to be flushed because somebody reads them
-        done = read_past_cache(descriptor, start, out, is_direct=self.is_sealed)
-        if done < out.nbytes:
-            raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
 
     def read_rows(self, name: str, start: int, stop: int, *, name_rows: NameRows | None = None) -> Any:
         """Return rows [start, stop) of a feature, decoded: an array [n, *shape], or a list when they vary in size.
@@ -232,7 +212,12 @@ class Segment:
         """
         feature = self._schema[name]
         if not feature.is_raw:
-            return self._decode_rows(name, feature, range(start, stop), name_rows or self._namer(name))
+            stored, chosen = self.stored_rows(name), range(start, stop)
+            try:
+                stored.check_sizes(chosen)
+                return stored.read(chosen)
+            except RowError as error:
+                raise_from(error.named(name_rows or self._namer(name)), error.cause)
         rows = self.raw_map(name)[start * feature.row_bytes : stop * feature.row_bytes]
         if feature.row_bytes == 0:
             return np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
@@ -263,48 +248,14 @@ class Segment:
         state = "sealed" if self.is_sealed else "open"
         return f"<Segment {self.name} {state} {counted(len(self.records), 'episode')} {counted(self.num_rows, 'row')}>"
 
+    def stored_rows(self, name: str) -> StoredRows:
+        """Return the rows of an encoded feature, to be decoded from maps of their own."""
+        codec = make_codec(self._schema[name])
+        file = f"{name}.npy of segment {self.name}"
+        return StoredRows(name, codec, self.offsets_map(name), self.blob_map(name), self.num_rows, file=file)
+
     def _namer(self, name: str) -> NameRows:
-        from stepwell.store.runs import rows_text
-
         return lambda first, last: f"{name}.bin of segment {self.name}, {rows_text(first, last)}"
-
-    def _decode_rows(self, name: str, feature: Feature, rows: range, name_rows: NameRows) -> Any:
-        from stepwell.codecs import SequentialCodec, make_codec
-
-        codec, start, stop = make_codec(feature), rows.start, rows.stop
-        offsets = self.offsets_map(name)[start : stop + 1].astype(np.int64)
-        blobs = self.blob_map(name)
-        if stop > start and (
-            bool(np.any(np.diff(offsets) < 0)) or int(offsets[-1]) > len(blobs) or int(offsets[0]) < 0
-        ):
-            raise self._damaged(f"{name}.npy", f"the offsets of rows {start} to {stop} do not fit {name}.bin")
-        check_row_bytes(name, feature, offsets)
-        out: Any = (
-            [None] * (stop - start)
-            if feature.is_ragged
-            else np.empty((stop - start, *feature.fixed_shape), feature.np_dtype)
-        )
-        if isinstance(codec, SequentialCodec):
-            self._decode_runs(name, codec, rows, out, name_rows)
-            return out
-        for i in range(len(rows)):
-            blob = blobs[offsets[i] : offsets[i + 1]]
-            try:
-                if feature.is_ragged:
-                    out[i] = codec.decode(blob)
-                else:
-                    codec.decode_into(blob, out[i, ...])
-            except DecodeError as error:
-                raise DecodeError(f"{name_rows(rows[i], rows[i])}: {error}") from error
-        return out
-
-    def _decode_runs(
-        self, name: str, codec: SequentialCodec, rows: range, out: npt.NDArray[Any], name_rows: NameRows
-    ) -> None:
-        from stepwell.store.runs import RunReader
-
-        reader = RunReader(codec, self.offsets_map(name), self.blob_map(name), self.num_rows, name_rows)
-        reader.decode(rows, [out[i, ...] for i in range(len(rows))])
 
     def _follow(self) -> None:
         """Read the commit record of an open segment; finds out when it was sealed meanwhile."""
@@ -472,9 +423,3 @@ class Segment:
 
     def _damaged(self, file: str, what: str) -> CorruptSegmentError:
         return CorruptSegmentError(f'{file} of segment {self.name}: {what}. Run "stepwell verify PATH".')
-
-
-def check_row_bytes(name: str, feature: Feature, offsets: npt.NDArray[Any]) -> None:
-    """Refuse a shape of which no row with these offsets can be, before memory is taken for it; DecodeError says why."""
-    if len(offsets) > 1 and not feature.is_ragged:
-        check_decoded_bytes(feature.row_bytes, int(np.diff(offsets).max()), f"a row of {name!r}, {feature.shape}")

@@ -24,15 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, SchemaError, StoreAccessError, StoreFileError
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import replace_file
 from stepwell.store.npy import read_again
-from stepwell.store.runs import RunReader
-from stepwell.store.segments import Segment, check_row_bytes
+from stepwell.store.segments import Segment
 from stepwell.store.sketch import Sketch, merge_sketches, sketch_counts, sketch_sorted
 
 __all__ = [
@@ -562,20 +560,6 @@ def _feature_statistics(
     valid = np.flatnonzero(mask)
     sample = sample_rows(feature, len(valid))
     chosen = valid if sample is None else valid[sample]
-    return stream_statistics(_decode(segment, name, feature, chosen), feature, is_sampled=sample is not None)
-
-
-def _decode(segment: Segment, name: str, feature: Feature, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
-    codec, offsets, blobs = make_codec(feature), segment.offsets_map(name), segment.blob_map(name)
-    if isinstance(codec, SequentialCodec):
-        yield from RunReader(codec, offsets, blobs, segment.num_rows).values(rows)
-        return
-    check_row_bytes(name, feature, offsets[: segment.num_rows + 1])
-    out = None if feature.is_ragged else np.empty(feature.fixed_shape, feature.np_dtype)
-    for row in rows:
-        blob = blobs[int(offsets[row]) : int(offsets[row + 1])]
-        if out is None:
-            yield codec.decode(blob)
-        else:
-            codec.decode_into(blob, out)
-            yield out
+    rows, stored = chosen.tolist(), segment.stored_rows(name)
+    stored.check_sizes(rows)
+    return stream_statistics(stored.values(rows), feature, is_sampled=sample is not None)

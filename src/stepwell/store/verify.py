@@ -34,6 +34,7 @@ from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.clock import LATEST
 from stepwell.store.commit import CommitRecord
 from stepwell.store.counting import counted
+from stepwell.store.decode import StoredRows
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import (
@@ -53,7 +54,6 @@ from stepwell.store.manifests import RESTORE, has_listed_files, read_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.reaching import reaching
 from stepwell.store.records import read_record
-from stepwell.store.runs import RunReader
 from stepwell.store.sealing import file_checksum
 from stepwell.store.segment_table import TABLE, check_table
 from stepwell.store.statistics import STATISTICS, load_statistics
@@ -484,7 +484,7 @@ def _check_decoding(path: Path, name: str, feature: Feature) -> None:
     offsets = _map(path / f"{name}.npy")[header_size(OFFSET, ()) :].view(OFFSET)
     blobs = _map(path / f"{name}.bin")
     if isinstance(codec, SequentialCodec):
-        problems = list(_run_problems(RunReader(codec, offsets, blobs, len(offsets) - 1), feature, records))
+        problems = list(_run_problems(StoredRows(name, codec, offsets, blobs, len(offsets) - 1), feature, records))
     else:
         problems = list(_row_problems(codec, offsets, blobs, feature, records))
     if problems:
@@ -504,18 +504,18 @@ def _row_problems(
                 yield f"row {row}: {error}"
 
 
-def _run_problems(reader: RunReader, feature: Feature, records: npt.NDArray[Any]) -> Iterator[str]:
+def _run_problems(stored: StoredRows, feature: Feature, records: npt.NDArray[Any]) -> Iterator[str]:
     """Yield a problem a run that cannot be decoded, and one an episode that does not begin with a run."""
     for episode, record in enumerate(records):
         start, count = int(record["start"]), int(record["rows"] if feature.final else record["length"])
         row, stop = start, start + count
-        if count and not reader.is_sync(start, start + 1)[0]:
+        if count and not stored.is_sync(start):
             yield f"row {start}, which begins episode {episode} of the segment and no run."
-            row += 1 + int(np.argmax(np.append(reader.is_sync(start + 1, stop), True)))
+            row = next((later for later in range(start + 1, stop) if stored.is_sync(later)), stop)
         while row < stop:
-            end = min(stop, reader.bounds(row)[1])
+            end = min(stop, stored.run_of(row)[1])
             try:
-                for _ in reader.values(range(row, end)):
+                for _ in stored.values(range(row, end)):
                     pass
             except Exception as error:  # a user's own codec may raise anything
                 yield f"that of episode {episode} of the segment, steps {row - start} to {end - 1 - start}: {error}"

@@ -2,12 +2,11 @@
 
 from stepwell.windows.blocks import Blocks
 from stepwell.windows.fields import Field, as_fields
-from stepwell.windows.held import HeldRows
+from stepwell.windows.held import HeldRows, RowLoader
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import aligned_empty
 from stepwell.windows.reader import Reader, WindowReader
 from stepwell.windows.resolved import VIRTUAL_DTYPES, ResolvedField, resolve
-from stepwell.windows.row_loading import RowLoader
 from stepwell.windows.sources import PlaceSource, ViewSource
 from stepwell.windows.views import View
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.places import SEGMENT
 from stepwell.windows.computed import ComputedWindows
-from stepwell.windows.decoding import Cells, ColumnDecoder, RowError
+from stepwell.windows.decode import Cells, ColumnDecoder, RowError
 from stepwell.windows.held import row_at
 from stepwell.windows.maps import SegmentMaps
 from stepwell.windows.reach import Reach, column_of
@@ -147,11 +147,11 @@ class Filler:
         if source.kind == "ragged":
             column.read_objects(cells, out)
         elif source.decoder is None:
-            column.read_into(cells, out, done)
+            column.read(cells, out, done)
         else:
             drawn = _draw(field, source, batch)
             draws = None if drawn is None else np.repeat(drawn, len(out) // len(drawn), axis=0)
-            column.convert_into(cells, out, done, source.decoder, draws)
+            column.read(cells, out, done, source.decoder, draws)
 
     def _convert_held(  # noqa: PLR0917
         self,

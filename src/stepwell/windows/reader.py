@@ -34,22 +34,19 @@ from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import PLACE_ROWS, ROW, SEGMENT
 from stepwell.schema import Schema
 from stepwell.store.counting import counted
-from stepwell.windows.announcing import announce_batch
 from stepwell.windows.chains import Chained, outer
-from stepwell.windows.decoding import ColumnDecoder
+from stepwell.windows.decode import ColumnDecoder, Decoded, announce_batch
 from stepwell.windows.filling import Filler
-from stepwell.windows.held import HeldRows
+from stepwell.windows.held import HeldRows, RowLoader, hold_rows
 from stepwell.windows.index import positions_array
 from stepwell.windows.layouts import GatherTables, Layout, aligned_empty, make_layout
 from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps
 from stepwell.windows.reach import reaches
 from stepwell.windows.resolved import ResolvedField, Source, resolve_fields, schema_of
 from stepwell.windows.routing import Routes, held_columns, make_routes
-from stepwell.windows.row_loading import RowLoader
 from stepwell.windows.rows import moved_places
 from stepwell.windows.scattered import read_scattered
 from stepwell.windows.sources import JoinedSources, PlaceSource, ViewSource
-from stepwell.windows.transient import hold_rows
 from stepwell.windows.views import View
 
 __all__ = ["Drawing", "PlaceBatch", "Reader", "WindowReader"]
@@ -91,7 +88,7 @@ class PlaceBatch:
     table: MapTable
     final_at: Mapping[str, bool]
     moved: dict[str, Int64s] = field(default_factory=dict)
-    decoded: dict[str, dict[int, npt.NDArray[Any]]] = field(default_factory=dict)
+    decoded: dict[str, Decoded] = field(default_factory=dict)
 
     def drawn(self, purpose: str) -> Draws:
         """Return the random numbers of the batch's windows for a purpose."""

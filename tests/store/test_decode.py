@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.codecs import SequentialCodec, make_codec
+from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, DecodeError
 from stepwell.schema import Array
 from stepwell.store import Store, create
-from stepwell.store.runs import RunReader
+from stepwell.store.decode import StoredRows
 from stepwell.testing import RunningCodec, tiny_store
 
 SHAPE = (2, 3)
@@ -126,6 +126,27 @@ def test_offsets_that_lead_astray_are_an_error_and_no_crash(tmp_path: Path) -> N
     assert errors >= 9
 
 
+@pytest.mark.parametrize(
+    ("offsets", "size", "wrong"),
+    [
+        ([0, 5, 4, 9], 9, [1]),
+        ([0, 5, 9, 10], 8, [1, 2]),
+        ([0, 1 << 63, 1 << 63, 5], 9, [0, 1, 2]),
+        ([0, 5, 2**64 - 1, 2**64 - 1], 9, [1, 2]),
+        ([0, 10, 10, 10], 9, [0, 1, 2]),
+        ([0, 5, 5, 9], 9, []),
+    ],
+)
+def test_a_row_lies_between_offsets_that_rise_within_the_file(offsets: list[int], size: int, wrong: list[int]) -> None:
+    stored = StoredRows("x", make_codec(RUNNING), np.array(offsets, np.uint64), np.zeros(size, np.uint8), 3)
+    for row in range(3):
+        if row in wrong:
+            with pytest.raises(CorruptSegmentError, match=rf"x.npy: the offsets of row {row} do not fit x.bin"):
+                stored.span(row)
+        else:
+            assert stored.span(row) == tuple(offsets[row : row + 2])
+
+
 def test_info_tells_what_a_step_takes(tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "a.well", schema={"front": Array((40, 40), "int32", codec="running")})
     row = store.info().features[0]
@@ -134,11 +155,9 @@ def test_info_tells_what_a_step_takes(tmp_path: Path) -> None:
     assert str(store.info()).splitlines()[1].endswith("(1.0x)  6.42 kB a step")
 
 
-def reader_of(store: Store) -> RunReader:
+def stored_rows(store: Store) -> StoredRows:
     (segment,) = store.segments
-    codec = make_codec(RUNNING)
-    assert isinstance(codec, SequentialCodec)
-    return RunReader(codec, segment.offsets_map("front"), segment.blob_map("front"), segment.num_rows)
+    return segment.stored_rows("front")
 
 
 def test_rows_of_any_choice_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +165,14 @@ def test_rows_of_any_choice_are_decoded(tmp_path: Path, monkeypatch: pytest.Monk
     store = create(tmp_path / "a.well", {"front": feature})
     with store.writer() as writer:
         writer.add_episode({"front": values(0, 30)})
-    reader = reader_of(store)
+    stored = stored_rows(store)
     rng = np.random.default_rng(0)
     # few values at a time: runs are cut, and joined
     for held in (1, 4 * 24, 12 * 24, 1 << 20):
-        monkeypatch.setattr("stepwell.store.runs.OUT_BYTES", held)
+        monkeypatch.setattr("stepwell.store.decode.OUT_BYTES", held)
         for count in (0, 1, 7, 30):
             rows = np.sort(rng.choice(30, count, replace=False))
-            found = [row.copy() for row in reader.values(rows)]
+            found = [row.copy() for row in stored.values(rows.tolist())]
             assert np.array_equal(np.array(found).reshape(-1, *SHAPE), values(0, 30)[rows])
 
 
@@ -161,6 +180,6 @@ def test_runs_longer_than_a_look_are_found(tmp_path: Path) -> None:
     store = create(tmp_path / "a.well", {"front": Array(SHAPE, "int32", codec="running", run=1000)})
     with store.writer() as writer:
         writer.add_episode({"front": values(0, 1700)})
-    reader = reader_of(store)
-    assert [reader.bounds(row) for row in (0, 999, 1000, 1699)] == [(0, 1000)] * 2 + [(1000, 1700)] * 2
+    stored = stored_rows(store)
+    assert [stored.run_of(row) for row in (0, 999, 1000, 1699)] == [(0, 1000)] * 2 + [(1000, 1700)] * 2
     assert np.array_equal(store.segments[0].read_rows("front", 990, 1003), values(0, 1700)[990:1003])

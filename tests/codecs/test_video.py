@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.codecs import make_codec
+from stepwell.codecs import make_codec, video
 from stepwell.codecs.video import VideoCodec
 from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_rows import parse_row
@@ -327,3 +327,21 @@ def test_child_of_a_fork_decodes_with_decoders_of_its_own() -> None:
         os._exit(0 if np.array_equal(decoded(codec, rows, [1])[0], expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(decoded(codec, rows, [1])[0], expected)
+
+
+def test_packets_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = codec_of(48, 64, 3, gop=4)
+    blobs = encoded(codec, [np.full((48, 64, 3), 20 * number, np.uint8) for number in range(4)])
+    shared = []
+    decode = video.decode_pictures
+
+    def watched(stream: Any, head: Any, packets: Any, *rest: Any, **options: Any) -> None:
+        shared.extend(
+            any(np.shares_memory(np.frombuffer(packet, np.uint8), blob) for blob in blobs) for packet in packets
+        )
+        decode(stream, head, packets, *rest, **options)
+
+    monkeypatch.setattr(video, "decode_pictures", watched)
+    codec.decode_run(blobs, [3], [np.empty((48, 64, 3), np.uint8)])
+    assert len(shared) == 4
+    assert all(shared)

@@ -90,7 +90,7 @@ class VideoCodec(SequentialCodec):
         """Decode rows of one run, up to the last one wanted; see `SequentialCodec.decode_run`."""
         if not len(wanted):
             return
-        rows = [parse_row(blob.tobytes()) for blob in blobs[: wanted[-1] + 1]]
+        rows = [parse_row(blob.data) for blob in blobs[: wanted[-1] + 1]]
         _check_is_run(rows)
         pictures: dict[int, list[npt.NDArray[Any]]] = {row.picture: [] for row in rows}
         for row, out in zip(wanted, outs, strict=True):

@@ -93,19 +93,19 @@ def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool
     return _mark(kind, HEAD_BYTES + len(numbers)) + bytes((flags,)) + checksum + body
 
 
-def parse_row(blob: bytes) -> VideoRow:
-    """Return what a row says and holds.
+def parse_row(blob: bytes | memoryview) -> VideoRow:
+    """Return what a row says and holds; its packets are views of it.
 
     Raises:
         DecodeError: not a row, cut off, or changed.
     """
-    kind = "av1" if blob.startswith(AV1_MARK) else _KINDS.get(blob[:FLAGS_PLACE])
+    head, view = bytes(blob[:HEAD_BYTES]), memoryview(blob)
+    kind = "av1" if head.startswith(AV1_MARK) else _KINDS.get(head[:FLAGS_PLACE])
     if kind is None or len(blob) <= HEAD_BYTES:
         raise DecodeError(
-            f"video row of {len(blob)} bytes begins with {blob[:8].hex(' ')!r}: no marker of a video row."
+            f"video row of {len(blob)} bytes begins with {head[:8].hex(' ')!r}: no marker of a video row."
         )
-    flags, view = blob[FLAGS_PLACE], memoryview(blob)
-    stored = int.from_bytes(blob[FLAGS_PLACE + 1 : HEAD_BYTES], "little")
+    flags, stored = head[FLAGS_PLACE], int.from_bytes(head[FLAGS_PLACE + 1 :], "little")
     if stored != _checksum(view[HEAD_BYTES:], flags):
         raise DecodeError(f"video row of {len(blob)} bytes: its checksum is wrong, bytes were changed or cut off.")
     count, place = _parse_number(blob, HEAD_BYTES)
@@ -116,7 +116,7 @@ def parse_row(blob: bytes) -> VideoRow:
     picture, place = _parse_number(blob, place)
     if kind == "av1":
         place += len(AV1_TRAILING_BITS)
-        if blob[:FLAGS_PLACE] != _mark(kind, place):
+        if head[:FLAGS_PLACE] != _mark(kind, place):
             raise DecodeError(f"video row of {len(blob)} bytes: its marker is of another size than it says.")
     packets = []
     for size in sizes:
@@ -154,7 +154,7 @@ def _pack_number(value: int) -> bytes:
     return bytes(groups)
 
 
-def _parse_number(blob: bytes, place: int) -> tuple[int, int]:
+def _parse_number(blob: bytes | memoryview, place: int) -> tuple[int, int]:
     """Return a number and the place of the byte after it."""
     value = shift = 0
     while place < len(blob):

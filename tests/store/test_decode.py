@@ -142,9 +142,9 @@ def test_a_row_lies_between_offsets_that_rise_within_the_file(offsets: list[int]
     for row in range(3):
         if row in wrong:
             with pytest.raises(CorruptSegmentError, match=rf"x.npy: the offsets of row {row} do not fit x.bin"):
-                stored.span(row)
+                stored.edges(row, row + 1)
         else:
-            assert stored.span(row) == tuple(offsets[row : row + 2])
+            assert stored.edges(row, row + 1) == offsets[row : row + 2]
 
 
 def test_info_tells_what_a_step_takes(tmp_path: Path) -> None:

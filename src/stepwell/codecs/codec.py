@@ -285,19 +285,21 @@ class SequentialCodec(Codec):
             return row, row + 1
         position, mask = self.sync_mark
         edge, byte, size = offsets.item, blob.item, len(blob)
-
-        def is_sync(row: int) -> bool:
-            begin, end = edge(row), edge(row + 1)
-            return begin + position < end <= size and byte(begin + position) & mask != 0
-
-        first, stop = row, row + 1
-        while not is_sync(first):
-            first -= 1
+        first, end = row, edge(row + 1)
+        while True:
+            begin = edge(first)
+            if begin + position < end <= size and byte(begin + position) & mask:
+                break
+            first, end = first - 1, begin
             if first < lo:
                 return -1, -1
-        # an empty row is a final one without a value: the next row begins another episode
-        while stop < hi and edge(stop) != edge(stop + 1) and not is_sync(stop):
-            stop += 1
+        stop, begin = row + 1, edge(row + 1)
+        while stop < hi:
+            end = edge(stop + 1)
+            # an empty row is a final one without a value: the next row begins another episode
+            if end == begin or (begin + position < end <= size and byte(begin + position) & mask):
+                break
+            stop, begin = stop + 1, end
         return first, stop
 
     def encode(self, value: Any) -> bytes:

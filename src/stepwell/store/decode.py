@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,22 +89,23 @@ class StoredRows:
         self.num_bytes, self.start, self.file = blobs.size, start, file or f"{name}.npy"
         self.decode_into: DecodeInto = decode_into or codec.batch_decoder()
 
-    def span(self, row: int) -> tuple[int, int]:
-        """Return where a row begins and ends in the blobs: the one place where offsets are checked."""
+    def edges(self, first: int, stop: int) -> list[int]:
+        """Return where rows begin in the blobs, and where the last ends: the one place where offsets are checked."""
         if self.offsets is None:
             size = self.codec.feature.row_bytes
-            return row * size, (row + 1) * size
-        place = row - self.start
-        begin, end = self.offsets.item(place), self.offsets.item(place + 1)
-        if not begin <= end <= self.num_bytes:
+            return [row * size for row in range(first, stop + 1)]
+        edges: list[int] = self.offsets[first - self.start : stop - self.start + 1].tolist()
+        if edges[-1] > self.num_bytes or edges != sorted(edges):
+            falls = [edge > min(end, self.num_bytes) for edge, end in pairwise(edges)]
+            row = first + (falls.index(True) if True in falls else len(falls) - 1)
             raise CorruptSegmentError(
                 f'{self.file}: the offsets of row {row} do not fit {self.name}.bin. Run "stepwell verify PATH".'
             )
-        return begin, end
+        return edges
 
     def blob(self, row: int) -> Bytes:
         """Return the bytes of a row."""
-        begin, end = self.span(row)
+        begin, end = self.edges(row, row + 1)
         return self.blobs[begin:end]
 
     def is_sync(self, row: int) -> bool:
@@ -128,7 +130,7 @@ class StoredRows:
         """Refuse a shape that rows with these offsets cannot have, before memory is taken for it."""
         feature = self.codec.feature
         if len(rows) and not feature.is_ragged:
-            largest = max(end - begin for begin, end in map(self.span, rows))
+            largest = max(end - begin for begin, end in (self.edges(row, row + 1) for row in rows))
             check_decoded_bytes(feature.row_bytes, largest, f"a row of {self.name!r}, {feature.shape}")
 
     def read(self, rows: Sequence[int]) -> Any:
@@ -175,13 +177,13 @@ class StoredRows:
         try:
             if isinstance(self.codec, SequentialCodec) and self.codec.sync_mark is not None:
                 first, last = self.run_of(first)[0], self.run_of(last)[1] - 1
-            begin, end = self.span(first)[0], self.span(last)[1]
+            begin, end = self.edges(first, first + 1)[0], self.edges(last, last + 1)[1]
         except (CorruptSegmentError, DecodeError):
             # decoding says which row it is
             return self
         data = np.empty(max(0, end - begin), np.uint8)
         read_into(begin, data)
-        # an offset below the first becomes too large, which `span` refuses
+        # an offset below the first becomes too large, which `edges` refuses
         offsets = self.offsets[first : last + 2] - np.uint64(begin)
         return StoredRows(self.name, self.codec, offsets, data, last + 1, first, self.decode_into, self.file)
 
@@ -288,21 +290,21 @@ def _decode_runs(
         row, end = rows[place], len(rows)
         try:
             if codec.sync_mark is None:
-                numbers = rows
+                blobs, wanted = [stored.blob(each) for each in rows], list(range(end))
             else:
                 # of a run that a ring shows in part, the beginning is decoded, too
-                numbers = range(*stored.run_of(row))
-                end = bisect_left(rows, numbers.stop, place)
-            blobs = [stored.blob(number) for number in numbers]
+                first, stop = stored.run_of(row)
+                end = bisect_left(rows, stop, place)
+                blobs = [stored.blobs[a:b] for a, b in pairwise(stored.edges(first, stop))]
+                wanted = [each - first for each in rows[place:end]]
         except Exception as error:
             raise RowError(place, error, row, row) from error
-        wanted = range(end) if codec.sync_mark is None else [each - numbers[0] for each in rows[place:end]]
         try:
             codec.decode_run(blobs, wanted, outs[place:end], size)
         except Exception as error:
             bad = place + _first_bad(codec, blobs, wanted, outs[place:end], size)
-            first, last = (rows[bad],) * 2 if codec.sync_mark is None else (numbers[0], numbers[-1])
-            raise RowError(bad, error, first, last) from error
+            first, stop = (rows[bad], rows[bad] + 1) if codec.sync_mark is None else (first, stop)
+            raise RowError(bad, error, first, stop - 1) from error
         place = end
 
 

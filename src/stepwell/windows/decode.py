@@ -160,7 +160,7 @@ class ColumnDecoder:
             base, last = int(stored.blobs.__array_interface__["data"][0]), -1
             for i, row in zip(members, rows, strict=True):
                 try:
-                    begin, end = stored.span(row)
+                    begin, end = stored.edges(row, row + 1)
                 except Exception as error:
                     raise RowError(i, error, row, row) from error
                 if begin == last:

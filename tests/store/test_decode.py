@@ -101,7 +101,7 @@ def test_a_run_is_decoded_once_for_all_of_its_rows(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(RunningCodec, "decode_run", counted)
     assert np.array_equal(store.segments[0].read_rows("front", 2, 9), values(0, 10)[2:9])
-    assert calls == [(4, [2, 3]), (4, [0, 1, 2, 3]), (2, [0])]
+    assert calls == [(4, [2, 3]), (4, [0, 1, 2, 3]), (1, [0])]
 
 
 def test_offsets_that_lead_astray_are_an_error_and_no_crash(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ class SequentialCodec(Codec):
         """Decode rows of one run.
 
         Args:
-            blobs: the run's rows from its sync row on; all of them, or those that are committed.
+            blobs: the run's rows from its sync row on, at least up to the last one wanted.
             wanted: ascending places of rows in ``blobs``.
             outs: for each wanted row a C-contiguous array of the feature's dtype and shape (its first two sizes those
                 of ``size``); written.

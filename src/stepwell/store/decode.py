@@ -295,7 +295,7 @@ def _decode_runs(
                 # of a run that a ring shows in part, the beginning is decoded, too
                 first, stop = stored.run_of(row)
                 end = bisect_left(rows, stop, place)
-                blobs = [stored.blobs[a:b] for a, b in pairwise(stored.edges(first, stop))]
+                blobs = [stored.blobs[a:b] for a, b in pairwise(stored.edges(first, rows[end - 1] + 1))]
                 wanted = [each - first for each in rows[place:end]]
         except Exception as error:
             raise RowError(place, error, row, row) from error

@@ -28,10 +28,10 @@ from stepwell.windows.reach import (
     PIECE_LO,
     PIECE_SEGMENT,
     Reach,
+    SyncRows,
     reaches,
 )
 from stepwell.windows.rows import window_rows
-from stepwell.windows.sync_rows import SyncRows
 
 Int64s = npt.NDArray[np.int64]
 

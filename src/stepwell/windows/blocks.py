@@ -40,8 +40,8 @@ from stepwell.windows.reach import (
     PIECE_LO,
     PIECE_SEGMENT,
     Reach,
+    SyncRows,
 )
-from stepwell.windows.sync_rows import SyncRows
 
 __all__ = ["Blocks", "cut_blocks", "piece_bytes"]
 

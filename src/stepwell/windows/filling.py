@@ -10,14 +10,13 @@ import numpy.typing as npt
 
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.places import SEGMENT
-from stepwell.windows.computed import ComputedWindows
 from stepwell.windows.decode import Cells, ColumnDecoder, RowError
 from stepwell.windows.held import row_at
 from stepwell.windows.maps import SegmentMaps
 from stepwell.windows.reach import Reach, column_of
 from stepwell.windows.resolved import ResolvedField, Source
 from stepwell.windows.routing import Routes
-from stepwell.windows.rows import window_rows
+from stepwell.windows.rows import ComputedWindows, window_rows
 from stepwell.windows.sources import JoinedSources
 
 if TYPE_CHECKING:

@@ -32,9 +32,8 @@ from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.segment_list import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
 from stepwell.windows.chains import pieces_of_view
-from stepwell.windows.reach import reaches
+from stepwell.windows.reach import reaches, sync_rows_of
 from stepwell.windows.resolved import ResolvedField
-from stepwell.windows.sync_rows import sync_rows_of
 from stepwell.windows.views import Part, View
 
 __all__ = ["AnchorIndex", "positions_array"]

@@ -1,24 +1,34 @@
-"""Windows as numbers: the rows that a field takes around each anchor, and what every store knows without storing it."""
+"""Windows as numbers: the rows that a field takes around each anchor, and what every store knows without storing it.
+
+A computed column is looked up once an anchor; a kernel writes the window and its padding.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.kernels.draws import Draws
-from stepwell.kernels.places import ROW
+from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
 from stepwell.store.ids import step_id
-from stepwell.windows.chains import ViewPieces, cells_of
+from stepwell.windows.chains import ViewPieces, cells_of, outer
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.views import View
 
-__all__ = ["VirtualColumns", "moved_places", "window_rows"]
+if TYPE_CHECKING:
+    from stepwell.windows.sources import JoinedSources
+
+__all__ = ["ComputedWindows", "VirtualColumns", "moved_places", "window_rows"]
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# by how much a number grows from row to row; what is not here is true at the first or the last row of an episode
+GROWTH = {"step_id": 1, "step_index": 1, "timestamp": 1, "episode_index": 0, "store_index": 0}
 
 
 def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
@@ -61,9 +71,9 @@ def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64
     last = (hi_final if is_final else hi_step) - 1
     moved = places.copy()
     if at == "future":
-        moved[2] = draws.integers(np.minimum(row + 1, last), last + 1)
+        moved[ROW] = draws.integers(np.minimum(row + 1, last), last + 1)
     else:
-        moved[2] = last if at == "final" else draws.integers(lo, last + 1)
+        moved[ROW] = last if at == "final" else draws.integers(lo, last + 1)
     return moved
 
 
@@ -92,8 +102,8 @@ class VirtualColumns:
         self._fps = np.array([part.store.fps or np.nan for part in view.parts], dtype=np.float64)
         self._values: dict[str, Callable[[Int64s, Int64s], Any]] = {
             "step_id": self._step_id,
-            "store_index": lambda places, rows: self._store_of[places[0]][:, None],
-            "episode_index": lambda places, rows: self._episode_index[places[0]][:, None],
+            "store_index": lambda places, rows: self._store_of[places[EPISODE]][:, None],
+            "episode_index": lambda places, rows: self._episode_index[places[EPISODE]][:, None],
             "step_index": self._step_index,
             "timestamp": self._timestamp,
             "is_first": lambda places, rows: self._step_index(places, rows) == 0,
@@ -118,25 +128,107 @@ class VirtualColumns:
 
     def _step_index(self, places: Int64s, rows: Int64s) -> Int64s:
         # lo may be a later step of the episode, where a ring evicted some, or cut it
-        found: Int64s = rows - (places[3] - self._skipped[places[0]])[:, None]
+        found: Int64s = rows - (places[LO] - self._skipped[places[EPISODE]])[:, None]
         return found
 
     def _timestamp(self, places: Int64s, rows: Int64s) -> npt.NDArray[np.float64]:
         seconds: npt.NDArray[np.float64] = (
-            self._step_index(places, rows) / self._fps[self._store_of[places[0]]][:, None]
+            self._step_index(places, rows) / self._fps[self._store_of[places[EPISODE]]][:, None]
         )
         return seconds
 
     def _at_last(self, places: Int64s, rows: Int64s, name: str, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        found = flags[places[0]]
-        if len(places) > 6:
+        found = flags[places[EPISODE]]
+        if len(places) > PLACE_ROWS:
             # of windows that go on in another piece, how that one ends
-            found = np.where(places[-2] > places[4], self._endings[name][places[0]], found)
+            found = np.where(places[-2] > places[HI_STEP], self._endings[name][places[EPISODE]], found)
         is_last: npt.NDArray[np.bool_] = (rows == places[-2][:, None] - 1) & found[:, None]
         return is_last
 
     def _step_id(self, places: Int64s, rows: Int64s) -> Int64s:
-        segments = places[1][:, None]
-        if len(places) > 6 and self._pieces is not None:
+        segments = places[SEGMENT][:, None]
+        if len(places) > PLACE_ROWS and self._pieces is not None:
             segments, rows = cells_of(self._pieces.chains, places, rows)
         return step_id(self._ordinals[segments], rows)
+
+
+class ComputedWindows:
+    """Write windows of computed columns.
+
+    Args:
+        sources: of the places.
+
+    Notes:
+        Thread-safe.
+    """
+
+    def __init__(self, sources: JoinedSources) -> None:
+        from stepwell.kernels.windows import count_along, mark_rows
+
+        # bound once: an import statement would cost as much as a kernel's call
+        self._count_along, self._mark_rows = count_along, mark_rows
+        self._sources = sources
+
+    def write_steps(self, name: str, places: Int64s, parts: Sequence[Int64s], out: npt.NDArray[Any]) -> None:
+        """Write one value of each anchor's step, which no padding concerns, to ``out`` [n]."""
+        out[:] = self._sources.compute(name, parts, places[ROW][:, None])[:, 0]
+
+    def write(  # noqa: PLR0917
+        self,
+        name: str,
+        field: ResolvedField,
+        places: Int64s,
+        parts: Sequence[Int64s],
+        out: npt.NDArray[Any],
+        mask: Bools | None,
+        adds: bool = False,
+    ) -> None:
+        """Write the windows of a column.
+
+        Args:
+            name: of the column.
+            field: whose windows they are.
+            places: int64 [6, n], where they are put, or [9, n] with the bounds of whole episodes.
+            parts: the anchors' places of each source, with its own numbers.
+            out: [n * K], written.
+            mask: bool [n, *window], written; None: nobody asks for it.
+            adds: whether marks that are in the mask stay.
+        """
+        is_whole, places = len(places) > PLACE_ROWS, outer(places)
+        shape = (places.shape[1], len(field.offsets))
+        marks = np.empty((0, shape[1]), np.bool_) if mask is None else mask.reshape(shape)
+        settings = (places, field.offsets, field.pad == "zero")
+        if name not in GROWTH:
+            # an episode's first or last row is the first or last that its windows may reach, or none of them
+            marked = places[LO] if name == "is_first" else places[HI_STEP] - 1
+            values = _contiguous(out, shape, np.bool_)
+            self._mark_rows(marked, self._at_rows(name, parts, marked), *settings, values, marks, adds)
+        else:
+            values = _contiguous(out, shape, np.int64)
+            starts = self._at_rows("step_index" if name == "timestamp" else name, parts, places[ROW])
+            self._count_along(starts, GROWTH[name], *settings, values, marks, adds)
+            if name == "step_id" and is_whole:
+                # ids do not count on from one piece of an episode to the next
+                rows, is_pad = window_rows(field, False, places)
+                ids = self._sources.compute(name, parts, rows)
+                values[:] = np.where(is_pad, 0, ids) if field.pad == "zero" else ids
+            if name == "timestamp":
+                values = values / self._rates(places[SEGMENT])[:, None]
+        if values.base is None:
+            out[...] = values.reshape(-1)
+
+    def _at_rows(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
+        """Return a column at one row of each place, [n]."""
+        return np.ascontiguousarray(self._sources.compute(name, parts, rows[:, None])[:, 0])
+
+    def _rates(self, segments: Int64s) -> npt.NDArray[np.float64]:
+        """Return the steps a second of each segment's store, [n]."""
+        rates = np.array([store.fps or np.nan for store in self._sources.stores], np.float64)
+        found: npt.NDArray[np.float64] = rates[self._sources.segment_stores[segments]]
+        return found
+
+
+def _contiguous(out: npt.NDArray[Any], shape: tuple[int, int], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """Return what a kernel that is compiled for one type writes: a view of the output, or memory of its own."""
+    is_fit = out.flags.c_contiguous and out.dtype == dtype
+    return out.reshape(shape) if is_fit else np.empty(shape, dtype)

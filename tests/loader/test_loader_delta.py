@@ -10,7 +10,7 @@ import stepwell
 from stepwell import Field, Image, Loader, Order
 from stepwell.codecs import Decoder
 from stepwell.order import pooled
-from stepwell.transforms.images_resizing import RandomResizedCrop, Resize
+from stepwell.transforms.cropping import RandomResizedCrop, Resize
 
 LENGTHS = (20, 1, 37)
 FEATURES = {

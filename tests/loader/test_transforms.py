@@ -12,9 +12,8 @@ from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.order import pooled
 from stepwell.order.partition import Share
 from stepwell.order.stream import Span
-from stepwell.transforms.batch import BatchTransform, Together
+from stepwell.transforms.base import BatchTransform, Together, Transform
 from stepwell.transforms.fusing import Stage
-from stepwell.transforms.transform import Transform
 from stepwell.windows import Field
 
 

@@ -8,12 +8,10 @@ from stepwell import Field, Loader
 from stepwell.kernels.draws import Draws
 from stepwell.loader.memory import ArenaPool
 from stepwell.loader.transforms import BatchKey, TransformChain
-from stepwell.transforms.batch import Together
-from stepwell.transforms.images_axes import ToCHW, ToFloat
-from stepwell.transforms.images_crops import RandomCrop
-from stepwell.transforms.images_flips import RandomFlip
+from stepwell.transforms.base import Together, Transform
+from stepwell.transforms.cropping import RandomCrop, RandomFlip
+from stepwell.transforms.images import ToCHW, ToFloat
 from stepwell.transforms.normalising import Normalize
-from stepwell.transforms.transform import Transform
 
 
 class Alone(Transform):

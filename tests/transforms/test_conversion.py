@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stepwell.errors import WindowError
+from stepwell.transforms.base import Transform
 from stepwell.transforms.conversion import Convert, OneHot, Reshape, Squeeze, ViewAs
-from stepwell.transforms.transform import Transform
 
 VALUES = np.arange(2 * 3 * 1 * 4, dtype=np.int32).reshape(2, 3, 1, 4)
 

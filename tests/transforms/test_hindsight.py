@@ -6,7 +6,7 @@ import pytest
 import stepwell
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms.hindsight import HindsightRelabel
+from stepwell.transforms.returns import HindsightRelabel
 
 LENGTHS = (6, 4, 9)
 

@@ -27,8 +27,8 @@ from stepwell.schema import Feature, Schema
 from stepwell.store.ids import step_id
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
+from stepwell.transforms.base import Shape
 from stepwell.transforms.images import ImageLayout
-from stepwell.transforms.transform import Shape
 from stepwell.windows import Field
 from stepwell.windows.resolved import schema_of
 

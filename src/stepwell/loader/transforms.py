@@ -24,11 +24,9 @@ import numpy.typing as npt
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.order.keys import derive_key
-from stepwell.transforms.batch import BatchTransform, Sample, Samples
-from stepwell.transforms.fusing import Stage, fuse
-from stepwell.transforms.images_axes import check_axes
-from stepwell.transforms.images_passes import Memory, new_memory
-from stepwell.transforms.transform import Transform
+from stepwell.transforms.base import BatchTransform, Sample, Samples, Transform
+from stepwell.transforms.fusing import Memory, Stage, fuse, new_memory
+from stepwell.transforms.images import check_axes
 
 if TYPE_CHECKING:
     from stepwell.loader.memory import ArenaPool

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.replay.patterns import Pattern, every_step
-from stepwell.transforms.batch import look_up
+from stepwell.transforms.base import look_up
 from stepwell.windows import Field
 
 __all__ = ["LearningTargets", "SequenceTargets", "TransitionTargets", "sequence_fields", "transition_fields"]

@@ -21,9 +21,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms.batch import BatchTransform, Samples, look_up
-from stepwell.transforms.tensors import as_array, as_given
-from stepwell.transforms.transform import Shape, Transform
+from stepwell.transforms.base import BatchTransform, Samples, Shape, Transform, as_array, as_given, look_up
 
 __all__ = ["AbsoluteActions", "DeltaActions", "WrapAngles", "state_at_anchor", "wrap_angles"]
 
@@ -33,20 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class _Actions(BatchTransform):
-    """What both directions do alike.
-
-    Args:
-        action: key of [B, T, A].
-        state: key of the state, [B, S], or [B, W, S].
-        mask: bool [A], the dimensions that are differences; default all.
-        angles: bool [A], those of them that are angles, radians; default none.
-        relative_to: "anchor" or "step".
-        columns: int [A], where the state has each dimension of the action; default: the first A, in order.
-        anchor: which of W states is the anchor's; default the last.
-
-    Raises:
-        WindowError: arguments that do not agree.
-    """
+    """What both directions do alike."""
 
     def __init__(
         self,
@@ -70,11 +55,7 @@ class _Actions(BatchTransform):
         self.anchor = anchor
 
     def outputs(self, samples: Samples) -> Samples:
-        """Return samples as they are.
-
-        Raises:
-            WindowError: actions without a window, or a state that does not have their dimensions.
-        """
+        """Return samples as they are."""
         action, state = look_up(samples, self.action, self), look_up(samples, self.state, self)
         if action is None or state is None:
             return samples
@@ -199,11 +180,7 @@ class WrapAngles(Transform):
         self.mask = None if mask is None else np.asarray(mask, np.bool_)
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return shape and dtype as they are.
-
-        Raises:
-            WindowError: the values are no floats, or the mask is of another size.
-        """
+        """Return shape and dtype as they are."""
         if dtype.kind != "f" or (self.mask is not None and shape[-1:] != self.mask.shape):
             raise WindowError(f"windows of shape {shape} and {dtype} do not hold angles as the mask {self.mask} says.")
         return shape, dtype

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms.transform import Shape, Transform
+from stepwell.transforms.base import Shape, Transform
 
 __all__ = ["Convert", "OneHot", "Reshape", "Squeeze", "ViewAs", "one_hot"]
 
@@ -58,11 +58,7 @@ class ViewAs(Transform):
         self.dtype = np.dtype(dtype)
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape with its last axis in units of the dtype chosen.
-
-        Raises:
-            WindowError: the last axis is not a whole number of them.
-        """
+        """Return the shape with its last axis in units of the dtype chosen."""
         if dtype.itemsize == self.dtype.itemsize:
             return shape, self.dtype
         if not shape or shape[-1] * dtype.itemsize % self.dtype.itemsize:
@@ -96,11 +92,7 @@ class Reshape(Transform):
         self.shape = shape
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape chosen.
-
-        Raises:
-            WindowError: it is not of that many values.
-        """
+        """Return the shape chosen."""
         number, known = math.prod(shape), math.prod(size for size in self.shape if size >= 0)
         if -1 in self.shape and known and number % known == 0:
             return tuple(number // known if size < 0 else size for size in self.shape), dtype
@@ -133,11 +125,7 @@ class Squeeze(Transform):
         self.axes = axes
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape without the axes.
-
-        Raises:
-            WindowError: no such axis, or one of another size than 1.
-        """
+        """Return the shape without the axes."""
         wanted = [i for i, size in enumerate(shape) if size == 1] if not self.axes else list(self.axes)
         for axis in wanted:
             if not -len(shape) <= axis < len(shape) or shape[axis] != 1:
@@ -176,21 +164,13 @@ class OneHot(Transform):
         self.dtype = np.dtype(dtype)
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape with an axis of classes.
-
-        Raises:
-            WindowError: the values are no integers.
-        """
+        """Return the shape with an axis of classes."""
         if dtype.kind not in "iub":
             raise WindowError(f"classes are integers, and these are {dtype}.")
         return (*shape, self.num_classes), self.dtype
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[Any]:
-        """Return the vectors.
-
-        Raises:
-            WindowError: a class out of range.
-        """
+        """Return the vectors."""
         return one_hot(values, self.num_classes, self.dtype)
 
     def __repr__(self) -> str:
@@ -198,11 +178,7 @@ class OneHot(Transform):
 
 
 def one_hot(classes: npt.NDArray[Any], num_classes: int, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-    """Return one-hot vectors [..., num_classes] of classes [...].
-
-    Raises:
-        WindowError: a class out of range.
-    """
+    """Return one-hot vectors [..., num_classes] of classes [...]."""
     numbers = np.asarray(classes).astype(np.int64, copy=False)
     outside = (numbers < 0) | (numbers >= num_classes)
     if outside.any():

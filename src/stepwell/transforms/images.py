@@ -1,4 +1,4 @@
-"""What image transforms have in common: where in an array the images are, and how many draws they get.
+"""Images in windows: where they lie in an array, their axes, and what networks take.
 
 Images are the last axes of a window, [*window, height, width, channels] or, grey, [*window, height, width]: the last
 axis is channels when there are three or more and it is at most 4, or at most 16 and less than the axis before::
@@ -12,18 +12,19 @@ Channels come last for all of them; `ToCHW` is the end of a chain, but for what 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import WindowError
-from stepwell.transforms.transform import Shape, Transform
+from stepwell.kernels.draws import Draws
+from stepwell.transforms.base import Shape, Transform
 
-__all__ = ["ImageLayout", "ImageTransform", "Size", "sides_of"]
+__all__ = ["ImageLayout", "ImageTransform", "Size", "ToCHW", "ToFloat", "ToHWC", "check_axes", "sides_of"]
 
 Size = int | Sequence[int]
 FEW_CHANNELS, MOST_CHANNELS = 4, 16
@@ -31,15 +32,7 @@ FEW_CHANNELS, MOST_CHANNELS = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Where in a window its images are.
-
-    Args:
-        window: sizes of the axes before, () without any.
-        height: of an image.
-        width: of an image.
-        channels: 1 for a grey image.
-        has_channels: whether there is an axis of them.
-    """
+    """Where in a window its images are."""
 
     window: Shape
     height: int
@@ -49,15 +42,7 @@ class ImageLayout:
 
     @classmethod
     def of(cls, shape: Shape) -> ImageLayout:
-        """Return the layout of a window of images.
-
-        Raises:
-            WindowError: fewer than two axes, or an empty one.
-
-        Example:
-            >>> ImageLayout.of((4, 84, 84, 3)).window
-            (4,)
-        """
+        """Return the layout of a window of images."""
         if len(shape) < 2 or 0 in shape:
             advice = " Images of any size become such by a decoder: Field(..., decoder=Resize(224))." * (shape == ())
             raise WindowError(
@@ -93,15 +78,7 @@ class ImageLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTransform(Transform):
-    """A transform of images.
-
-    Args:
-        per_step: whether each step of a window has a draw of its own; else all are treated alike.
-        key: transforms of the same key draw the same numbers, in whatever fields they stand.
-
-    Attributes:
-        mixes_channels: whether a value that comes out follows from the other channels of its pixel, or of all pixels.
-    """
+    """A transform of images."""
 
     mixes_channels: ClassVar[bool] = False
     per_step: bool = False
@@ -120,11 +97,7 @@ def of_images(drawn: npt.NDArray[Any], layout: ImageLayout) -> npt.NDArray[Any]:
 
 
 def sides_of(size: Size) -> tuple[int, int]:
-    """Return a size as (height, width); one number is both.
-
-    Raises:
-        WindowError: it is not one or two numbers above 0.
-    """
+    """Return a size as (height, width); one number is both."""
     sides = tuple(size) if isinstance(size, Sequence) else (size, size)
     try:
         height, width = (index(side) for side in sides)
@@ -138,11 +111,7 @@ def sides_of(size: Size) -> tuple[int, int]:
 def range_of(
     amount: float | tuple[float, float], name: str, center: float, least: float, most: float
 ) -> tuple[float, float]:
-    """Return an amount as a range: one number is taken to both sides of ``center``.
-
-    Raises:
-        WindowError: it leaves [least, most], or ends before it begins.
-    """
+    """Return an amount as a range: one number is taken to both sides of ``center``."""
     if isinstance(amount, (int, float)):
         amount = (max(center - amount, least), center + amount)
     low, high = amount
@@ -173,3 +142,109 @@ def check_probability(p: float) -> None:
     """Raise WindowError for what is no probability."""
     if not 0.0 <= p <= 1.0:
         raise WindowError(f"a probability of {p}. Allowed: 0 to 1.")
+
+
+@dataclass(frozen=True)
+class ToFloat(Transform):
+    """Make floats of 0 to 1 of bytes: ``values * scale``.
+
+    Args:
+        scale: factor; 1/255 by default.
+        dtype: of what comes out, "float32" or "float16".
+
+    Example:
+        >>> ToFloat(scale=1 / 256)(np.array([[0, 64, 128]], np.uint8), Draws(np.zeros(1, np.uint64)))
+        array([[0.  , 0.25, 0.5 ]], dtype=float32)
+    """
+
+    scale: float = 1 / 255
+    dtype: Literal["float32", "float16"] = "float32"
+    is_pointwise = True
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float16"):
+            raise WindowError(f"ToFloat of dtype {self.dtype!r}. Allowed: 'float32', 'float16'.")
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape as it is, and the floats' dtype; see `Transform.output`."""
+        return shape, np.dtype(self.dtype)
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the values as floats; see `Transform.__call__`."""
+        scale = np.float32(self.scale)
+        if values.dtype == np.uint8 and values.size:
+            floats = _scaled(np.ascontiguousarray(values), scale)
+        else:
+            floats = np.multiply(values, scale, dtype=np.float32)
+        return floats.astype(self.dtype, copy=False)
+
+
+def _scaled(values: npt.NDArray[np.uint8], scale: np.float32) -> npt.NDArray[Any]:
+    """Return values times a scale, float32, three times as fast as numpy."""
+    from stepwell.transforms.images_crops_kernels import crop_affine, image_addresses
+
+    out = np.empty(values.shape, np.float32)
+    number, size = len(values), values.size // len(values)
+    boxes, flips, border = np.zeros((number, 4), np.int64), np.zeros(number, np.uint8), np.empty(0, np.uint8)
+    lines = np.array([[scale], [0]], np.float32)
+    rows = out.reshape(number, 1, size, 1)
+    crop_affine(image_addresses(values.reshape(number, size)), (1, size, 1), boxes, flips, border, lines, False, rows)
+    return out
+
+
+@dataclass(frozen=True)
+class ToCHW(Transform):
+    """Put the channels of images before their height and width, in memory too; grey images get an axis of one.
+
+    Example:
+        >>> ToCHW().output((4, 84, 84, 3), np.dtype("uint8"))[0]
+        (4, 3, 84, 84)
+    """
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape with the channels first; see `Transform.output`."""
+        layout = ImageLayout.of(shape)
+        return (*layout.window, layout.channels, layout.height, layout.width), dtype
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images with their channels first; see `Transform.__call__`."""
+        layout = ImageLayout.of(values.shape[1:])
+        if not layout.has_channels:
+            return values[..., None, :, :]
+        if values.dtype != np.uint8:
+            return np.ascontiguousarray(np.moveaxis(values, -1, -3))
+        from stepwell.transforms.images_crops_kernels import crop_planes, image_addresses
+
+        images = layout.images(values)
+        sides = layout.height, layout.width
+        out = np.empty((len(images), layout.channels, *sides), np.uint8)
+        nothing = np.zeros((len(images), 4), np.int64), np.zeros(len(images), np.uint8), np.empty(0, np.uint8)
+        crop_planes(image_addresses(images), (*sides, layout.channels), *nothing, out)
+        return out.reshape(len(values), *layout.window, layout.channels, *sides)
+
+
+@dataclass(frozen=True)
+class ToHWC(Transform):
+    """Put the channels of images, [*window, channels, height, width], after their height and width."""
+
+    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
+        """Return the shape with the channels last; see `Transform.output`."""
+        if len(shape) < 3:
+            raise WindowError(f"ToHWC of a window of shape {shape}. Allowed: [*window, channels, height, width].")
+        return (*shape[:-3], *shape[-2:], shape[-3]), dtype
+
+    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        """Return the images with their channels last; see `Transform.__call__`."""
+        return np.ascontiguousarray(np.moveaxis(values, -3, -1))
+
+
+def check_axes(transforms: Iterable[Callable[..., Any]]) -> None:
+    """Look at the order of a field's transforms."""
+    is_planar = False
+    for transform in transforms:
+        if isinstance(transform, ToCHW | ToHWC):
+            is_planar = isinstance(transform, ToCHW)
+        elif is_planar and isinstance(transform, ImageTransform) and (transform.mixes_channels or transform.per_step):
+            raise WindowError(
+                f"{type(transform).__name__} after ToCHW would take the channels for steps. Put it before ToCHW."
+            )

@@ -7,6 +7,8 @@ one is the next, that of the last the first: no window is its own partner, and e
 
 So who is whose partner depends on which windows are in the batch, and the weights and boxes on each window alone.
 Neither depends on threads.
+
+`Poison` and `ReplaceLabel` change chosen steps only, by their ids, for studies of poisoned data.
 """
 
 from __future__ import annotations
@@ -21,12 +23,11 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms.batch import BatchTransform, Samples, as_keys, look_up
+from stepwell.transforms.base import BatchTransform, Samples, Shape, as_keys, look_up
 from stepwell.transforms.conversion import one_hot
 from stepwell.transforms.images import ImageLayout
-from stepwell.transforms.transform import Shape
 
-__all__ = ["CutMix", "Mixup", "SymmetricBeta", "blend", "partners"]
+__all__ = ["CutMix", "Mixup", "Poison", "ReplaceLabel", "SymmetricBeta", "blend", "partners"]
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -37,21 +38,7 @@ BLEND_VALUES = 1 << 16
 
 
 class _Mixing(BatchTransform):
-    """What mixup and CutMix do alike: weights, partners and labels.
-
-    Args:
-        keys: of what is mixed, one or several.
-        alpha: the weights are of Beta(alpha, alpha).
-        labels: key of classes to their number: becomes float32 [..., num_classes], the mix of both one-hot vectors.
-        pairs: keys of labels that stay: ``<key>_partner`` is added.
-        weight: the key that gets the weights, float32 [B]: of a window itself, 1 - weight that of its partner. Default:
-            "mix_weight" where there are ``pairs``, else none.
-        same: one weight for the whole batch, that of its first window.
-        key: as of every `BatchTransform`.
-
-    Raises:
-        WindowError: an alpha out of range.
-    """
+    """What mixup and CutMix do alike: weights, partners and labels."""
 
     def __init__(
         self,
@@ -182,18 +169,7 @@ class CutMix(_Mixing):
 
 
 class SymmetricBeta:
-    """The distribution Beta(alpha, alpha), by its quantiles.
-
-    Args:
-        alpha: more than 0, at most 10,000.
-
-    Raises:
-        WindowError: an alpha out of range.
-
-    Notes:
-        A table of the lower half, the upper one mirrored. Below 1 the density has a pole at 0, which the variable x **
-        alpha does away with. Immutable and picklable.
-    """
+    """The distribution Beta(alpha, alpha), by its quantiles."""
 
     def __init__(self, alpha: float) -> None:
         if not 0 < alpha <= MAX_ALPHA:
@@ -220,12 +196,7 @@ class SymmetricBeta:
 
 
 def partners(drawn: Floats) -> Int64s:
-    """Return the partner of every window, int64 [B]: the next in the order of the numbers drawn, float64 [B].
-
-    Example:
-        >>> partners(np.array([0.7, 0.1, 0.9, 0.4])).tolist()
-        [2, 3, 1, 0]
-    """
+    """Return the partner of every window, int64 [B]: the next in the order of the numbers drawn, float64 [B]."""
     order = np.argsort(drawn, kind="stable")
     partner = np.empty(len(drawn), np.int64)
     partner[order] = np.roll(order, -1)
@@ -233,17 +204,7 @@ def partners(drawn: Floats) -> Int64s:
 
 
 def blend(values: npt.NDArray[Any], partner: Int64s, weights: Floats) -> npt.NDArray[Any]:
-    """Return ``weight * own + (1 - weight) * partner`` of every window.
-
-    Args:
-        values: [B, ...] of bools, integers or floats.
-        partner: int64 [B].
-        weights: float64 [B].
-
-    Returns:
-        A new array of that dtype; integers are rounded. Computed in float32, float64 and integers of 32 bits and more
-        in float64.
-    """
+    """Return ``weight * own + (1 - weight) * partner`` of every window."""
     if values.dtype == np.uint8:
         return _blend_bytes(values, partner, weights)
     dtype = np.result_type(values.dtype, np.float32)
@@ -277,3 +238,89 @@ def _cut(centers: Floats, weights: Floats, size: int) -> tuple[Int64s, Int64s]:
     """Return [first, last) of boxes along an axis, around centers in [0, 1), cut at the border."""
     middle, length = (centers * size).astype(np.int64), (size * np.sqrt(1.0 - weights)).astype(np.int64)
     return np.maximum(middle - length // 2, 0), np.minimum(middle - length // 2 + length, size)
+
+
+class ReplaceLabel(BatchTransform):
+    """Give chosen steps another label.
+
+    Args:
+        label: key of the labels, [B, *window].
+        step_ids: of the chosen steps.
+        value: their new label.
+        step_key: key of ``Field("step_id")`` with the same offsets.
+
+    Raises:
+        WindowError: the keys are not there, or of different windows.
+    """
+
+    def __init__(self, label: str, step_ids: npt.ArrayLike, value: Any, *, step_key: str = "step_id") -> None:
+        self.label = label
+        self.step_ids = np.unique(np.asarray(step_ids, np.int64))
+        self.value = value
+        self.step_key = step_key
+
+    def outputs(self, samples: Samples) -> Samples:
+        """Return samples as they are."""
+        labels, steps = look_up(samples, self.label, self), look_up(samples, self.step_key, self)
+        if labels is not None and steps is not None and labels[0][: len(steps[0])] != steps[0]:
+            raise WindowError(f"{self.label!r} {labels[0]} and {self.step_key!r} {steps[0]} are of different windows.")
+        return samples
+
+    def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
+        """Return the batch with the labels of the chosen steps replaced."""
+        is_chosen = np.isin(look_up(batch, self.step_key, self), self.step_ids)
+        look_up(batch, self.label, self)[is_chosen] = self.value
+        return batch
+
+
+class Poison(BatchTransform):
+    """Blend a pattern into the images of chosen steps.
+
+    Args:
+        image: key of the images, [B, *window, H, W, C].
+        step_ids: of the chosen steps.
+        pattern: [H, W, C], or what broadcasts to it, in the image's units.
+        alpha: the part of the pattern, 0 to 1: one number, or [H, W, 1].
+        step_key: key of ``Field("step_id")`` with the same offsets.
+
+    Raises:
+        WindowError: the keys are not there, or of different windows.
+
+    Notes:
+        Integers are rounded, and cut off at the ends of their range.
+    """
+
+    def __init__(
+        self,
+        image: str,
+        step_ids: npt.ArrayLike,
+        pattern: npt.ArrayLike,
+        alpha: npt.ArrayLike,
+        *,
+        step_key: str = "step_id",
+    ) -> None:
+        self.image = image
+        self.step_ids = np.unique(np.asarray(step_ids, np.int64))
+        self.pattern = np.asarray(pattern, np.float32)
+        self.alpha = np.asarray(alpha, np.float32)
+        self.step_key = step_key
+
+    def outputs(self, samples: Samples) -> Samples:
+        """Return samples as they are."""
+        images, steps = look_up(samples, self.image, self), look_up(samples, self.step_key, self)
+        if images is not None and steps is not None and images[0][:-3] != steps[0]:
+            raise WindowError(f"{self.image!r} {images[0]} and {self.step_key!r} {steps[0]} are of different windows.")
+        return samples
+
+    def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
+        """Return the batch with the pattern in the images of the chosen steps."""
+        images = look_up(batch, self.image, self)
+        is_chosen = np.isin(look_up(batch, self.step_key, self), self.step_ids)
+        if not is_chosen.any():
+            return batch
+        mixed = images[is_chosen] * (1 - self.alpha) + self.pattern * self.alpha
+        if images.dtype.kind in "iu":
+            limits = np.iinfo(images.dtype)
+            mixed = np.clip(np.rint(mixed), limits.min, limits.max)
+        images[is_chosen] = mixed
+        return batch

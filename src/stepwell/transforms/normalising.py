@@ -22,8 +22,7 @@ from stepwell.errors import WindowError
 from stepwell.json_text import parse_json
 from stepwell.kernels.draws import Draws
 from stepwell.store.statistics import FeatureStatistics
-from stepwell.transforms.tensors import takes_tensors
-from stepwell.transforms.transform import Shape, Transform
+from stepwell.transforms.base import Shape, Transform, takes_tensors
 
 __all__ = ["Normalize", "Unnormalize"]
 
@@ -43,16 +42,7 @@ class HasStatistics(Protocol):
 
 
 class _Scaling(Transform):
-    """Centre and spread of each element, and what both directions do alike.
-
-    Args:
-        center: what becomes 0: of the shape of a step's last axes: (), (channels,) or the step's.
-        spread: the distance from there to what becomes 1; 0 or not finite is taken as 1.
-        mask: bool, of the same shape: the elements that are changed; the others stay. Default: all.
-
-    Raises:
-        WindowError: shapes that do not agree.
-    """
+    """Centre and spread of each element, and what both directions do alike."""
 
     _kind: ClassVar[str]
 
@@ -74,11 +64,7 @@ class _Scaling(Transform):
         return self.center.ndim <= 1
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape as it is, and float32.
-
-        Raises:
-            WindowError: the window does not end with the statistics' shape, or does not hold numbers.
-        """
+        """Return the shape as it is, and float32."""
         own = self.center.shape
         if shape[len(shape) - len(own) :] != own:
             raise WindowError(
@@ -91,19 +77,7 @@ class _Scaling(Transform):
 
     @takes_tensors
     def __call__(self, values: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[np.float32]:
-        """Return the values scaled.
-
-        Args:
-            values: [..., *shape of the statistics]; or a torch tensor on the CPU.
-            draws: none are drawn.
-
-        Returns:
-            A new float32 array, or tensor. Integers of 32 bits and more and float64 are scaled in float64, others in
-            float32.
-
-        Raises:
-            WindowError: the values do not end with the statistics' shape, or are no numbers.
-        """
+        """Return the values scaled."""
         self.output(values.shape, values.dtype)
         if values.size == 0:
             return values.astype(np.float32)
@@ -124,14 +98,7 @@ class _Scaling(Transform):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any] | str) -> Self:
-        """Return what `to_json` took apart, exactly.
-
-        Args:
-            record: of `to_json`, or its text.
-
-        Raises:
-            WindowError: the record of something else.
-        """
+        """Return what `to_json` took apart, exactly."""
         try:
             found = parse_json(record) if isinstance(record, str) else record
         except ValueError as error:

@@ -7,7 +7,7 @@ import pytest
 
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.transforms import Brightness, ColorJitter, Contrast, Grayscale, Hue, Saturation, Solarize, images_colors
+from stepwell.transforms import Brightness, ColorJitter, Contrast, Grayscale, Hue, Saturation, Solarize, colors
 from stepwell.transforms import images_colors_kernels as kernel
 
 GREY = np.array([0.299, 0.587, 0.114])
@@ -164,4 +164,4 @@ def test_a_fourth_channel_stays(change):
 
 def test_transforms_and_kernel_number_changes_alike():
     for name in ("BRIGHTNESS", "CONTRAST", "SATURATION", "HUE", "SOLARIZE"):
-        assert getattr(images_colors, name) == getattr(kernel, name)
+        assert getattr(colors, name) == getattr(kernel, name)

@@ -13,6 +13,7 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, SchemaError
 from stepwell.schema import Array, Bytes, Image, Schema, Text
+from stepwell.store.decode import StoredRows
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.statistics import (
     FeatureStatistics,
@@ -272,11 +273,10 @@ class FakeSegment:
     def raw_map(self, name):
         return np.ascontiguousarray(self.columns[name]).reshape(-1).view(np.uint8)
 
-    def offsets_map(self, name):
-        return np.cumsum([0, *map(len, self.columns[name])]).astype(np.uint64)
-
-    def blob_map(self, name):
-        return np.frombuffer(b"".join(self.columns[name]), np.uint8)
+    def stored_rows(self, name):
+        offsets = np.cumsum([0, *map(len, self.columns[name])]).astype(np.uint64)
+        blobs = np.frombuffer(b"".join(self.columns[name]), np.uint8)
+        return StoredRows(name, make_codec(SCHEMA[name]), offsets, blobs, self.num_rows)
 
 
 def episode_records(lengths, finals, discarded=()):

@@ -91,7 +91,7 @@ def as_of_before(store: Store) -> Store:
         rows = (directory / "episodes.npy").read_bytes()
         (directory / "episodes.npy").write_bytes(rows[: len(rows) - records.nbytes] + records.tobytes())
         assert store.schema is not None
-        write_manifest(str(directory), store.schema, sync=False)
+        write_manifest(str(directory), store.schema)
     (store.path / ARRANGEMENT).write_bytes(
         seal_json({"sequence": len(keys), "positions": {}, "hidden": [], "keys": keys})
     )

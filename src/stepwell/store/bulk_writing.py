@@ -166,7 +166,7 @@ class _Segment:
         """Finish the files and write the manifest."""
         self._files.finish()
         self.close()
-        write_manifest(self._directory, self._schema, sync=True, has_statistics=False, checksums=self._files.checksums)
+        write_manifest(self._directory, self._schema, has_statistics=False, checksums=self._files.checksums)
 
     def close(self) -> None:
         """Close the files."""
@@ -268,7 +268,7 @@ def merge_segments(
         files.finish()
     # a ring's segments have none
     has_statistics = any((source.segment.path / STATISTICS).exists() for source in sources)
-    write_manifest(directory, schema, sync=True, has_statistics=has_statistics, checksums=files.checksums)
+    write_manifest(directory, schema, has_statistics=has_statistics, checksums=files.checksums)
     return records
 
 

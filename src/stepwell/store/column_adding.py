@@ -40,7 +40,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
 from stepwell.store.manifests import read_manifest, seal_json
-from stepwell.store.sealing import file_checksum, recover_store
+from stepwell.store.sealing import recover_store, synced_files
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, write_statistics
 from stepwell.store.values import accept_column
@@ -255,16 +255,14 @@ def _describe(staged: str, segment: Segment, added: Schema) -> None:
     """Write the segment's manifest, and the statistics if it has any, as they are with the added column."""
     directory = str(segment.path)
     manifest = read_manifest(f"{directory}/{SEGMENT_JSON}")
-    files, statistics = dict(manifest["files"]), {}
-    if STATISTICS in files:
+    statistics = {}
+    if STATISTICS in manifest["files"]:
         link_file(f"{directory}/{EPISODES}", f"{staged}/{EPISODES}")
         found = segment_statistics(Segment(staged, added, is_trimmed=True), added)
         os.unlink(f"{staged}/{EPISODES}")
         statistics = load_statistics(directory) | found
         write_statistics(staged, statistics)
-    for entry in Path(staged).iterdir():
-        num_bytes, checksum = file_checksum(str(entry), sync=True)
-        files[entry.name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
+    files = manifest["files"] | synced_files(staged)
     replaced = manifest | {
         "files": dict(sorted(files.items())),
         "statistics": {name: found.to_json() for name, found in statistics.items()},

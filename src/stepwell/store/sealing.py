@@ -17,6 +17,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,15 @@ if TYPE_CHECKING:
     from stepwell.store.store import Store
     from stepwell.store.writer_keys import WriterKey
 
-__all__ = ["SealQueue", "file_checksum", "recover_store", "remove_earlier", "seal_segment", "write_manifest"]
+__all__ = [
+    "SealQueue",
+    "file_checksum",
+    "recover_store",
+    "remove_earlier",
+    "seal_segment",
+    "synced_files",
+    "write_manifest",
+]
 
 # full segments that may wait to be sealed before the writer waits for them
 MAX_SEALING = 4
@@ -86,7 +95,7 @@ def seal_segment(
     episodes: int,
     sync: bool,
     has_statistics: bool = True,
-    checksums: Mapping[str, tuple[int, int]] | None = None,
+    checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> str | None:
     """Seal an open segment and return its new path; one without episodes is removed."""
     if episodes == 0:
@@ -94,7 +103,7 @@ def seal_segment(
         return None
     try:
         trim_segment(path, schema, rows=rows, episodes=episodes)
-        write_manifest(path, schema, sync=True, has_statistics=has_statistics, checksums=checksums)
+        write_manifest(path, schema, has_statistics=has_statistics, checksums=checksums)
     except OSError as error:
         raise disk_error(error, 0, path) from error
     sealed = path.removesuffix(OPEN_SUFFIX)
@@ -141,33 +150,36 @@ def write_manifest(
     path: str,
     schema: Schema,
     *,
-    sync: bool,
     has_statistics: bool = True,
-    checksums: Mapping[str, tuple[int, int]] | None = None,
+    checksums: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> None:
     """Compute statistics and checksums of a trimmed segment and write its ``segment.json``; see `seal_segment`."""
     segment = Segment(path, schema, is_trimmed=True)
     statistics = _statistics(segment, schema) if has_statistics else {}
     if has_statistics:
         write_statistics(path, statistics)
-    files: dict[str, Any] = {}
-    names = sorted(set(list_directory(path)) - {SEGMENT_JSON, PROGRESS})
-    if sync:
-        # all are on their way before the first is waited for
-        for name in names:
-            _begin_writeback(f"{path}/{name}")
-    for name in names:
-        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=sync, known=(checksums or {}).get(name))
-        files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
     manifest = {
         "name": segment.name,
         "ordinal": segment.ordinal,
         "rows": segment.num_rows,
         "episodes": len(segment.records),
-        "files": files,
+        "files": synced_files(path, checksums),
         "statistics": {name: found.to_json() for name, found in statistics.items()},
     }
-    replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest), sync=sync)
+    replace_file(f"{path}/{SEGMENT_JSON}", seal_json(manifest))
+
+
+def synced_files(path: str, checksums: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> dict[str, Any]:
+    """Sync the files of a segment's directory and return their bytes and checksums, as a manifest has them."""
+    names = sorted(set(list_directory(path)) - {SEGMENT_JSON, PROGRESS})
+    # all are on their way before the first is waited for
+    for name in names:
+        _begin_writeback(f"{path}/{name}")
+    files = {}
+    for name in names:
+        num_bytes, checksum = file_checksum(f"{path}/{name}", sync=True, known=checksums.get(name))
+        files[name] = {"bytes": num_bytes, "crc32": f"{checksum:08x}"}
+    return files
 
 
 def _begin_writeback(path: str) -> None:

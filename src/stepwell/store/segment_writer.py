@@ -228,7 +228,8 @@ class SegmentWriter:
             self._stamp = first + count - 1
         for column, values in zip(self._files.columns.values(), columns, strict=True):
             if isinstance(column, RawColumn):
-                _write_raw(column, row, values)
+                write = _write_pieces if isinstance(values, PiecewiseRows) else RawColumn.write_rows
+                write(column, row, values)
         for place, column in self._encoded:
             values = columns[place]
             column.write_rows(row, values.buffers if isinstance(values, EncodedRows) else map(column.encode, values))
@@ -424,8 +425,8 @@ class SegmentWriter:
             _LEFT.append(self._sequential)
 
 
-def _write_raw(column: RawColumn, row: int, values: Any) -> None:
-    for piece in values if isinstance(values, PiecewiseRows) else (values,):
+def _write_pieces(column: RawColumn, row: int, pieces: PiecewiseRows) -> None:
+    for piece in pieces:
         column.write_rows(row, piece)
         row += len(piece)
 

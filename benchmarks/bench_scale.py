@@ -28,8 +28,8 @@ from report import Row, within
 from timing import Settings, memcpy_gb_per_s
 
 import stepwell
+from stepwell.json_text import open_json, seal_json
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.manifests import open_json, seal_json
 
 __all__ = ["run"]
 

@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> stepwell.Store:
 
 
 def store_json(store: stepwell.Store, root: Path) -> str:
-    from stepwell.store.manifests import open_json, seal_json
+    from stepwell.json_text import open_json, seal_json
 
     target = store.checkpoint(root / "b.well")
     path = target / "store.json"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell import CorruptSegmentError, View, WindowError
+from stepwell.json_text import seal_json
 from stepwell.recorders import convert
 from stepwell.store.layout import ordinals_of_keys
-from stepwell.store.manifests import seal_json
 from stepwell.store.records import births_of
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, StepwellError
+from stepwell.json_text import open_json
 from stepwell.schema import Array, Schema, Text
-from stepwell.store.manifests import open_json
 from stepwell.store.records import Capacity, fixed_row_bytes
 
 SCHEMA = Schema({"a": Array(4), "b": Text()})

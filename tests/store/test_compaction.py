@@ -14,8 +14,8 @@ import pytest
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreBusyError
 from stepwell.store import bulk_writing
-from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.deletion import read_deleted
+from stepwell.store.manifests import ARRANGEMENT_JSON
 
 
 def segment_names(path):
@@ -122,7 +122,7 @@ def test_a_kill_at_any_call_neither_loses_nor_doubles_an_episode(wells):
         store = stepwell.open(folder / "a.well")
         assert wells.shown(store) == [0, 2, 3]
         wells.assert_sound(store)
-        assert not store._arrangement.hidden
+        assert not store._manifest.hidden
         reader.refresh()
         assert wells.shown(reader) == [0, 2, 3]
         store.compact()
@@ -236,7 +236,7 @@ def test_a_store_opened_for_reading_is_refused(wells):
     store = wells.make()
     with pytest.raises(ReadOnlyError):
         stepwell.open(store.path, mode="r").compact()
-    assert not (store.path / ARRANGEMENT).exists()
+    assert not (store.path / ARRANGEMENT_JSON).exists()
 
 
 READER = """

@@ -14,11 +14,11 @@ import pytest
 
 import stepwell
 from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View
+from stepwell.json_text import open_json, seal_json
 from stepwell.recorders import convert
-from stepwell.store import arrangement, segment_table, step_id, writer_keys
-from stepwell.store.arrangement import ARRANGEMENT
+from stepwell.store import manifests, snapshot, step_id, writer_keys
 from stepwell.store.concatenation import concatenate
-from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.manifests import ARRANGEMENT_JSON
 from stepwell.store.sealing import write_manifest
 from stepwell.store.writer_keys import MAX_KEY, KeyNote
 
@@ -92,7 +92,7 @@ def as_of_before(store: Store) -> Store:
         (directory / "episodes.npy").write_bytes(rows[: len(rows) - records.nbytes] + records.tobytes())
         assert store.schema is not None
         write_manifest(str(directory), store.schema)
-    (store.path / ARRANGEMENT).write_bytes(
+    (store.path / ARRANGEMENT_JSON).write_bytes(
         seal_json({"sequence": len(keys), "positions": {}, "hidden": [], "keys": keys})
     )
     return stepwell.open(store.path)
@@ -233,7 +233,7 @@ def test_a_writer_with_a_key_reads_and_writes_as_much_in_a_large_store_as_in_a_s
     stores = [prebuilt(tmp_path / f"{count}.well", count) for count in (300, 2000)]
     counted(os, "open")
     for name in ("_place", "_number"):
-        counted(arrangement, name)
+        counted(manifests, name)
     for name in ("open_json", "check_key"):
         counted(writer_keys, name)
     found = []
@@ -244,7 +244,7 @@ def test_a_writer_with_a_key_reads_and_writes_as_much_in_a_large_store_as_in_a_s
             write_one(store, key)
         found.append(dict(counts))
         assert len(store) == count + 1
-        assert not (store.path / ARRANGEMENT).exists()
+        assert not (store.path / ARRANGEMENT_JSON).exists()
     assert found[0] == found[1]
 
 
@@ -257,8 +257,8 @@ def write_one(store: Store, key: str) -> None:
 def test_the_order_is_that_of_keys_whichever_the_table_of_segments_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_table, "MIN_NEW", 3)
-    monkeypatch.setattr(segment_table, "NEW_SHARE", 2)
+    monkeypatch.setattr(snapshot, "MIN_NEW", 3)
+    monkeypatch.setattr(snapshot, "NEW_SHARE", 2)
     draw = random.Random(seed)
     store = stepwell.create(tmp_path / "a.well", SCHEMA)
     there: dict[str, int] = {}
@@ -378,7 +378,7 @@ def test_rings_and_given_places_have_no_keys(tmp_path: Path) -> None:
 def test_damaged_keys_are_found(tmp_path: Path, keys: object) -> None:
     store = stepwell.create(tmp_path / "a.well", SCHEMA)
     record = {"sequence": 1, "positions": {}, "hidden": [], "keys": keys}
-    (store.path / ARRANGEMENT).write_bytes(seal_json(record))
+    (store.path / ARRANGEMENT_JSON).write_bytes(seal_json(record))
     with pytest.raises(CorruptSegmentError, match="arrangement"):
         stepwell.open(store.path)
 

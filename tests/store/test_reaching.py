@@ -13,11 +13,11 @@ import pytest
 import stepwell
 from stepwell import Array, Bytes, Loader
 from stepwell.errors import StepwellError, UntrustedFileError
+from stepwell.json_text import open_json, seal_json
 from stepwell.references.file_codec import file_template, make_references
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Image
 from stepwell.store.concatenation import concatenate
-from stepwell.store.manifests import open_json, seal_json
 
 PLAIN, SECRET = Array(4), Bytes()
 

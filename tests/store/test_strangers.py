@@ -13,10 +13,10 @@ import pytest
 
 import stepwell
 from stepwell import Array, CorruptSegmentError, StepwellError, StoreNotFoundError
+from stepwell.json_text import seal_json
 from stepwell.store import Store, concatenate
 from stepwell.store.column_file import make_column
-from stepwell.store.manifests import seal_json
-from stepwell.store.segment_table import replace_table
+from stepwell.store.snapshot import replace_table
 from stepwell.store.verify import verify_store
 
 FEATURES = {"x": Array(4), "z": Array(3, codec="zstd")}

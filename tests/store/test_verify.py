@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import CorruptSegmentError
+from stepwell.json_text import open_json, seal_json
 from stepwell.store import verify
-from stepwell.store.manifests import open_json, seal_json
 from stepwell.store.verify import Finding, Report, verify_store
 
 SCHEMA = {

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell import Loader, View, WindowDataset, WindowError
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
-from stepwell.store.segment_list import SegmentList
-from stepwell.store.segment_table import SegmentTable
-from stepwell.store.snapshot import columns_of
+from stepwell.store.snapshot import SegmentList, SegmentTable, columns_of
 from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_numbers
 
 SCHEMA = {"x": stepwell.Array((), "int64")}

@@ -35,6 +35,7 @@ from stepwell.formats.option_keys import option_key
 from stepwell.formats.reader import Reader, decoded_as
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import OPENERS, address_of, check_address, find_reader, made_reader
+from stepwell.json_text import seal_json
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
@@ -48,7 +49,6 @@ from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
 from stepwell.store.info import file_codec_of
 from stepwell.store.layout import STORE_JSON, replace_file
-from stepwell.store.manifests import seal_json
 
 __all__ = ["open_in_place"]
 

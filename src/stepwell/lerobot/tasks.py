@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stepwell.json_text import seal_json
 from stepwell.store.layout import STORE_JSON, locked_store, replace_file
-from stepwell.store.manifests import seal_json
 from stepwell.store.records import read_record
 
 if TYPE_CHECKING:

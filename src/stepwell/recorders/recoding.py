@@ -19,6 +19,7 @@ import numpy as np
 from stepwell.codecs import make_codec, same_rows
 from stepwell.errors import SchemaError
 from stepwell.files.addresses import local_path
+from stepwell.json_text import seal_json
 from stepwell.progress import make_bar
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.distortion import Distortion
@@ -34,7 +35,6 @@ from stepwell.store import Store, open
 from stepwell.store.building import built_store
 from stepwell.store.deletion import episode_indices, replace_deleted
 from stepwell.store.layout import STORE_JSON, replace_file
-from stepwell.store.manifests import seal_json
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
 __all__ = ["convert", "converted_feature"]

@@ -24,10 +24,10 @@ from typing import Any
 
 from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
+from stepwell.json_text import open_json, seal_json
 from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
 from stepwell.store import Store, create, layout, open
-from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.beneath import read_file
 from stepwell.store.building import built_store
 from stepwell.store.layout import (
@@ -39,7 +39,7 @@ from stepwell.store.layout import (
     replace_file,
     sync_directory,
 )
-from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.manifests import ARRANGEMENT_JSON
 
 __all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments", "segment_maker"]
 
@@ -200,7 +200,7 @@ class Unfinished:
         """Refuse a store in which what a chunk became can no longer be told."""
         told = [f"{chunk:08d}-{_tag(span)}" for chunk, span in enumerate(self._spans_told())]
         is_other = any(segment.name not in told for segment in self.store.segments)
-        if is_other or any((self._path / name).exists() for name in (ARRANGEMENT, DELETED)):
+        if is_other or any((self._path / name).exists() for name in (ARRANGEMENT_JSON, DELETED)):
             raise StoreExistsError(
                 f"{self._path} was changed before it was finished: episodes were added or deleted, or it was "
                 "compacted. It cannot be gone on with. Choose another path, or remove it."

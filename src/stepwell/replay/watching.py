@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from stepwell.store.arrangement import ARRANGEMENT
 from stepwell.store.layout import DELETED, SEGMENTS, STORE_JSON
+from stepwell.store.manifests import ARRANGEMENT_JSON
 
 __all__ = ["StoreWatch"]
 
@@ -80,7 +80,7 @@ class StoreWatch:
     def _look(self) -> tuple[Any, ...]:
         store, segments = self._descriptors
         names = os.listdir(segments)  # noqa: PTH208
-        return (names, *(_identity(name, store) for name in (STORE_JSON, ARRANGEMENT, DELETED)))
+        return (names, *(_identity(name, store) for name in (STORE_JSON, ARRANGEMENT_JSON, DELETED)))
 
 
 def _identity(name: str, directory: int) -> tuple[int, int] | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepwell.schema import Schema
-from stepwell.store.arrangement import Arrangement, arranged_segments, replace_arrangement
 from stepwell.store.beneath import list_directory, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.column_file import SegmentFiles
@@ -26,6 +25,7 @@ from stepwell.store.layout import (
     link_file,
     locked_store,
 )
+from stepwell.store.manifests import StoreManifest, ordered_segments, replace_store_manifest
 from stepwell.store.records import read_record
 from stepwell.store.sealing import recover_store
 from stepwell.store.segments import Segment
@@ -74,15 +74,15 @@ def checkpoint_store(store: Store, path: str | os.PathLike[str], *, add: Callabl
 
 
 def _take_segments(source: str, target: str, schema: Schema) -> None:
-    shown, arrangement = arranged_segments(source)
+    shown, manifest = ordered_segments(source)
     for name in shown:
         _take_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
-    if arrangement.sequence or arrangement.positions:
-        replace_arrangement(target, arrangement.positions, (), new_keys=_keys_of(arrangement, shown))
+    if manifest.sequence or manifest.positions:
+        replace_store_manifest(target, manifest.positions, (), new_keys=_keys_of(manifest, shown))
 
 
-def _keys_of(arrangement: Arrangement, shown: Iterable[str]) -> dict[str, str]:
-    return {name: arrangement.keys[name] for name in shown if name in arrangement.keys}
+def _keys_of(manifest: StoreManifest, shown: Iterable[str]) -> dict[str, str]:
+    return {name: manifest.keys[name] for name in shown if name in manifest.keys}
 
 
 def _take_segment(base: str, target: str, schema: Schema) -> None:

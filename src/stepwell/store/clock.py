@@ -22,10 +22,10 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError
 from stepwell.files.mapping import map_descriptor
 from stepwell.schema import Schema
-from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import open_file
 from stepwell.store.column_file import reserve
 from stepwell.store.layout import OPEN_SUFFIX, SEGMENTS, STORE_CLOCK, locked_store
+from stepwell.store.manifests import shown_segments
 from stepwell.store.segments import Segment
 
 __all__ = ["LATEST", "RingClock", "stamps_of_records"]

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepError, StoreBusyError
+from stepwell.json_text import seal_json
 from stepwell.schema import Feature, Schema
-from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory
 from stepwell.store.column_file import EncodedColumn, RawColumn, make_column
 from stepwell.store.counting import counted
@@ -39,7 +39,7 @@ from stepwell.store.layout import (
     sync_tree,
 )
 from stepwell.store.maintenance import keep_for_undo, maintained_store, plan_undo
-from stepwell.store.manifests import read_manifest, seal_json
+from stepwell.store.manifests import read_manifest, shown_segments
 from stepwell.store.sealing import recover_store, synced_files
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS, load_statistics, segment_statistics, write_statistics

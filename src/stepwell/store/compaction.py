@@ -5,9 +5,9 @@ its capacity is removed.
 
 ::
 
-    copy what is kept into staging/     →  arrangement: the new ones are hidden
-    rename them into segments/          →  arrangement: the old ones are hidden   <- the swap, one rename
-    remove the old ones                 →  arrangement: nothing is hidden
+    copy what is kept into staging/     →  arrangement.json: the new ones are hidden
+    rename them into segments/          →  arrangement.json: the old ones are hidden   <- the swap, one rename
+    remove the old ones                 →  arrangement.json: nothing is hidden
 
 Whoever finds hidden segments without a live owner removes them: before the swap that undoes the compaction, after it
 that finishes it. See design/002-compaction.md.
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.json_text import seal_json
 from stepwell.schema import Schema
-from stepwell.store.arrangement import arranged_segments, read_arrangement, replace_arrangement
 from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
@@ -40,7 +40,7 @@ from stepwell.store.layout import (
     sync_directory,
 )
 from stepwell.store.maintenance import maintained_store
-from stepwell.store.manifests import seal_json
+from stepwell.store.manifests import ordered_segments, read_store_manifest, replace_store_manifest
 from stepwell.store.records import BirthLog, read_record, runs_of
 from stepwell.store.sealing import recover_store
 from stepwell.store.segments import Segment
@@ -147,7 +147,7 @@ def _build_one(staging: str, schema: Schema, sources: Sequence[KeptEpisodes], or
 
 def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[KeptEpisodes]]:
     """Return the groups of neighbouring segments that become one new segment each."""
-    shown, arrangement = arranged_segments(path)
+    shown, manifest = ordered_segments(path)
     hidden = read_deleted(path)
     groups: list[list[KeptEpisodes]] = []
     run: list[KeptEpisodes] = []
@@ -155,7 +155,7 @@ def _plan(path: str, schema: Schema, segment_bytes: int) -> list[list[KeptEpisod
     for name, (_, is_sealed) in shown.items():
         source = None
         if is_sealed:
-            source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden, arrangement.keys.get(name, ""))
+            source = _source(f"{path}/{SEGMENTS}/{name}", schema, hidden, manifest.keys.get(name, ""))
         size = 0 if source is None else _kept_bytes(source, schema)
         is_large = size * SMALL_PART >= segment_bytes or run_bytes >= segment_bytes
         key = "" if source is None else source.key
@@ -193,9 +193,9 @@ def _kept_bytes(source: KeptEpisodes, schema: Schema) -> int:
 def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     """Show the new segments instead of the old ones; the old ones are removed when the staging directory is."""
     new = [one for one in replaced if one.has_episodes]
-    positions = dict(read_arrangement(path).positions)
+    positions = dict(read_store_manifest(path).positions)
     with locked_store(path):
-        replace_arrangement(path, positions, [one.name for one in new])
+        replace_store_manifest(path, positions, [one.name for one in new])
         _carry_births(path, new)
     for one in new:
         os.rename(f"{staging}/{one.name}", f"{path}/{SEGMENTS}/{one.name}")
@@ -206,7 +206,7 @@ def _swap(path: str, staging: str, replaced: Sequence[_Replacement]) -> None:
     with locked_store(path):
         _carry_deletions(path, new)
         old = [source.segment.name for one in replaced for source in one.sources]
-        replace_arrangement(path, positions, old)
+        replace_store_manifest(path, positions, old)
 
 
 def _carry_births(path: str, new: Sequence[_Replacement]) -> None:

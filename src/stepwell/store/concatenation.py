@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import SchemaError, StoreBusyError
+from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
-from stepwell.store.arrangement import arranged_segments
 from stepwell.store.beneath import check_directory, system_errors
 from stepwell.store.building import built_store
 from stepwell.store.deletion import read_deleted, replace_deleted
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import EPISODES, METADATA, SEGMENT_JSON, SEGMENTS, STORE_JSON, link_file, replace_file
-from stepwell.store.manifests import read_manifest, seal_json
+from stepwell.store.manifests import ordered_segments, read_manifest
 from stepwell.store.records import BirthLog, StoreRecord, births_of, read_record
 from stepwell.store.ring import evicted_ids
 from stepwell.store.statistics import STATISTICS
@@ -126,7 +126,7 @@ def _joined_metadata(parts: Sequence[tuple[Path, StoreRecord]]) -> dict[str, Any
 def _take_store(source: str, target: str, first: int, schema: Schema, *, link: bool) -> dict[int, int]:
     """Link all segments of a store under ordinals from ``first`` on; returns old to new ordinals."""
     mapping: dict[int, int] = {}
-    shown, _ = arranged_segments(source)
+    shown, _ = ordered_segments(source)
     for name, (old, is_sealed) in shown.items():
         if not is_sealed:
             raise StoreBusyError(

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
-from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import read_file
 from stepwell.store.episodes import GOES_ON
 from stepwell.store.ids import step_id
 from stepwell.store.layout import DELETED, locked_store, name_of_key, replace_file
+from stepwell.store.manifests import shown_segments
 from stepwell.store.npy import read_again
 
 if TYPE_CHECKING:
     from stepwell.store.episodes import EpisodeTable
-    from stepwell.store.segment_list import SegmentList
+    from stepwell.store.snapshot import SegmentList
     from stepwell.store.store import Store
 
 __all__ = [

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.files.file_locks import FileLock
-from stepwell.store.beneath import check_directory, disk_error, list_directory, open_file, raise_from, system_error
+from stepwell.store.beneath import check_directory, disk_error, open_file, raise_from, system_error
 
 __all__ = [
     "DELETED",
@@ -70,6 +70,7 @@ STORE_JSON = "store.json"
 LOCK = "lock"
 DELETED = "deleted.npy"
 SEGMENTS = "segments"
+RESTORE = "Restore it from a copy, or remove the segment."
 SEGMENT_JSON = "segment.json"
 PROGRESS = "progress"
 EPISODES = "episodes.npy"
@@ -113,13 +114,9 @@ def is_sealed_name(name: object) -> bool:
 
 def list_segments(store: str) -> dict[str, tuple[int, bool]]:
     """Return name without suffix to (ordinal, sealed?), by ordinal. Where both states are seen, sealed wins."""
-    found: dict[str, tuple[int, bool]] = {}
-    for entry in list_directory(f"{store}/{SEGMENTS}"):
-        parsed = parse_segment_name(entry)
-        if parsed is not None:
-            ordinal, name, sealed = parsed
-            found[name] = (ordinal, sealed or found.get(name, (0, False))[1])
-    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+    keys, opened = list_keys(store)
+    is_open = set(opened.tolist())
+    return {name_of_key(key): (key >> TAG_BITS, key not in is_open) for key in keys.tolist()}
 
 
 def key_of_name(name: str) -> int | None:

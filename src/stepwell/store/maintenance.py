@@ -18,8 +18,8 @@ from pathlib import Path
 
 from stepwell.errors import CorruptSegmentError, StoreBusyError
 from stepwell.files.file_locks import FileLock
+from stepwell.json_text import open_json, seal_json
 from stepwell.schema.schemas import is_feature_name
-from stepwell.store.arrangement import read_arrangement, replace_arrangement
 from stepwell.store.beneath import (
     check_directory,
     list_directory,
@@ -37,7 +37,7 @@ from stepwell.store.layout import (
     replace_file,
     sync_directory,
 )
-from stepwell.store.manifests import open_json, seal_json
+from stepwell.store.manifests import read_store_manifest, replace_store_manifest
 from stepwell.store.records import read_record
 from stepwell.store.statistics import STATISTICS
 
@@ -135,13 +135,13 @@ def _clean_up(store: str) -> None:
             if left.endswith(".tmp"):
                 os.unlink(f"{store}/{left}")
         _undo_column(store, staging)
-    hidden = read_arrangement(store).hidden
+    hidden = read_store_manifest(store).hidden
     for name in hidden:
         _remove_segment(store, staging, name)
     if hidden:
         sync_directory(f"{store}/{SEGMENTS}")
         with locked_store(store):
-            replace_arrangement(store, read_arrangement(store).positions, ())
+            replace_store_manifest(store, read_store_manifest(store).positions, ())
     # last, since its being there is what calls for cleaning up
     remove_directory(staging)
 

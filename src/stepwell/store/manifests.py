@@ -1,104 +1,76 @@
-"""JSON files that notice when one of their bytes changes: ``store.json``, ``segment.json`` and others.
+"""What a segment says of its files (``segment.json``), and a store of its segments (``arrangement.json``).
 
-::
+A store shows its segments by ordinal, unless its manifest says otherwise::
 
-    {
-      "rows": 12,
-      ...
-      "crc32": "9a1f0c22"        zlib.crc32 of every byte before this line
-    }
+    {"sequence": 3,                        grows with every replacement
+     "positions": {"00000009-7f3a": 2},    sorts where ordinal 2 was, whose place it took
+     "hidden": ["00000002-91bc"],          on the disk, but not shown: not yet, or not any more
+     "keys": {"00000004-33d0": "task-17"}, of segments without a note of their key, as older releases wrote them
+     "crc32": "9a1f0c22"}
 
-The checksum is over the bytes, not over the values, so that a reader in any language can check it without having to
-write JSON as Python does. The last lines have exactly one form, so that a change of theirs is noticed as well.
+The file is absent until the first compaction. It is replaced whole, so that one rename swaps old segments for new ones.
+Segments of writers with a key come after all others, by key; see `stepwell.store.writer_keys`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zlib
-from collections.abc import Mapping
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from stepwell.errors import CorruptSegmentError
-from stepwell.json_text import parse_json
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
+from stepwell.json_text import open_json, seal_json
 from stepwell.store.beneath import read_file
-from stepwell.store.layout import SEGMENT_JSON
+from stepwell.store.layout import (
+    OPEN_SUFFIX,
+    RESTORE,
+    SEGMENT_JSON,
+    SEGMENTS,
+    is_sealed_name,
+    key_of_name,
+    list_keys,
+    list_segments,
+    name_of_key,
+    ordinals_of_keys,
+    replace_file,
+    without,
+)
+from stepwell.store.writer_keys import check_key, find_note
 
-__all__ = ["RESTORE", "has_listed_files", "open_json", "read_manifest", "seal_json"]
+if TYPE_CHECKING:
+    from stepwell.store.snapshot import SegmentTable
 
-TAIL = re.compile(rb'  "crc32": "([0-9a-f]{8})"\n\}\n')
-RESTORE = "Restore it from a copy, or remove the segment."
+__all__ = [
+    "ARRANGEMENT_JSON",
+    "StoreManifest",
+    "has_listed_files",
+    "ordered_segments",
+    "read_manifest",
+    "read_store_manifest",
+    "replace_store_manifest",
+    "shown_keys",
+    "shown_segments",
+]
+Int64s = npt.NDArray[np.int64]
+ARRANGEMENT_JSON = "arrangement.json"
+MAX_TRIES = 1000
+# of ten digits
+MAX_ORDINAL = 10**10
 CRC = re.compile(r"[0-9a-f]{8}")
 # of a file in a segment: no path, and nothing that is hidden
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-TAIL_BYTES = len(b'  "crc32": "00000000"\n}\n')
-
-
-def seal_json(record: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a JSON file that ends with its own checksum.
-
-    Args:
-        record: JSON types; a field "crc32" of its own is replaced.
-
-    Returns:
-        UTF-8, indented by two spaces.
-
-    Example:
-        >>> print(seal_json({"rows": 12}).decode(), end="")
-        {
-          "rows": 12,
-          "crc32": "3e385bfd"
-        }
-    """
-    rest = {key: value for key, value in record.items() if key != "crc32"}
-    text = json.dumps(rest, indent=2, ensure_ascii=False)
-    body = f"{text[:-2]},\n" if rest else "{\n"
-    data = body.encode()
-    return data + f'  "crc32": "{zlib.crc32(data):08x}"\n}}\n'.encode()
-
-
-def open_json(data: bytes, *, name: str = "the file") -> dict[str, Any]:
-    """Return what `seal_json` was given.
-
-    Args:
-        data: the whole file.
-        name: what the error calls it.
-
-    Raises:
-        CorruptSegmentError: a byte was changed, is missing, or is too many.
-    """
-    tail = TAIL.fullmatch(data[-TAIL_BYTES:])
-    if tail is None:
-        raise CorruptSegmentError(
-            f"{name}: its {len(data)} bytes do not end with a checksum, so it is cut short or damaged. "
-            'Run "stepwell verify PATH".'
-        )
-    stored, computed = tail[1].decode(), f"{zlib.crc32(data[:-TAIL_BYTES]):08x}"
-    if stored != computed:
-        raise CorruptSegmentError(f'{name}: crc32 {stored} stored, {computed} computed. Run "stepwell verify PATH".')
-    try:
-        record = parse_json(data)
-    except ValueError as error:
-        raise CorruptSegmentError(f"{name}: the checksum is right, but it is not JSON ({error}).") from error
-    if not isinstance(record, dict):
-        raise CorruptSegmentError(f"{name}: the checksum is right, but it is not a JSON object.")
-    record.pop("crc32", None)
-    return record
 
 
 def read_manifest(path: str) -> dict[str, Any]:
-    """Return what a ``segment.json`` says.
-
-    Returns:
-        "rows" and "episodes", ints; "files", name to "bytes" and "crc32", each of a file in the segment's directory;
-        and whatever else there is.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptSegmentError: it is damaged, or names files that are none of a segment's.
-    """
+    """Return what a ``segment.json`` says."""
     manifest = open_json(read_file(path), name=path)
     files = manifest.get("files")
     entries = files.values() if isinstance(files, dict) else [None]
@@ -117,11 +89,9 @@ def read_manifest(path: str) -> dict[str, Any]:
 
 
 def has_listed_files(directory: str) -> bool:
-    """Return whether a segment has a manifest, and every file that it lists; of a damaged one that is not known: True.
-
-    A manifest comes after the bytes of all files are on the disk, but a loss of power may have kept its name and not
-    theirs.
-    """
+    """Return whether a segment has a manifest and every file that it lists; True where the manifest is damaged."""
+    # A manifest comes after the bytes of all files are on the disk, but a loss of power may have kept its name and not
+    # theirs.
     try:
         files = read_manifest(f"{directory}/{SEGMENT_JSON}")["files"]
     except FileNotFoundError:
@@ -129,3 +99,165 @@ def has_listed_files(directory: str) -> bool:
     except CorruptSegmentError:
         return True
     return all(os.path.lexists(f"{directory}/{name}") for name in files)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """Which segments a store shows and in which order, as ``arrangement.json`` says."""
+
+    positions: Mapping[str, int] = field(default_factory=dict)  # segment's name to the ordinal that it sorts by
+    hidden: frozenset[str] = frozenset()  # names of segments that are not shown
+    sequence: int = 0  # how often it was replaced
+    keys: Mapping[str, str] = field(default_factory=dict)  # name of a segment without a note to its writer's key
+
+    def by_position(self, segments: Int64s) -> Int64s:
+        """Return segments (keys, ascending) by position and ordinal, whatever the keys of their writers."""
+        return segments[np.lexsort((segments, self._positions(segments)))] if self.positions else segments
+
+    def _positions(self, segments: Int64s) -> Int64s:
+        positions = ordinals_of_keys(segments)
+        if len(segments):
+            _put(positions, segments, {_number(name): position for name, position in self.positions.items()})
+        return positions
+
+    def ordered(self, segments: Int64s, known: SegmentTable, written: Mapping[int, str]) -> Int64s:
+        """Return segments (keys, ascending) by writer's key, position and ordinal; `written` has the keys of some."""
+        if len(segments) == 0 or not (self.positions or self.keys or written or known.texts):
+            return segments
+        ranks = known.ranks_of(segments)
+        between = np.zeros(len(segments), np.int64)
+        others = {_number(name): key for name, key in self.keys.items()} | dict(written)
+        if others:
+            # no walk over all keys of the table: a key that it lacks comes between two of its keys
+            places = {number: _place(known.texts, key) for number, key in others.items()}
+            new = {others[number] for number, place in places.items() if place % 2}
+            fresh = {key: rank for rank, key in enumerate(sorted(new))}
+            _put(ranks, segments, places)
+            _put(between, segments, {number: fresh.get(key, 0) for number, key in others.items()})
+        return segments[np.lexsort((segments, self._positions(segments), between, ranks))]
+
+    def segments_of(self, key: str) -> list[int]:
+        """Return the segments that have a key here, as numbers."""
+        return [_number(name) for name, text in self.keys.items() if text == key]
+
+    def has_order_of(self, other: StoreManifest) -> bool:
+        """Whether it orders the same segments as the other one does."""
+        return self.positions == other.positions and self.keys == other.keys
+
+
+def _number(name: str) -> int:
+    number = key_of_name(name)
+    return -1 if number is None else number
+
+
+def _place(texts: Sequence[str], text: str) -> int:
+    """Return where a key comes among others: an even number where it is one of them."""
+    place = bisect_left(texts, text)
+    return 2 * place + 1 + (place < len(texts) and texts[place] == text)
+
+
+def _put(target: Int64s, segments: Int64s, values: Mapping[int, int]) -> None:
+    """Store the value of each segment that is there in its place; at least one segment is there."""
+    named = np.fromiter(values, np.int64, len(values))
+    at = np.minimum(np.searchsorted(segments, named), len(segments) - 1)
+    is_there = segments[at] == named
+    target[at[is_there]] = np.fromiter(values.values(), np.int64, len(values))[is_there]
+
+
+def read_store_manifest(store: str) -> StoreManifest:
+    """Read the manifest of the store at ``store``; CorruptSegmentError when it is damaged."""
+    return _parse(_read(store), store)
+
+
+def replace_store_manifest(
+    store: str,
+    positions: Mapping[str, int],
+    hidden: Iterable[str],
+    *,
+    new_keys: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Replace the manifest; the caller holds the store's lock. Positions and keys of segments gone are dropped."""
+    there, before = list_segments(store), read_store_manifest(store)
+    record: dict[str, Any] = {
+        "sequence": before.sequence + 1,
+        "positions": {name: position for name, position in sorted(positions.items()) if name in there},
+        "hidden": sorted(hidden),
+    }
+    keys = {name: key for name, key in before.keys.items() if name in there} | dict(new_keys)
+    if keys:
+        record["keys"] = dict(sorted(keys.items()))
+    replace_file(f"{store}/{ARRANGEMENT_JSON}", seal_json(record))
+
+
+def shown_keys(store: str) -> tuple[Int64s, Int64s, StoreManifest]:
+    """Return the keys of the shown segments, int64 [S], ascending; of the open ones among them; and the manifest."""
+    for _ in range(MAX_TRIES):
+        before = _read(store)
+        keys, opened = list_keys(store)
+        if _read(store) == before:
+            break
+    else:
+        raise StoreBusyError(
+            f"{ARRANGEMENT_JSON} of {store} was replaced {MAX_TRIES} times during as many listings. Try again."
+        )
+    manifest = _parse(before, store)
+    if manifest.hidden:
+        hidden = np.array(list(map(_number, manifest.hidden)), np.int64)
+        hidden.sort()
+        keys, opened = without(keys, hidden), without(opened, hidden)
+    return keys, opened, manifest
+
+
+def shown_segments(store: str) -> tuple[dict[str, tuple[int, bool]], StoreManifest]:
+    """Return the shown segments, name to (ordinal, sealed?), in their order but for writers' keys; and the manifest."""
+    keys, opened, manifest = shown_keys(store)
+    shown, is_open = manifest.by_position(keys), set(opened.tolist())
+    ordinals = ordinals_of_keys(shown).tolist()
+    found = {
+        name_of_key(key): (ordinal, key not in is_open) for key, ordinal in zip(shown.tolist(), ordinals, strict=True)
+    }
+    return found, manifest
+
+
+def ordered_segments(store: str) -> tuple[dict[str, tuple[int, bool]], StoreManifest]:
+    """Return the same as `shown_segments`, those with a writer's key in their order, too: looks into each segment."""
+    shown, manifest = shown_segments(store)
+    keys = {}
+    for name, (_, is_sealed) in shown.items():
+        note = find_note(f"{store}/{SEGMENTS}/{name}" + ("" if is_sealed else OPEN_SUFFIX))
+        keys[name] = manifest.keys.get(name, "") if note is None else note.key
+    return dict(sorted(shown.items(), key=lambda item: keys[item[0]])), manifest
+
+
+def _read(store: str) -> bytes | None:
+    try:
+        return read_file(f"{store}/{ARRANGEMENT_JSON}")
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=4)
+def _parse(data: bytes | None, store: str) -> StoreManifest:
+    if data is None:
+        return StoreManifest()
+    path = os.path.join(store, ARRANGEMENT_JSON)
+    record = open_json(data, name=path)
+    try:
+        positions = {_checked(name): _ordinal(position) for name, position in record["positions"].items()}
+        keys = {_checked(name): check_key(key) for name, key in record.get("keys", {}).items()}
+        return StoreManifest(positions, frozenset(map(_checked, record["hidden"])), int(record["sequence"]), keys)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StepwellError) as error:
+        raise CorruptSegmentError(f"{path} is not an arrangement: {error!r}.") from error
+
+
+def _checked(name: Any) -> str:
+    """Return the name of a segment: what is hidden is removed, so that it may be nothing else."""
+    if not is_sealed_name(name):
+        raise ValueError(f"{name!r:.100} is no name of a segment")
+    return str(name)
+
+
+def _ordinal(position: Any) -> int:
+    if not isinstance(position, int) or not 0 <= position < MAX_ORDINAL:
+        raise ValueError(f"{position!r:.100} is no ordinal")
+    return position

@@ -10,12 +10,12 @@ from typing import Any, get_args
 from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StoreExistsError
 from stepwell.files.addresses import local_path
+from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import system_errors
 from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file, sync_directory
-from stepwell.store.manifests import seal_json
 from stepwell.store.memory import memory_path
 from stepwell.store.owners import Recover, warn_if_shared
 from stepwell.store.records import SEGMENT_BYTES, Capacity, StoreRecord, Sync, read_record

@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, SchemaError, StepwellError, StoreNotFoundError, StoreVersionError
+from stepwell.json_text import open_json
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import read_file
 from stepwell.store.counting import counted
 from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
-from stepwell.store.manifests import open_json
 
 __all__ = [
     "SEGMENT_BYTES",

@@ -34,7 +34,6 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Schema
-from stepwell.store.arrangement import shown_segments
 from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.clock import LATEST, stamps_of_records
 from stepwell.store.commit import CommitRecord
@@ -53,7 +52,7 @@ from stepwell.store.layout import (
     locked_store,
 )
 from stepwell.store.maintenance import is_maintained
-from stepwell.store.manifests import read_manifest
+from stepwell.store.manifests import read_manifest, shown_segments
 from stepwell.store.records import Capacity, fixed_row_bytes, read_record
 from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment

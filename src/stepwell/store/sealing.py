@@ -31,9 +31,9 @@ from stepwell.errors import (
     SchemaError,
     StoreBusyError,
 )
+from stepwell.json_text import seal_json
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
-from stepwell.store.arrangement import read_arrangement
 from stepwell.store.beneath import check_directory, disk_error, list_directory, open_file, system_error
 from stepwell.store.column_file import begin_writeback, write_all
 from stepwell.store.commit import CommitRecord
@@ -57,7 +57,7 @@ from stepwell.store.layout import (
     sync_directory,
 )
 from stepwell.store.maintenance import is_maintained, recover_maintenance
-from stepwell.store.manifests import has_listed_files, seal_json
+from stepwell.store.manifests import has_listed_files, read_store_manifest
 from stepwell.store.npy import header_bytes, header_size
 from stepwell.store.owners import Recover, is_shared, is_silent
 from stepwell.store.records import read_record
@@ -445,6 +445,6 @@ def _remove_of_key(store: str, key: WriterKey, names: Sequence[str], sequence: i
                 f"a column is being added to {store}, or it is being compacted, so that what an earlier "
                 f"writer with key={key.text!r} left cannot be removed. Wait until that is done."
             )
-        hidden = [] if read_arrangement(store).sequence != sequence else hide_segments(store, names)
+        hidden = [] if read_store_manifest(store).sequence != sequence else hide_segments(store, names)
     for path in hidden:
         shutil.rmtree(path, ignore_errors=True)

@@ -33,7 +33,7 @@ from stepwell.store.layout import (
     reserve_ordinals,
 )
 from stepwell.store.owners import attend, forget, is_shared, warn_if_shared
-from stepwell.store.segment_table import drop_table
+from stepwell.store.snapshot import drop_table
 from stepwell.store.writer_keys import KeyNote, write_note
 
 __all__ = ["SegmentWriter"]

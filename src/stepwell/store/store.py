@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
+from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.arrangement import Arrangement, shown_keys
 from stepwell.store.beneath import final_error, system_errors
 from stepwell.store.deletion import read_deleted
 from stepwell.store.encoding import QUEUE_BYTES
@@ -35,16 +35,14 @@ from stepwell.store.layout import (
     reserve_ordinals,
     without,
 )
-from stepwell.store.manifests import seal_json
+from stepwell.store.manifests import StoreManifest, shown_keys
 from stepwell.store.memory import hold_memory
 from stepwell.store.reaching import reaching
 from stepwell.store.records import Capacity, StoreRecord, Sync, read_record
 from stepwell.store.ring import Evictor, RingCut, SegmentLimit
 from stepwell.store.sealing import remove_earlier
-from stepwell.store.segment_list import SegmentList
-from stepwell.store.segment_table import TABLE, SegmentTable, read_table, replace_table
 from stepwell.store.segments import Segment
-from stepwell.store.snapshot import MetadataLines, Snapshot
+from stepwell.store.snapshot import TABLE, MetadataLines, SegmentList, SegmentTable, Snapshot, read_table, replace_table
 from stepwell.store.writer import Writer
 from stepwell.store.writer_keys import WriterKey, check_key
 
@@ -100,7 +98,7 @@ class Store:
         self._gone: set[int] = set()
         # of the segments, in their order and ascending
         self._keys = self._ascending = np.empty(0, np.int64)
-        self._arrangement = Arrangement()
+        self._manifest = StoreManifest()
         self._listed_time = -1
         self._deleted_time = -1
         self._deleted = np.empty(0, np.int64)
@@ -293,11 +291,11 @@ class Store:
     def _list_once(self) -> bool:
         """Look at the directory; a segment that goes before it is opened is left out, for another look."""
         self._listed_time, self._listing = self._trusted_mtime(SEGMENTS), None
-        before, arrangement = self._keys, self._arrangement
-        keys, opened, self._arrangement = shown_keys(self._path)
+        before, manifest = self._keys, self._manifest
+        keys, opened, self._manifest = shown_keys(self._path)
         if self.schema is None:
             keys = opened = keys[:0]
-        changed = not self._arrangement.has_order_of(arrangement)
+        changed = not self._manifest.has_order_of(manifest)
         if len(self._sealed):
             # a name that comes again may be of another segment than the table's
             self._gone.update(without(self._ascending, keys).tolist())
@@ -314,7 +312,7 @@ class Store:
         for name, key in found.items():
             if name not in self._segments and self.schema is not None:
                 changed |= self._add_segment(name, key not in is_open, self.schema)
-        self._keys = self._arrangement.ordered(keys, self._sealed, self._written())
+        self._keys = self._manifest.ordered(keys, self._sealed, self._written())
         return changed or not np.array_equal(self._keys, before)
 
     def _written(self) -> dict[int, str]:
@@ -324,10 +322,10 @@ class Store:
     def segments_of(self, key: str) -> tuple[list[str], int]:
         """Return the names of a writer's segments, as of the last refresh, and how often they had been rearranged."""
         with self._changing:
-            found = {*self._sealed.with_text(key).tolist(), *self._arrangement.segments_of(key)}
+            found = {*self._sealed.with_text(key).tolist(), *self._manifest.segments_of(key)}
             found.update(segment for segment, text in self._written().items() if text == key)
             gone = without(np.array(list(found), np.int64), self._ascending)
-            return [name_of_key(segment) for segment in found.difference(gone.tolist())], self._arrangement.sequence
+            return [name_of_key(segment) for segment in found.difference(gone.tolist())], self._manifest.sequence
 
     def _not_in_table(self, keys: npt.NDArray[np.int64]) -> dict[str, int]:
         """Return the segments that are read one by one, by name; the table is read again where that is worth it."""
@@ -384,7 +382,7 @@ class Store:
         self._snapshot = Snapshot(segments, self._deleted, self._metadata, first_rows)
 
     def save_table(self) -> None:
-        """Replace the table of sealed segments where enough came since; see `stepwell.store.segment_table`."""
+        """Replace the table of sealed segments where enough came since; see `stepwell.store.snapshot`."""
         if self._mode != "r" and self.capacity is None:
             with self._changing:
                 self._save_table()

@@ -29,7 +29,6 @@ from stepwell.references.file_codec import ListedFileCodec, files_of
 from stepwell.references.file_states import problem_of
 from stepwell.references.trusted_paths import Trust, check_reach, is_reached
 from stepwell.schema import Feature, Schema
-from stepwell.store.arrangement import ARRANGEMENT, read_arrangement
 from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.clock import LATEST
 from stepwell.store.commit import CommitRecord
@@ -45,17 +44,18 @@ from stepwell.store.layout import (
     NEW_PREFIX,
     OPEN_SUFFIX,
     PROGRESS,
+    RESTORE,
     SEGMENT_JSON,
     SEGMENTS,
     STORE_JSON,
     parse_segment_name,
 )
-from stepwell.store.manifests import RESTORE, has_listed_files, read_manifest
+from stepwell.store.manifests import ARRANGEMENT_JSON, has_listed_files, read_manifest, read_store_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.reaching import reaching
 from stepwell.store.records import read_record
 from stepwell.store.sealing import file_checksum
-from stepwell.store.segment_table import TABLE, check_table
+from stepwell.store.snapshot import TABLE, check_table
 from stepwell.store.statistics import STATISTICS, load_statistics
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _store_checks(path: Path, trust: Trust) -> tuple[Schema | None, list[Check]]
     checks = [
         Check(path / STORE_JSON, lambda: read_record(str(path)).schema),
         Check(path / DELETED, lambda: read_deleted(str(path))),
-        Check(path / ARRANGEMENT, lambda: read_arrangement(str(path))),
+        Check(path / ARRANGEMENT_JSON, lambda: read_store_manifest(str(path))),
         Check(path / TABLE, lambda: check_table(str(path))),
     ]
     try:

@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
 from stepwell.files.file_locks import FileLock
+from stepwell.json_text import open_json, seal_json
 from stepwell.store.beneath import check_directory, open_file, read_file, system_errors
 from stepwell.store.column_file import ColumnFile
-from stepwell.store.layout import OPEN_SUFFIX, locked_store
-from stepwell.store.manifests import RESTORE, open_json, seal_json
+from stepwell.store.layout import OPEN_SUFFIX, RESTORE, locked_store
 
 __all__ = ["KEY", "MAX_KEY", "KeyNote", "WriterKey", "check_key", "find_note", "read_note", "write_note"]
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from stepwell.kernels.places import CHAIN, CHAIN_SEGMENT, CHAIN_START, CHAIN_STEP, OUTER_ROWS, PLACE_ROWS, ROW
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
-from stepwell.store.segment_list import keys_of
+from stepwell.store.snapshot import keys_of
 
 if TYPE_CHECKING:
     from stepwell.windows.views import View

@@ -39,7 +39,7 @@ from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.files.mapping import available_memory
 from stepwell.schema import Feature
 from stepwell.store.ids import MAX_ROWS
-from stepwell.store.segment_list import keys_of
+from stepwell.store.snapshot import keys_of
 
 __all__ = ["Column", "MapError", "MapTable", "SegmentMaps"]
 

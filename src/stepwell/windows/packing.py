@@ -25,8 +25,7 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
-from stepwell.store.segment_list import SegmentList
-from stepwell.store.snapshot import MetadataLines, columns_of
+from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 
 if TYPE_CHECKING:
     from stepwell.store import Store

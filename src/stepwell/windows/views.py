@@ -25,7 +25,7 @@ from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
-from stepwell.store.segment_list import SegmentList
+from stepwell.store.snapshot import SegmentList
 from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_episodes, unpack_numbers
 
 if TYPE_CHECKING:

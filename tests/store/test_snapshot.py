@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import CorruptSegmentError, SegmentGoneError
-from stepwell.store import segment_table
+from stepwell.store import snapshot
 from stepwell.store.layout import list_keys, name_of_key
-from stepwell.store.segment_table import TABLE, load_table, read_table
+from stepwell.store.snapshot import TABLE, load_table, read_table
 
 SCHEMA = {"x": stepwell.Array((), "int64", final=True), "note": stepwell.Text()}
 
@@ -22,8 +22,8 @@ SCHEMA = {"x": stepwell.Array((), "int64", final=True), "note": stepwell.Text()}
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
     """Write a table as soon as there is a segment that it does not have."""
-    monkeypatch.setattr(segment_table, "MIN_NEW", 1)
-    monkeypatch.setattr(segment_table, "NEW_SHARE", 10**9)
+    monkeypatch.setattr(snapshot, "MIN_NEW", 1)
+    monkeypatch.setattr(snapshot, "NEW_SHARE", 10**9)
 
 
 def record(store, numbers, *, per_segment=1, discard=False):

@@ -459,6 +459,7 @@ def test_a_batch_of_episodes_that_are_long_gone_is_drawn_again(tmp_path: Path, m
         return drawn
 
     loader._drawer.draw = draw_and_go_round  # type: ignore[method-assign]
+    loader._source = None
     batch = next(loader)
     assert batch["observation"][:, 0].min() > 0
     assert np.array_equal(batch["observation"][:, 1], batch["step"])

@@ -46,6 +46,7 @@ __all__ = [
     "gather",
     "locate_and_gather",
     "runs_of",
+    "touch_and_gather",
 ]
 
 # columns of the plan, int64 [num_sources, PLAN_COLUMNS]
@@ -194,11 +195,22 @@ def gather(plan: Any, runs: Any, offsets: Any, bases: Any, places: Any, memory: 
 
 
 @kernel
+def touch_and_gather(  # noqa: PLR0917
+    places: Any, num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any, memory: Any
+) -> Any:
+    """Do what `touch` does, and where all rows are mapped what `gather` does; return what `touch` does."""
+    num_missing = touch(places, num_rows, last_used, now)
+    if num_missing == 0:
+        gather(plan, runs, offsets, bases, places, memory)
+    return num_missing
+
+
+@kernel
 def locate_and_gather(  # noqa: PLR0917
     positions: Any, anchor_starts: Any, guide: Any, shift: Any, records: Any, places: Any,
     num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any, memory: Any,
 ) -> Any:  # fmt: skip
-    """Do what `locate`, `touch` and `gather` do one after the other: most batches need nothing else.
+    """Do what `locate` does, and then `touch_and_gather`: most batches need nothing else.
 
     Returns:
         0, or that nothing was copied: how many anchors may reach rows that no map holds, or -1 where a position is no
@@ -206,7 +218,4 @@ def locate_and_gather(  # noqa: PLR0917
     """
     if locate(positions, anchor_starts, guide, shift, records, places) >= 0:
         return -1
-    num_missing = touch(places, num_rows, last_used, now)
-    if num_missing == 0:
-        gather(plan, runs, offsets, bases, places, memory)
-    return num_missing
+    return touch_and_gather(places, num_rows, last_used, now, plan, runs, offsets, bases, memory)

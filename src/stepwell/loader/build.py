@@ -159,11 +159,11 @@ class Builder:
         Raises:
             LoaderError: they could not be read or transformed.
         """
-        memory, pinned = self._memory(rows)
+        memory, pinned = self._memory(key.num_rows)
         values = self._reader.read(rows, memory, draws=key.draws)
         del memory
         if number == 1:
-            return [self._wrapped(self._chain.apply(values, key), pinned)]
+            return [values if self._is_plain else self._wrapped(self._chain.apply(values, key), pinned)]
         if self._chain.is_by_row:
             pieces = _cut(self._chain.apply(values, key), key.num_rows // number, number)
         else:
@@ -183,10 +183,11 @@ class Builder:
 
     def _read_jobs(self, jobs: list[Job]) -> tuple[list[dict[str, Any]], PinnedBlock | None]:
         """Return what some jobs hold, read at once, the last one first."""
-        anchors, held = jobs[0].anchors, None if jobs[0].blocks is None else jobs[0].blocks.wait()
+        anchors: Any = jobs[0].anchors
+        held = None if jobs[0].blocks is None else jobs[0].blocks.wait()
         if len(jobs) > 1:
             anchors = np.concatenate([job.anchors for job in jobs if job.anchors is not None])
-        memory, pinned = self._memory(anchors)
+        memory, pinned = self._memory(len(anchors))
         values = self._reader.read(anchors, memory, held=held, draws=partial(self._draws, jobs))
         return _cut(values, self._batch_size, len(jobs))[::-1] if len(jobs) > 1 else [values], pinned
 
@@ -194,9 +195,8 @@ class Builder:
         """Return the random numbers of the windows of jobs; keys take their time, and few fields draw."""
         return BatchKey.joined([BatchKey.of(self._seed, job.share) for job in jobs]).draws(purpose)
 
-    def _memory(self, rows: Any) -> tuple[npt.NDArray[np.uint8], PinnedBlock | None]:
-        """Return memory to read rows into: of the pool, or pinned."""
-        size = len(rows)
+    def _memory(self, size: int) -> tuple[npt.NDArray[np.uint8], PinnedBlock | None]:
+        """Return memory to read so many rows into: of the pool, or pinned."""
         num_bytes = self._num_bytes if size == self._batch_size else self._reader.num_bytes(size)
         if self._is_pinned:
             pinned = PinnedBlock(num_bytes, self._torch)

@@ -51,24 +51,26 @@ class DrawnReader:
             memory: as of `Reader.read_places`, and ``draws`` likewise.
             held: not used.
         """
-        values: dict[str, Any] = self._reader.read_places([part.places for part in drawn.parts], memory, draws=draws)
-        rows = joined(drawn.parts)
+        parts = drawn.parts
+        if len(parts) == 1:
+            rows, places = parts[0], [parts[0].places]
+        else:
+            rows, places = joined(parts), [part.places for part in parts]
+        values: dict[str, Any] = self._reader.read_places(places, memory, draws=draws)
         values["table.key"] = rows.keys
         values["table.probability"] = rows.probabilities
         values["table.weight"] = drawn.weights
         values["table.priority"] = rows.priorities
         values["table.times_sampled"] = rows.times_sampled
         values["table.size"] = rows.table_size
-        values["table.source"] = self._source_of(drawn.counts)
+        sources = self._sources.get(drawn.counts)
+        values["table.source"] = self._source_of(drawn.counts) if sources is None else sources
         return values
 
     def _source_of(self, counts: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Return which source each row is of; the same array for the same counts."""
-        found = self._sources.get(counts)
-        if found is None:
-            found = np.repeat(np.arange(len(counts)), counts)
-            found.flags.writeable = False
-            self._sources[counts] = found
+        found = self._sources[counts] = np.repeat(np.arange(len(counts)), counts)
+        found.flags.writeable = False
         return found
 
 

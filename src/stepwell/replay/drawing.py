@@ -133,6 +133,8 @@ class Drawer:
         Raises:
             RateLimitError: the rows did not come in time; what other sources gave is kept for the next call.
         """
+        if self._begun is None and len(tickets) == len(self._sources) == 1:
+            return [self._draw_one(self._sources[0])]
         if self._begun is None:
             self._begun = (self._plans(len(tickets)), [])
         plans, rows = self._begun
@@ -150,6 +152,15 @@ class Drawer:
             self._drawn(after.number - 1, parts, counts, (after,))
             for (counts, after), parts in zip(plans, parts_of, strict=True)
         ]
+
+    def _draw_one(self, source: RowSource) -> Drawn:
+        """Draw the next batch of the only source: what most loaders do, in few calls."""
+        number, owed, (taken,) = self.progress
+        rows = self._wait_for(source, taken, self._batch_size)
+        self.progress = Progress(number + 1, owed, (taken + self._batch_size,))
+        betas, weights = np.array([self._beta(number * self._batch_size)]), np.empty(self._batch_size, np.float32)
+        self._weigh(rows.probabilities, rows.table_size, betas, self._normalize, weights)
+        return Drawn(number, [rows], self._whole, weights, (self.progress,))
 
     def draw_again(self, drawn: Drawn) -> Drawn:
         """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.
@@ -198,7 +209,9 @@ class Drawer:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         waiting: LongWait | None = None
         while True:
-            left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
+            left = POLL_SECONDS
+            if deadline is not None:
+                left = min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             try:
                 return source.draw(start, count, left)
             except RateLimitError as error:

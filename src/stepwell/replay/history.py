@@ -154,8 +154,11 @@ class History:
         """Rows of each segment that may be read, int64 [S]; 0 for one that went."""
         return self._need_rows[: len(self.segments)]
 
-    def advance(self) -> Advance:
+    def advance(self, *, may_grow: bool = True) -> Advance:
         """Take in what was committed, ended, deleted and evicted since the last call.
+
+        Args:
+            may_grow: False where `grow` was called just now, and said no.
 
         Returns:
             New runs of rows, and episodes of which rows are gone.
@@ -166,7 +169,7 @@ class History:
         Notes:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
-        growth = self.grow()
+        growth = self.grow() if may_grow else None
         if growth is not None:
             return advance_of(growth)
         self._drop_tail()

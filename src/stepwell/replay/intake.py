@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.replay.advances import advance_of
+from stepwell.replay.advances import NOTHING, advance_of
 from stepwell.replay.matching import Matcher
 from stepwell.replay.pending import Pending
 from stepwell.replay.table_states import Seen, pending_arrays, restore_pending
@@ -51,7 +51,8 @@ class Intake:
         """Take in what the store got and lost; return how many items were inserted."""
         growth = None if self._unseen is not None else self._history.grow()
         if growth is None:
-            return self._take(*self._history.advance())
+            found = self._history.advance(may_grow=self._unseen is not None)
+            return 0 if found is NOTHING and self._unseen is None and not self.pending else self._take(*found)
         num = self._grow(growth)
         return self._take(*advance_of(growth)) if num < 0 else num
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, repeat
 from types import TracebackType
@@ -332,14 +332,13 @@ class ReplayLoader:
         prefetch, threads = self.settings.prefetch, self._num_threads
         source: Any
         if threads:
-            draw, build = TurnTaker(self._drawer).draw, self._build
             numbers = ([number] for number in count())
-            ahead = max(prefetch, threads)
-            source = Pipeline(lambda jobs: build(draw(jobs)), numbers, num_threads=threads, num_ahead=ahead)
+            build = self._build.of(TurnTaker(self._drawer).draw)
+            source = Pipeline(build, numbers, num_threads=threads, num_ahead=max(prefetch, threads))
             # the pipeline waits for its threads when it goes, and they may wait for a limiter: this one is called first
             weakref.finalize(self, self._drawer.stop)
         else:
-            source = Inline(_DrawAndBuild(self._drawer, self._build), repeat([None] * prefetch))
+            source = Inline(self._build.of(self._drawer.draw), repeat([None] * prefetch))
         self._source = source if self._device is None else DeviceSource(source, self._device, import_torch())
         return self._source
 
@@ -352,16 +351,6 @@ class ReplayLoader:
                 self._drawer.resume()
 
 
-class _DrawAndBuild:
-    """Draw several batches and build them at once: what is drawn is read before a ring comes round to it."""
-
-    def __init__(self, drawer: Drawer, build: _Build) -> None:
-        self._drawer, self._build = drawer, build
-
-    def __call__(self, jobs: Sequence[Any]) -> list[Built]:
-        return self._build(self._drawer.draw(jobs))
-
-
 class _Build:
     """Make batches of what was drawn; knows nothing of the loader, so that dropping that ends its threads."""
 
@@ -369,12 +358,17 @@ class _Build:
         self._builder, self._drawer = builder, drawer
         self._seed, self._batch_size = settings.seed, settings.batch_size
 
-    def __call__(self, several: Sequence[Drawn]) -> list[Built]:
-        return [
-            (after, Batch(values, 0, number))
-            for drawn in several
-            for number, (after, values) in enumerate(zip(drawn.afters, self._read(drawn), strict=True), drawn.number)
-        ]
+    def of(self, draw: Callable[[Sequence[Any]], list[Drawn]]) -> Callable[[Sequence[Any]], list[Built]]:
+        """Return what draws several batches and builds them at once: before a ring comes round to what was drawn."""
+
+        def build(jobs: Sequence[Any]) -> list[Built]:
+            built: list[Built] = []
+            for drawn in draw(jobs):
+                for number, values in enumerate(self._read(drawn)):
+                    built.append((drawn.afters[number], Batch(values, 0, drawn.number + number)))
+            return built
+
+        return build
 
     def _read(self, drawn: Drawn) -> list[dict[str, Any]]:
         number, first = len(drawn.afters), drawn.number * self._batch_size

@@ -301,15 +301,19 @@ class Table:
                 they are the first ones of the next call.
             TableError: a count that is no whole number of 1 or more, or a time-out that is none.
         """
-        return self._sample(count, timeout, is_placed=False)[0]
+        checked_timeout(timeout)
+        return self._sample(checked_count(count), timeout, is_placed=False)[0]
 
     def sample_placed(self, count: int, timeout: float | None = None) -> tuple[Sample, Ints]:
-        """Draw items as `sample`, and say where they lie, as `places`: between the two nobody follows the store."""
+        """Draw items as `sample`, and say where they lie, as `places`: nothing follows the store between the two.
+
+        Args:
+            count: as of `sample`, checked before.
+            timeout: likewise.
+        """
         return self._sample(count, timeout, is_placed=True)
 
     def _sample(self, count: int, timeout: float | None, *, is_placed: bool) -> tuple[Sample, Ints]:
-        count = checked_count(count)
-        checked_timeout(timeout)
         waiting: Waiting | None = None
         while True:
             with self._lock:

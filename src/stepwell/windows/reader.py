@@ -171,11 +171,12 @@ class Reader:
         known: SegmentMaps | None = None,
     ) -> None:
         from stepwell.kernels.chains import are_mapped, gather_chained
-        from stepwell.kernels.gather import gather
+        from stepwell.kernels.gather import gather, touch_and_gather
         from stepwell.kernels.locate import touch
 
         # bound once: import statements in `read` would cost as much as a kernel's call
         self._gather, self._gather_chained, self._touch, self._are_mapped = gather, gather_chained, touch, are_mapped
+        self._touch_and_gather = touch_and_gather
         self.sources, self.fields, self.page_cache = sources, fields, page_cache
         resolved = list(fields.values())
         self.sample_bytes = sum(each.num_bytes for each in resolved)
@@ -256,7 +257,8 @@ class Reader:
                 if not sources.is_current:
                     self._follow()
                     self._map_rings()
-        return self._read(sources.join(places), places, memory, None, draws)
+        joined = places[0] if sources.is_single else sources.join(places)
+        return self._read(joined, places, memory, None, draws)
 
     def _follow(self) -> None:
         """Take in what the sources got and lost."""
@@ -285,17 +287,29 @@ class Reader:
     ) -> dict[str, npt.NDArray[Any]]:
         """Return a batch of places of all sources; [9, n] have the bounds of episodes that are in pieces."""
         is_held = held is not None
-        layout = self._layout(places.shape[1], is_held)
-        memory = _checked(memory, layout)
+        size = places.shape[1]
+        layout = self._layouts.get((size, is_held)) or self._layout(size, is_held)
+        if memory is None or memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
+            memory = _checked(memory, layout)
         routes = self._held_routes if is_held else self._plain_routes
         maps = self.maps
         table, chained, scattered = maps.table, None, None
         if self.sources.has_chains:
             places, parts, chained = self.sources.chained(places, parts, *self._reach)
+        arrays = {}
+        for key, shape, dtype, start in layout.views:
+            arrays[key] = np.ndarray(shape, dtype, memory, start)
+        is_plain = routes.is_plain and not maps.is_announcing
+        # two reads may share a time of the maps' clock
+        maps.clock += 1
+        touched = places, table.num_rows, table.last_used, maps.clock
+        if is_plain and chained is None:
+            tables = routes.routes[0].tables
+            to_copy = layout.plans[0], tables.runs, tables.offsets, table.addresses, memory
+            if not self._touch_and_gather(*touched, *to_copy):
+                return self._computed(places, parts, arrays)
         if routes.needs_maps:
-            # two reads may share a time of the maps' clock
-            maps.clock += 1
-            if self._touch(places, table.num_rows, table.last_used, maps.clock):
+            if self._touch(*touched):
                 if routes.is_plain and chained is None and not self.sources.is_live:
                     scattered = read_scattered(maps, table, places, routes.routes[0].tables.plan)
                 if scattered is None:
@@ -304,19 +318,22 @@ class Reader:
                 places, chained.chosen, chained.at, chained.pieces, *self._reach, table.num_rows
             ):
                 table = self._mapped(places, np.union1d(chained.reached(places, *self._reach), places[SEGMENT]))
-        arrays = {key: np.ndarray(shape, dtype, memory, start) for key, shape, dtype, start in layout.views}
-        if routes.is_plain and (scattered is not None or not maps.is_announcing):
+        if is_plain or scattered is not None:
             tables = routes.routes[0].tables
             bases, at = (table.addresses, places) if scattered is None else (scattered.bases, scattered.places)
             self._gather(layout.plans[0], tables.runs, tables.offsets, bases, at, memory)
             if chained is not None:
                 self._copy_chained(layout.plans[0], tables, table, places, chained, memory)
-            for each, _ in routes.others:
-                self._filler.compute(each, places, parts, arrays)
-            return arrays
+            return self._computed(places, parts, arrays)
         batch = PlaceBatch(places, parts, chained, held, draws, arrays, table, self._final_at)
         self._copy(batch, routes, layout, memory)
         return self._filler.fill(batch, routes, self.fields) if routes.others else arrays
+
+    def _computed(self, places: Int64s, parts: Sequence[Int64s], arrays: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch of plain rows with its computed fields."""
+        for each, _ in self._plain_routes.others:
+            self._filler.compute(each, places, parts, arrays)
+        return arrays
 
     def _copy(self, batch: PlaceBatch, routes: Routes, layout: Layout, memory: npt.NDArray[np.uint8]) -> None:
         """Let the kernel copy what it can."""
@@ -504,7 +521,7 @@ class WindowReader(Reader):
             size = len(positions)
             table = maps.table
             layout = self._layouts.get((size, False)) or self._layout(size, False)
-            if memory is None or memory.nbytes < layout.num_bytes or not memory.flags.carray:
+            if memory is None or memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:
                 memory = _checked(memory, layout)
             places = np.empty((PLACE_ROWS, size), np.int64)
             maps.clock += 1
@@ -525,9 +542,7 @@ class WindowReader(Reader):
                 arrays = {}
                 for key, shape, dtype, start in layout.views:
                     arrays[key] = np.ndarray(shape, dtype, memory, start)
-                for each, _ in self._plain_routes.others:
-                    self._filler.compute(each, places, (places,), arrays)
-                return arrays
+                return self._computed(places, (places,), arrays) if self._plain_routes.others else arrays
         places = self.index.places(positions)
         if held is None and not self.page_cache:
             if self.sources.has_chains:

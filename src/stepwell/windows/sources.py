@@ -151,7 +151,9 @@ class JoinedSources:
     @property
     def is_current(self) -> bool:
         """Whether no segment came or went since `state` was asked for."""
-        # asked before every batch
+        # looked at before every batch
+        if self.is_single:
+            return self.sources[0].revision == self._revisions[0]
         return [source.revision for source in self.sources] == self._revisions
 
     @property
@@ -215,8 +217,10 @@ class JoinedSources:
     @property
     def has_chains(self) -> bool:
         """Whether any source has episodes in pieces."""
-        # asked before every batch
-        return any(source.chains is not None for source in self.sources)
+        # looked at before every batch
+        return self.sources[0].chains is not None or (
+            not self.is_single and any(source.chains is not None for source in self.sources)
+        )
 
     def chained(
         self, places: Int64s, parts: Sequence[Int64s], min_offset: int, max_offset: int

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
@@ -111,97 +112,72 @@ def write_store(
     record = StoreRecord(schema=schema, fps=fps, metadata=dict(metadata or {}), segment_bytes=segment_bytes)
     record = record if uuid is None else replace(record, uuid=uuid)
     with built_store(path) as target:
-        segment: _Segment | None = None
-        ordinal = 0
-        try:
-            for block in blocks:
-                if segment is None:
-                    segment = _Segment(f"{target}/{SEGMENTS}/{ordinal:08d}-{new_tag()}", schema, ordinal)
-                    ordinal += 1
-                segment.add(block)
-                if block.ends_shard or segment.num_bytes > segment_bytes:
-                    segment.seal()
-                    segment = None
-            if segment is not None:
-                segment.seal()
-        finally:
-            if segment is not None:
-                segment.close()
+        left = iter(blocks)
+        for ordinal in count():
+            block = next(left, None)
+            if block is None:
+                break
+            directory = f"{target}/{SEGMENTS}/{ordinal:08d}-{new_tag()}"
+            _write_segment(directory, schema, ordinal, chain([block], left), segment_bytes)
         replace_file(f"{target}/{STORE_JSON}", seal_json(record.to_json()))
 
 
-class _Segment:
-    """The files of one segment, written from front to back."""
+def _write_segment(
+    directory: str, schema: Schema, ordinal: int, blocks: Iterable[EpisodeBlock], segment_bytes: int
+) -> None:
+    """Write a segment of the first blocks, until it is large enough or its shard ends."""
+    # properties of a feature, which cost more than a small block
+    kinds = {
+        name: (feature.np_dtype, feature.fixed_shape) if feature.is_raw else None for name, feature in schema.items()
+    }
+    os.mkdir(directory)
+    num_rows = 0
+    with SegmentFiles(directory, schema) as files:
+        for block in blocks:
+            num_new = int(block.lengths.sum())
+            _check(block, num_new, schema, kinds)
+            for name, column in files.columns.items():
+                values: Any = block.columns[name]
+                if isinstance(column, RawColumn):
+                    column.append_rows(values, num_new)
+                else:
+                    column.append_rows(values.data, values.sizes)
+            files.append_episodes(_records_of(block, ordinal, num_rows), b"".join(map(encode_metadata, block.metadata)))
+            num_rows += num_new
+            if block.ends_shard or sum(column.num_bytes_appended for column in files.columns.values()) > segment_bytes:
+                break
+        files.finish()
+    write_manifest(directory, schema, has_statistics=False, checksums=files.checksums)
 
-    def __init__(self, directory: str, schema: Schema, ordinal: int) -> None:
-        os.mkdir(directory)
-        self._directory, self._schema, self._ordinal = directory, schema, ordinal
-        self._files = SegmentFiles(directory, schema)
-        # properties of a feature, which cost more than a small block
-        self._kinds = {
-            name: (feature.np_dtype, feature.fixed_shape) if feature.is_raw else None
-            for name, feature in schema.items()
-        }
-        self._num_rows = 0
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all rows so far."""
-        return sum(column.num_bytes_appended for column in self._files.columns.values())
+def _check(block: EpisodeBlock, num_rows: int, schema: Schema, kinds: Mapping[str, tuple[Any, Any] | None]) -> None:
+    """Raise StepError for a block whose columns do not fit the schema and its lengths."""
+    if len(block.metadata) != len(block.lengths):
+        raise StepError(f"{len(block.metadata)} metadata for {len(block.lengths)} episodes. Give one each.")
+    for name, kind in kinds.items():
+        values = block.columns.get(name)
+        if kind is None:
+            is_right = isinstance(values, Blobs) and len(values) == num_rows and values.sizes.sum() == len(values.data)
+        else:
+            wanted = kind[0], (num_rows, *kind[1])
+            is_right = isinstance(values, np.ndarray) and (values.dtype, values.shape) == wanted
+        if not is_right:
+            raise StepError(
+                f"feature {name!r}: got {_described(values)} for {num_rows} rows of {schema[name]!r}. "
+                "Give an array of its dtype and shape, or Blobs where it is encoded."
+            )
 
-    def add(self, block: EpisodeBlock) -> None:
-        """Append whole episodes."""
-        num_rows = int(block.lengths.sum())
-        self._check(block, num_rows)
-        for name, column in self._files.columns.items():
-            values: Any = block.columns[name]
-            if isinstance(column, RawColumn):
-                column.append_rows(values, num_rows)
-            else:
-                column.append_rows(values.data, values.sizes)
-        self._files.append_episodes(self._records_of(block), b"".join(map(encode_metadata, block.metadata)))
-        self._num_rows += num_rows
 
-    def seal(self) -> None:
-        """Finish the files and write the manifest."""
-        self._files.finish()
-        self.close()
-        write_manifest(self._directory, self._schema, has_statistics=False, checksums=self._files.checksums)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._files.close()
-
-    def _check(self, block: EpisodeBlock, num_rows: int) -> None:
-        if len(block.metadata) != len(block.lengths):
-            raise StepError(f"{len(block.metadata)} metadata for {len(block.lengths)} episodes. Give one each.")
-        for name, kind in self._kinds.items():
-            values = block.columns.get(name)
-            if kind is None:
-                is_right = (
-                    isinstance(values, Blobs) and len(values) == num_rows and values.sizes.sum() == len(values.data)
-                )
-            else:
-                is_right = isinstance(values, np.ndarray) and (values.dtype, values.shape) == (
-                    kind[0],
-                    (num_rows, *kind[1]),
-                )
-            if not is_right:
-                raise StepError(
-                    f"feature {name!r}: got {_described(values)} for {num_rows} rows of {self._schema[name]!r}. "
-                    "Give an array of its dtype and shape, or Blobs where it is encoded."
-                )
-
-    def _records_of(self, block: EpisodeBlock) -> npt.NDArray[Any]:
-        records = np.zeros(len(block.lengths), EPISODE_DTYPE)
-        records["length"] = records["rows"] = block.lengths
-        records["start"] = self._num_rows + np.cumsum(block.lengths) - block.lengths
-        records["origin"] = records["start"] + step_id(self._ordinal, 0)
-        records["time_ns"] = time.time_ns()
-        for name, ends in (("terminated", block.terminated), ("truncated", block.truncated)):
-            if ends is not None:
-                records[name] = ends
-        return records
+def _records_of(block: EpisodeBlock, ordinal: int, first: int) -> npt.NDArray[Any]:
+    records = np.zeros(len(block.lengths), EPISODE_DTYPE)
+    records["length"] = records["rows"] = block.lengths
+    records["start"] = first + np.cumsum(block.lengths) - block.lengths
+    records["origin"] = records["start"] + step_id(ordinal, 0)
+    records["time_ns"] = time.time_ns()
+    for name, ends in (("terminated", block.terminated), ("truncated", block.truncated)):
+        if ends is not None:
+            records[name] = ends
+    return records
 
 
 def _described(values: Any) -> str:

@@ -275,12 +275,11 @@ class SegmentWriter:
         interrupted: bool = False,
         discarded: bool = False,
         goes_on: bool = False,
-        origin: int | None = None,
         time_ns: int | None = None,
     ) -> int:
         """Close the open episode and commit its record, with accepted values of its final row; returns its place."""
         start, length = self.episode_start, self.row - self.episode_start
-        end, (skipped, origin_here) = self.row, self.carried
+        end, (skipped, origin) = self.row, self.carried
         if final is not None:
             self._store_final(final)
             end += 1
@@ -291,7 +290,7 @@ class SegmentWriter:
             start,
             length,
             end - start,
-            origin_here if origin is None else origin,
+            origin,
             time.time_ns() if time_ns is None else time_ns,
             terminated,
             truncated,

@@ -21,7 +21,7 @@ from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.jobs import Position, find_anchors, schedule
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.state import LoaderState
-from stepwell.order import Order, Partition, Stream
+from stepwell.order import Order, Partition
 from stepwell.store import Store
 
 from .exact_model import (
@@ -97,7 +97,7 @@ def test_endless_epochs_are_one_stream(size: int, world: int, batch: int) -> Non
     num_epochs = ceil(num_batches * world * batch / size)
     model = [epoch_of(order, size, epoch) for epoch in range(num_epochs)]
     for rank in range(world):
-        stream = Stream(size, batch, rank, world)
+        stream = Partition(size, batch, rank, world, is_stream=True)
         found = [(stream.batch(k).anchors(bound).tolist(), [True] * batch) for k in range(num_batches)]
         assert found == stream_batches(model, rank, world, batch)[:num_batches]
 

@@ -14,7 +14,7 @@ from stepwell.errors import OrderError, StateError
 from stepwell.loader.jobs import Position, schedule
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.state import Cursor, LoaderState, describe_order
-from stepwell.order import BoundPooled, Dealing, mixed, pooled, random, sequential, weighted
+from stepwell.order import BoundPooled, Partition, mixed, pooled, random, sequential, weighted
 from stepwell.windows import Blocks
 
 STATE = LoaderState(
@@ -66,32 +66,32 @@ def test_description_of_a_long_order_is_short_and_still_distinct() -> None:
 
 
 @pytest.mark.parametrize("ranks", [(3, 1), (4, 2), (6, 1)])
-def test_ranks_with_lanes_need_their_batch_size_and_number_in_mid_epoch(ranks: tuple[int, int]) -> None:
+def test_ranks_with_their_own_blocks_need_their_batch_size_and_number_in_mid_epoch(ranks: tuple[int, int]) -> None:
     batch_size, world_size = ranks
     own = replace(SAME, batch_size=batch_size, world_size=world_size)
-    STATE.check(SAME, is_laned=True)
+    STATE.check(SAME, depends_on_ranks=True)
     STATE.check(own)
     both = f"batch_size=3 and world_size=2.*batch_size={batch_size} and world_size={world_size}.*end of an epoch"
     with pytest.raises(StateError, match=both):
-        STATE.check(own, is_laned=True)
+        STATE.check(own, depends_on_ranks=True)
 
 
 @pytest.mark.parametrize("consumed", [0, 10])
-def test_between_epochs_lanes_may_be_cut_anew(consumed: int) -> None:
-    replace(STATE, consumed=consumed).check(replace(SAME, batch_size=5, world_size=7), is_laned=True)
+def test_between_epochs_ranks_may_change(consumed: int) -> None:
+    replace(STATE, consumed=consumed).check(replace(SAME, batch_size=5, world_size=7), depends_on_ranks=True)
 
 
 def test_a_rank_alone_may_change_its_batch_size_in_mid_epoch() -> None:
     alone = replace(STATE, world_size=1)
-    alone.check(replace(SAME, batch_size=5, world_size=1), is_laned=True)
+    alone.check(replace(SAME, batch_size=5, world_size=1), depends_on_ranks=True)
     with pytest.raises(StateError, match="world_size=2"):
-        alone.check(SAME, is_laned=True)
+        alone.check(SAME, depends_on_ranks=True)
 
 
 def test_orders_that_depend_on_how_anchors_are_cut_are_told_apart_by_that() -> None:
     def cut(*starts: int) -> BoundPooled:
         blocks = Blocks(np.array(starts), np.zeros((0, 7), np.int64), np.zeros(1, np.int64), 1)
-        return BoundPooled(blocks, 8, 0, Dealing(starts[-1]))
+        return BoundPooled(blocks, 8, 0, Partition(starts[-1]))
 
     order = pooled(1000)
     assert describe_order(order, cut(0, 4, 9)) == describe_order(order, cut(0, 4, 9))

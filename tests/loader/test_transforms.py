@@ -10,8 +10,7 @@ from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.order import pooled
-from stepwell.order.partition import Share
-from stepwell.order.stream import Span
+from stepwell.order.ranks import Share, Span
 from stepwell.transforms.base import BatchTransform, Together, Transform
 from stepwell.transforms.fusing import Stage
 from stepwell.windows import Field

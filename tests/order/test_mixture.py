@@ -22,15 +22,15 @@ def epochs_of(bound: BoundOrder, count: int) -> npt.NDArray[np.int64]:
 @given(weights=WEIGHTS, num_spans=st.one_of(st.integers(0, 50), st.integers(0, 10**15)))
 def test_shares_are_exact_to_less_than_one_slot_and_never_negative(weights: list[float], num_spans: int) -> None:
     shares = _Shares.of(weights)
-    dealt, after = shares.dealt(num_spans), shares.dealt(num_spans + 1)
+    before, after = shares.slots_before(num_spans), shares.slots_before(num_spans + 1)
     slots = num_spans * shares.span
-    assert sum(dealt) == slots
+    assert sum(before) == slots
     widths = [end - begin for begin, end in pairwise(shares.bounds)]
     for part, width in enumerate(widths):
-        # whole numbers: |dealt - slots * width / total| < 1
-        assert abs(dealt[part] * shares.bounds[-1] - slots * width) < shares.bounds[-1]
-        assert after[part] >= dealt[part]
-        assert weights[part] > 0 or dealt[part] == 0
+        # whole numbers: |before - slots * width / total| < 1
+        assert abs(before[part] * shares.bounds[-1] - slots * width) < shares.bounds[-1]
+        assert after[part] >= before[part]
+        assert weights[part] > 0 or before[part] == 0
 
 
 @settings(max_examples=25)
@@ -120,7 +120,7 @@ def test_rare_stores_do_not_come_all_at_once(make_index: Any) -> None:
 @pytest.mark.parametrize("weights", [[0.4, 0.004, 0.596], [1, 1e-5, 1, 1e-4, 1], [1e-9, 1, 1e-9]])
 def test_no_span_takes_slots_back(weights: list[float]) -> None:
     shares = _Shares.of(weights)
-    ends = np.array([shares.dealt(num_spans) for num_spans in range(1000)])
+    ends = np.array([shares.slots_before(num_spans) for num_spans in range(1000)])
     assert (np.diff(ends, axis=0) >= 0).all()
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import OrderError
-from stepwell.order import BoundPooled, Dealing, Partition, Pooled, Stream, make_order, mixed, pooled, random
+from stepwell.order import BoundPooled, Partition, Pooled, make_order, mixed, pooled, random
 from stepwell.windows import Blocks
 
 Int64s = npt.NDArray[np.int64]
@@ -27,19 +27,21 @@ def blocks_of(sizes: list[int], max_bytes: int = 100) -> Blocks:
     return Blocks(starts, np.zeros((0, 7), np.int64), np.zeros(len(starts), np.int64), max_bytes)
 
 
-def bound_of(sizes: list[int], num_slots: int, *, seed: int = 0, **dealing: Any) -> BoundPooled:
+def bound_of(sizes: list[int], num_slots: int, *, seed: int = 0, **ranks: Any) -> BoundPooled:
     blocks = blocks_of(sizes)
-    return BoundPooled(blocks, num_slots, seed, Dealing(int(blocks.starts[-1]), **dealing))
+    # the ranks of an epoch that is no part of a stream share it from its beginning
+    offset = ranks.pop("offset", 0) * ranks.get("is_stream", False)
+    return BoundPooled(blocks, num_slots, seed, Partition(int(blocks.starts[-1]), **ranks, offset=offset))
 
 
-def rank_positions(num: int, dealing: dict[str, Any], rank: int, epoch: int) -> Int64s:
+def rank_positions(num: int, ranks: dict[str, Any], rank: int, epoch: int) -> Int64s:
     """The positions of an epoch that a rank gets."""
-    batch, world = dealing["batch_size"], dealing["world_size"]
-    if not dealing["is_stream"]:
+    batch, world = ranks["batch_size"], ranks["world_size"]
+    if not ranks["is_stream"]:
         spans = [span for share in Partition(num, batch, rank, world) for span in share.spans]
     else:
-        stream = Stream(num, batch, rank, world, offset=dealing["offset"])
-        count = ((epoch + 1) * num - dealing["offset"]) // (batch * world) + 1
+        stream = Partition(num, batch, rank, world, offset=ranks["offset"], is_stream=True)
+        count = ((epoch + 1) * num - ranks["offset"]) // (batch * world) + 1
         spans = [span for k in range(count) for span in stream.batch(k).spans if span.epoch == epoch]
     return np.concatenate([np.arange(span.start, span.start + span.count) for span in spans] or [np.zeros(0, np.int64)])
 
@@ -63,7 +65,7 @@ class FakeIndex:
         return replace(self.cut, num_bytes=10_000 + self.more_bytes * (max_bytes <= self.small_bytes))
 
 
-LANES = st.fixed_dictionaries(
+RANKS = st.fixed_dictionaries(
     {
         "batch_size": st.integers(1, 7),
         "world_size": st.integers(1, 4),
@@ -75,65 +77,65 @@ ALONE = {"batch_size": 3, "world_size": 1, "is_stream": False, "offset": 0}
 
 
 @settings(deadline=None, max_examples=80)
-@given(sizes=SIZES, num_slots=st.integers(4, 70), lanes=LANES, seed=st.integers(0, 2**100), epoch=st.integers(1, 99))
-@example(sizes=[1], num_slots=4, lanes=ALONE, seed=0, epoch=0)
-@example(sizes=[5] * 4, num_slots=4, lanes=ALONE, seed=0, epoch=0)
-@example(sizes=[5] * 5, num_slots=4, lanes=ALONE, seed=0, epoch=0)
-@example(sizes=[1] * 61, num_slots=60, lanes=ALONE, seed=0, epoch=2**70)
+@given(sizes=SIZES, num_slots=st.integers(4, 70), ranks=RANKS, seed=st.integers(0, 2**100), epoch=st.integers(1, 99))
+@example(sizes=[1], num_slots=4, ranks=ALONE, seed=0, epoch=0)
+@example(sizes=[5] * 4, num_slots=4, ranks=ALONE, seed=0, epoch=0)
+@example(sizes=[5] * 5, num_slots=4, ranks=ALONE, seed=0, epoch=0)
+@example(sizes=[1] * 61, num_slots=60, ranks=ALONE, seed=0, epoch=2**70)
 def test_every_anchor_comes_exactly_once_an_epoch(
-    sizes: list[int], num_slots: int, lanes: dict[str, Any], seed: int, epoch: int
+    sizes: list[int], num_slots: int, ranks: dict[str, Any], seed: int, epoch: int
 ) -> None:
-    bound = bound_of(sizes, num_slots, seed=seed, **lanes)
+    bound = bound_of(sizes, num_slots, seed=seed, **ranks)
     num = bound.num_positions
     assert num == sum(sizes)
     assert np.array_equal(np.sort(bound.positions(epoch, 0, num)), np.arange(num))
 
 
 @settings(deadline=None, max_examples=50)
-@given(data=st.data(), sizes=SIZES, num_slots=st.integers(4, 70), lanes=LANES)
+@given(data=st.data(), sizes=SIZES, num_slots=st.integers(4, 70), ranks=RANKS)
 def test_any_range_is_answered_as_in_the_whole_epoch(
-    data: st.DataObject, sizes: list[int], num_slots: int, lanes: dict[str, Any]
+    data: st.DataObject, sizes: list[int], num_slots: int, ranks: dict[str, Any]
 ) -> None:
-    bound = bound_of(sizes, num_slots, **lanes)
+    bound = bound_of(sizes, num_slots, **ranks)
     whole = bound.positions(2, 0, bound.num_positions)
     start = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(start, len(whole)))
     # one that has answered nothing else, and one that has
-    assert np.array_equal(bound.for_ranks(bound.dealing).positions(2, start, end - start), whole[start:end])
+    assert np.array_equal(bound.for_ranks(bound.partition).positions(2, start, end - start), whole[start:end])
     assert np.array_equal(bound.positions(2, start, end - start), whole[start:end])
 
 
 @settings(deadline=None, max_examples=80)
-@given(sizes=SIZES, num_slots=st.integers(4, 70), lanes=LANES, epoch=st.integers(0, 3))
+@given(sizes=SIZES, num_slots=st.integers(4, 70), ranks=RANKS, epoch=st.integers(0, 3))
 def test_a_position_draws_from_few_blocks_which_change_one_at_a_time(
-    sizes: list[int], num_slots: int, lanes: dict[str, Any], epoch: int
+    sizes: list[int], num_slots: int, ranks: dict[str, Any], epoch: int
 ) -> None:
-    if lanes["is_stream"]:
-        epoch += -(-lanes["offset"] // sum(sizes))
-    bound = bound_of(sizes, num_slots, **lanes)
+    if ranks["is_stream"]:
+        epoch += -(-ranks["offset"] // sum(sizes))
+    bound = bound_of(sizes, num_slots, **ranks)
     anchors = bound.positions(epoch, 0, bound.num_positions)
     loaded: list[int] = []
-    for rank in range(lanes["world_size"]):
-        mine = rank_positions(bound.num_positions, lanes, rank, epoch)
+    for rank in range(ranks["world_size"]):
+        mine = rank_positions(bound.num_positions, ranks, rank, epoch)
         if not len(mine):
             continue
         drawn = bound.blocks.block_of(anchors[mine])
-        lane = bound.entering(epoch, int(mine[0]), len(sizes)).tolist()
+        own = bound.entering(epoch, int(mine[0]), len(sizes)).tolist()
         # a rank loads the blocks that it draws from, each once, and no others
-        assert sorted(lane) == np.unique(drawn).tolist()
-        loaded += lane
-        num_resident = len(lane) if len(lane) <= num_slots else bound.num_resident
+        assert sorted(own) == np.unique(drawn).tolist()
+        loaded += own
+        num_resident = len(own) if len(own) <= num_slots else bound.num_resident
         before = 0
         for position, block in zip(mine.tolist(), drawn.tolist(), strict=True):
             coming = bound.entering(epoch, position, len(sizes)).tolist()
-            first = len(lane) - len(coming)
-            assert coming == lane[first:]
+            first = len(own) - len(coming)
+            assert coming == own[first:]
             assert block in coming[:num_resident]
             assert len(coming) >= num_resident
             assert first >= before
             before = first
-    # a block at the cut of two lanes is in both, no other is
-    assert len(loaded) <= len(sizes) + lanes["world_size"] - 1
+    # a block at the cut of two ranks is in both, no other is
+    assert len(loaded) <= len(sizes) + ranks["world_size"] - 1
 
 
 def test_blocks_that_left_are_drawn_no_more_and_those_to_come_are() -> None:
@@ -180,13 +182,13 @@ def test_epochs_and_seeds_have_unrelated_orders() -> None:
 def test_one_rank_is_served_alike_for_any_batch_size() -> None:
     bound = bound_of([7] * 30, 10)
     for batch_size in (1, 4, 64):
-        again = bound.for_ranks(Dealing(210, batch_size, is_stream=True, offset=13))
+        again = bound.for_ranks(Partition(210, batch_size, is_stream=True, offset=13))
         assert np.array_equal(again.positions(1, 0, 210), bound.positions(1, 0, 210))
 
 
 def test_threads_that_ask_at_once_get_what_one_gets() -> None:
     bound = bound_of([5] * 200, 20)
-    expected = {epoch: bound.for_ranks(bound.dealing).positions(epoch, 0, 1000) for epoch in range(20)}
+    expected = {epoch: bound.for_ranks(bound.partition).positions(epoch, 0, 1000) for epoch in range(20)}
     wrong: list[int] = []
 
     def ask(number: int) -> None:
@@ -280,9 +282,9 @@ def test_impossible_settings_are_refused_by_name(options: dict[str, Any], named:
         pooled(**{"bytes": 100, **options})
 
 
-def test_a_dealing_of_another_epoch_is_refused() -> None:
+def test_a_partition_of_another_epoch_is_refused() -> None:
     with pytest.raises(OrderError, match="11 positions for an order of 10"):
-        bound_of([5, 5], 4).for_ranks(Dealing(11))
+        bound_of([5, 5], 4).for_ranks(Partition(11))
 
 
 def test_a_mixture_of_pooled_orders_is_refused_with_what_to_do(make_index: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import stepwell
 from stepwell import Array, Field, Loader
-from stepwell.order import BoundPooled, Dealing, pooled
+from stepwell.order import BoundPooled, Partition, pooled
 from stepwell.windows import Blocks
 from stepwell.windows.reach import PIECE_ANCHOR, PIECE_COLUMNS, PIECE_SEGMENT
 
@@ -50,7 +50,7 @@ def bound_of(store: stepwell.Store) -> BoundPooled:
     pieces = np.zeros((len(table.length), PIECE_COLUMNS), np.int64)
     pieces[:, PIECE_ANCHOR], pieces[:, PIECE_SEGMENT] = edges[:-1], table.segment
     blocks = Blocks(edges[[0, 1, 3, 4, 6, 8, 9]], pieces, np.array([0, 1, 3, 4, 6, 8, 9]), 100).within_segments()
-    return BoundPooled(blocks, 4, 0, Dealing(int(edges[-1])), blocks.segments)
+    return BoundPooled(blocks, 4, 0, Partition(int(edges[-1])), blocks.segments)
 
 
 def test_blocks_of_a_segment_enter_one_after_the_other(store: stepwell.Store) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.order import AnchorIndex, Dealing, Order, Partition, mixed, pooled, random, sequential, weighted
+from stepwell.order import AnchorIndex, Order, Partition, mixed, pooled, random, sequential, weighted
 from stepwell.testing import tiny_store
 from stepwell.windows import View, WindowReader
 
@@ -29,7 +29,7 @@ def test_the_real_index_is_what_orders_ask_for(reader: WindowReader) -> None:
 
 @pytest.mark.parametrize("order", [sequential(), random(3), pooled(1000, blocks=10)])
 def test_two_ranks_read_every_step_of_two_stores_once(reader: WindowReader, order: Order) -> None:
-    bound = order.bind(reader.index).for_ranks(Dealing(29, 4, world_size=2))
+    bound = order.bind(reader.index).for_ranks(Partition(29, 4, world_size=2))
     rewards = [reader.read(share.anchors(bound))["reward"] for rank in range(2) for share in Partition(29, 4, rank, 2)]
     stored = [100 * episode + step for part in LENGTHS for episode, num in enumerate(part) for step in range(num)]
     assert sorted(np.concatenate(rewards).tolist()) == sorted(stored)

@@ -53,7 +53,7 @@ class Draws:
         """Return the draws of windows at positions of an epoch.
 
         Args:
-            key: uint64 [2], of `stepwell.order.keys.derive_key`.
+            key: uint64 [2], of `stepwell.order.order.derive_key`.
             positions: int64 [B].
         """
         with np.errstate(over="ignore"):

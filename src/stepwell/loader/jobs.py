@@ -13,8 +13,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepwell.errors import OrderError
-from stepwell.order import BoundOrder, Share, Stream
-from stepwell.order.stream import Span
+from stepwell.order import BoundOrder, Partition, Share, Span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,15 +68,16 @@ def schedule(order: BoundOrder, settings: LoaderSettings, start: Position, last_
     if settings.is_stream:
         offset = start.epoch * order.num_positions + start.consumed
         stream = settings.stream(order.num_positions, offset)
-        return _stream(order.for_ranks(settings.dealing(order.num_positions, offset)), stream)
-    is_empty = settings.partition(order.num_positions).num_batches == 0
+        return _stream(order.for_ranks(stream), stream)
+    partition = settings.partition(order.num_positions)
+    is_empty = partition.num_batches == 0
     if is_empty and (last_epoch is None or settings.drop_last):
         epochs = "endless epochs" if last_epoch is None else "epochs"
         raise OrderError(
             f"{epochs} of no batches: {order.num_positions} positions do not fill one batch of {settings.batch_size} "
             f"on {settings.world_size} ranks. Use a smaller batch_size, or drop_last=False."
         )
-    return _epochs(order.for_ranks(settings.dealing(order.num_positions)), settings, start, last_epoch)
+    return _epochs(order.for_ranks(partition), settings, start, last_epoch)
 
 
 def _epochs(order: BoundOrder, settings: LoaderSettings, start: Position, last_epoch: int | None) -> Iterator[Job]:
@@ -98,14 +98,14 @@ def _epochs(order: BoundOrder, settings: LoaderSettings, start: Position, last_e
         consumed = 0
 
 
-def _stream(order: BoundOrder, stream: Stream) -> Iterator[Job]:
+def _stream(order: BoundOrder, stream: Partition) -> Iterator[Job]:
     """Yield full batches without end: one may hold the end of an epoch and the beginning of the next."""
     num_positions, size, rank_start = stream.num_positions, stream.batch_size, stream.rank * stream.batch_size
     whole = stream.global_batch_size
     epoch, begin = divmod(stream.offset, num_positions)
     for number in count():
         end = begin + whole
-        # a batch within an epoch is as that of `Stream.batch`, without its calls
+        # a batch within an epoch is as that of `Partition.batch`, without its calls
         is_within = end <= num_positions
         share = Share((Span(epoch, begin + rank_start, size),), size) if is_within else stream.batch(number)
         index = begin // whole

@@ -261,7 +261,7 @@ class Loader:
                 several ranks, and with another batch size or number of them. The message names both.
         """
         state = LoaderState.from_json(state_dict)
-        state.check(self._state(), is_laned=self._running().order.is_laned)
+        state.check(self._state(), depends_on_ranks=self._running().order.depends_on_ranks)
         self._cursor = Cursor(self.settings.epochs, Position(state.epoch, state.consumed), state.first_epoch)
 
     def refresh(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepwell.errors import OrderError
 from stepwell.loader.memory import Target
-from stepwell.order import Dealing, Pad, Partition, Stream
+from stepwell.order import Pad, Partition
 from stepwell.order.order import check_count, check_seed
 
 __all__ = ["LoaderSettings"]
@@ -88,18 +88,9 @@ class LoaderSettings:
         """
         return Partition(num_positions, self.batch_size, self.rank, self.world_size, self.drop_last, self.pad, offset)
 
-    def stream(self, num_positions: int, offset: int = 0) -> Stream:
+    def stream(self, num_positions: int, offset: int = 0) -> Partition:
         """Return this rank's batches of endless epochs, from an offset on."""
-        return Stream(num_positions, self.batch_size, self.rank, self.world_size, offset)
-
-    def dealing(self, num_positions: int, offset: int = 0) -> Dealing:
-        """Return which rank gets which positions.
-
-        Args:
-            num_positions: of an epoch.
-            offset: of the stream, where epochs run into each other; else each epoch begins with full batches.
-        """
-        return Dealing(num_positions, self.batch_size, self.rank, self.world_size, self.is_stream, offset)
+        return Partition(num_positions, self.batch_size, self.rank, self.world_size, offset=offset, is_stream=True)
 
     def num_threads(self, batch_bytes: int, is_raw: bool, is_pooled: bool = False) -> int:
         """Return the number of threads to use: what the user said, else by the work in a batch.

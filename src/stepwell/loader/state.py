@@ -135,7 +135,7 @@ class LoaderState:
         epoch: the epoch that goes on.
         consumed: positions of it that all ranks together have got.
         first_epoch: the epoch with which the iteration began, so that ``epochs=3`` still ends after three.
-        batch_size: when the state was taken; needed to go on only in mid-epoch where ranks have lanes of their own.
+        batch_size: when the state was taken; needed to go on only in mid-epoch where the order depends on ranks.
         world_size: likewise.
         num_positions: of an epoch, named where the snapshot is another; None in states of older versions.
         num_episodes: of the view, likewise.
@@ -213,12 +213,12 @@ class LoaderState:
             )
         return state
 
-    def check(self, own: LoaderState, *, is_laned: bool = False) -> None:
+    def check(self, own: LoaderState, *, depends_on_ranks: bool = False) -> None:
         """Check that a loader can go on from this state.
 
         Args:
             own: the state of the loader.
-            is_laned: whether the order of several ranks depends on their number (`BoundOrder.is_laned`).
+            depends_on_ranks: whether the order of several ranks depends on their number.
 
         Raises:
             StateError: it has other anchors, or visits them in another order; the message names both.
@@ -238,7 +238,7 @@ class LoaderState:
         num_positions = own.num_positions or 0
         if self.consumed > num_positions:
             raise StateError(f"the state has consumed {self.consumed} positions of an epoch of {num_positions}.")
-        if is_laned and 0 < self.consumed < num_positions:
+        if depends_on_ranks and 0 < self.consumed < num_positions:
             self._check_ranks(own.batch_size, own.world_size)
 
     @property

@@ -453,7 +453,7 @@ class BatchSampler:
             StateError: of another store, snapshot, order, seed or format; see `Loader.load_state_dict`.
         """
         state, order = LoaderState.from_json(state_dict), self._bound()
-        state.check(self._state(order, self._cursor.here), is_laned=order.is_laned)
+        state.check(self._state(order, self._cursor.here), depends_on_ranks=order.depends_on_ranks)
         self._cursor = Cursor(self.settings.epochs, Position(state.epoch, state.consumed), state.first_epoch)
 
     def __repr__(self) -> str:

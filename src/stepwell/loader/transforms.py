@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.order.keys import derive_key
+from stepwell.order.order import derive_key
 from stepwell.transforms.base import BatchTransform, Sample, Samples, Transform
 from stepwell.transforms.fusing import Memory, Stage, fuse, new_memory
 from stepwell.transforms.images import check_axes

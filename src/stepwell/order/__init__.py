@@ -1,21 +1,25 @@
 """Orders: how an epoch visits the anchors, and how ranks share it."""
 
-from stepwell.order.dealing import Dealing
-from stepwell.order.keys import derive_key
-from stepwell.order.mixture import Mixed, mixed
+from stepwell.order.mixture import Mixed, Weighted, mixed, weighted
 from stepwell.order.named import make_order
-from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_range
-from stepwell.order.partition import Pad, Partition, Share, Stream, even_share
-from stepwell.order.passes import Random, Sequential, random, sequential
+from stepwell.order.order import (
+    AnchorIndex,
+    BoundOrder,
+    Order,
+    Random,
+    Sequential,
+    check_range,
+    derive_key,
+    random,
+    sequential,
+)
 from stepwell.order.pooled import BoundPooled, Pooled, pooled
-from stepwell.order.stream import Span, stream_spans
-from stepwell.order.weights import Weighted, weighted
+from stepwell.order.ranks import Pad, Partition, Share, Span, even_share, stream_spans
 
 __all__ = [
     "AnchorIndex",
     "BoundOrder",
     "BoundPooled",
-    "Dealing",
     "Mixed",
     "Order",
     "Pad",
@@ -25,7 +29,6 @@ __all__ = [
     "Sequential",
     "Share",
     "Span",
-    "Stream",
     "Weighted",
     "check_range",
     "derive_key",

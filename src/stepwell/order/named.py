@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepwell.errors import OrderError
-from stepwell.order.order import Order
-from stepwell.order.passes import random, sequential
+from stepwell.order.order import Order, random, sequential
 from stepwell.order.pooled import pooled
 
 __all__ = ["make_order"]

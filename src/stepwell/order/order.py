@@ -19,7 +19,9 @@ object has `BoundOrder.num_positions` and `BoundOrder.positions`::
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -28,10 +30,23 @@ import numpy.typing as npt
 from stepwell.errors import OrderError
 
 if TYPE_CHECKING:
-    from stepwell.order.dealing import Dealing
+    from stepwell.order.ranks import Partition
     from stepwell.windows import Blocks
 
-__all__ = ["AnchorIndex", "BoundOrder", "Order", "check_count", "check_range", "check_seed"]
+__all__ = [
+    "AnchorIndex",
+    "BoundOrder",
+    "Order",
+    "Random",
+    "Sequential",
+    "check_count",
+    "check_range",
+    "check_seed",
+    "derive_key",
+    "derive_seed",
+    "random",
+    "sequential",
+]
 
 
 class AnchorIndex(Protocol):
@@ -105,15 +120,15 @@ class BoundOrder(ABC):
         return ""
 
     @property
-    def is_laned(self) -> bool:
+    def depends_on_ranks(self) -> bool:
         """Whether `for_ranks` makes another order of it; False is the default."""
         return False
 
-    def for_ranks(self, dealing: Dealing) -> BoundOrder:
+    def for_ranks(self, partition: Partition) -> BoundOrder:
         """Return the order to use where several ranks share an epoch; the default is the order itself.
 
         Args:
-            dealing: which rank gets which positions.
+            partition: which rank gets which positions.
         """
         return self
 
@@ -149,24 +164,121 @@ def check_range(order: BoundOrder, epoch: int, start: int, count: int) -> None:
 
 
 def check_seed(seed: int) -> int:
-    """Return a seed as a Python int: numpy's print differently and are not JSON.
-
-    Raises:
-        OrderError: it is no int, or negative.
-    """
+    """Return a seed as a Python int: numpy's print differently and are not JSON."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise OrderError(f"seed {seed!r}. A seed is an int, 0 or more, of any size.")
     return int(seed)
 
 
 def check_count(name: str, value: int | None, *, least: int = 0) -> int | None:
-    """Return a number of things as a Python int, or None.
-
-    Raises:
-        OrderError: not None and not an int of at least ``least``; names the argument.
-    """
+    """Return a number of things as a Python int, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise OrderError(f"{name}={value!r}. Allowed is an int of at least {least}.")
     return int(value)
+
+
+def derive_key(seed: int, epoch: int, purpose: str) -> npt.NDArray[np.uint64]:
+    """Return the 128-bit key of one stream of random numbers.
+
+    The three arguments are hashed as separate words (BLAKE2b), so that seed 0 epoch 1 has nothing to do with seed 1
+    epoch 0, at any size of either, on any machine and Python version.
+
+    Args:
+        seed: an int, 0 or more, of any size.
+        epoch: an int, 0 or more, of any size.
+        purpose: what is drawn, so that two draws of one epoch are independent; no "/" in it.
+
+    Returns:
+        uint64 [2].
+
+    Example:
+        >>> bool((derive_key(0, 1, "random") == derive_key(1, 0, "random")).any())
+        False
+    """
+    digest = _digest(seed, epoch, purpose)
+    return np.array([int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")], np.uint64)
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """Return a seed of 128 bits for a part of something that has a seed itself."""
+    return int.from_bytes(_digest(seed, 0, f"seed of {purpose}"), "little")
+
+
+def _digest(seed: int, epoch: int, purpose: str) -> bytes:
+    return hashlib.blake2b(f"stepwell/{purpose}/{seed}/{epoch}".encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class Sequential(Order):
+    """Every anchor once, as stored; see `sequential`."""
+
+    def bind(self, index: AnchorIndex) -> BoundOrder:
+        """Return the order over the anchors of an index."""
+        return _BoundSequential(index.num_anchors)
+
+
+@dataclass(frozen=True)
+class _BoundSequential(BoundOrder):
+    num_anchors: int
+
+    @property
+    def num_positions(self) -> int:
+        return self.num_anchors
+
+    def positions(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
+        check_range(self, epoch, start, count)
+        return np.arange(start, start + count, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Random(Order):
+    """Every anchor once, in an order that the seed and the epoch choose; see `random`."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+
+    def bind(self, index: AnchorIndex) -> BoundOrder:
+        """Return the order over the anchors of an index."""
+        return _BoundRandom(index.num_anchors, self.seed)
+
+
+@dataclass(frozen=True)
+class _BoundRandom(BoundOrder):
+    num_anchors: int
+    seed: int
+
+    @property
+    def num_positions(self) -> int:
+        return self.num_anchors
+
+    def positions(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
+        from stepwell.kernels.permutation import permute
+
+        check_range(self, epoch, start, count)
+        places = np.arange(start, start + count, dtype=np.int64)
+        if count == 0:
+            return places
+        return permute(places, self.num_anchors, derive_key(self.seed, epoch, "random"))
+
+
+def sequential() -> Sequential:
+    """Return the order that visits every anchor once, as stored: part by part, episode by episode, step by step."""
+    return Sequential()
+
+
+def random(seed: int = 0) -> Random:
+    """Return the order that visits every anchor exactly once an epoch, each epoch in another random order.
+
+    A keyed permutation computed by position: constant memory for 10**9 anchors, and no work to start anywhere.
+
+    Args:
+        seed: an int, 0 or more, of any size. Two pairs of seed and epoch have unrelated orders.
+
+    Raises:
+        OrderError: the seed is not one.
+    """
+    return Random(seed)

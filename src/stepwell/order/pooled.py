@@ -1,14 +1,14 @@
 """A random order for what must be decoded: anchors drawn from a pool of blocks, each of which is loaded once an epoch.
 
-The anchors are cut into M blocks (`stepwell.windows.Blocks`); the blocks are visited in an order that seed and epoch
+The anchors are cut into M blocks (`stepwell.windows.Blocks`); the blocks are taken in an order that seed and epoch
 choose. At any time S of them are resident. An epoch is cut into R **rounds**; in each, anchors are drawn from all
 resident blocks, and between two rounds the oldest block leaves and the next enters::
 
-    R = L - S + 1                       rounds of L blocks: block j, counted in the order of the visit,
+    R = L - S + 1                       rounds of L blocks: block j, counted in the order of the epoch,
     enter(j) = max(0, j - S + 1)        is resident from this round on,
     leave(j) = min(j, R - 1)            to this one;  so the blocks of round r are j = r, ..., r + S - 1
 
-The n anchors of a block are permuted by a key of (seed, epoch, block), and dealt to its rounds in proportion to their
+The n anchors of a block are permuted by a key of (seed, epoch, block), and shared by its rounds in proportion to their
 weights: of round r it gets ``[edge(r), edge(r + 1))`` of them. A phase, ``0 <= phase < stay`` by the same key, says
 where fractions go, or small blocks would all have their anchors in the same place::
 
@@ -30,11 +30,11 @@ would be drawn S times as often in the first as block S - 1, and a quarter of th
 resident block is drawn more than e times as often as another, and the rounds between still have about a block's
 anchors each (``x - ln(1/e + x - x/e)`` for x from 0 to 1, at least 0.87), so that blocks are not needed in bursts.
 
-Ranks: with W ranks the sequence of all anchors, block after block in the order of the visit, is cut into W **lanes**,
-as long as what each rank gets (`stepwell.order.Dealing`). A block at a cut is in two lanes, with a part of its permuted
-anchors in each. A rank draws its positions from its own lane, by the rules above, so that it loads no other blocks.
+Ranks: with W ranks the sequence of all anchors, block after block in the order of the epoch, is cut into W parts, each
+as long as what its rank gets (`stepwell.order.Partition`). A block at a cut is in two parts, with some of its permuted
+anchors in each. A rank draws its positions from its own part, by the rules above, so that it loads no other blocks.
 
-``shards``: blocks do not reach beyond a segment, and the visit takes all blocks of a segment, in a random order, before
+``shards``: blocks do not reach beyond a segment, and an epoch takes all blocks of a segment, in a random order, before
 those of the next; segments come in a random order, too.
 """
 
@@ -50,9 +50,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import OrderError
-from stepwell.order.dealing import Dealing
-from stepwell.order.keys import derive_key
-from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed
+from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed, derive_key
+from stepwell.order.ranks import Partition
 from stepwell.sizes import parse_bytes
 from stepwell.store.counting import counted
 
@@ -65,13 +64,13 @@ Int64s = npt.NDArray[np.int64]
 
 # two to draw from, and two on their way
 _LEAST_SLOTS = 4
-# how many blocks a pool has room for where nobody says, and with how many times the rows loaded at most. Measured
+# how many blocks a pool has room for by default, and with how many times the rows loaded at most. Measured
 # (benchmarks/bench_mixing.py): 64 mix as a shuffle buffer of the same size does, 256 nearly as `random` does
 _USUAL_BLOCKS = {256: 1.05, 128: 1.05, 64: 1.25}
 _FEW_BLOCKS = 32
 _EVERYTHING = 1 << 60
-# an iteration has one lane under way, or two where it goes from one epoch to the next
-_MAX_LANES = 8
+# an iteration has one epoch under way, or two where it goes from one to the next
+_MAX_KNOWN = 8
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,7 @@ class Pooled(Order):
         object.__setattr__(self, "blocks", check_count("blocks", self.blocks, least=_LEAST_SLOTS))
 
     def bind(self, index: AnchorIndex) -> BoundPooled:
-        """Return the order over the anchors of an index.
-
-        Raises:
-            OrderError: the pool is too small for a few blocks; says what it needs.
-        """
+        """Return the order over the anchors of an index."""
         blocks = self._cut(index)
         if self.shards:
             blocks = blocks.within_segments()
@@ -105,7 +100,7 @@ class Pooled(Order):
                 f"which the longest windows (or runs of a video) need. Use at least pooled(bytes={needed})."
             )
         segments = blocks.segments if self.shards else None
-        return BoundPooled(blocks, num_slots, self.seed, Dealing(index.num_anchors), segments)
+        return BoundPooled(blocks, num_slots, self.seed, Partition(index.num_anchors), segments)
 
     def _cut(self, index: AnchorIndex) -> Blocks:
         if self.blocks is not None:
@@ -151,21 +146,18 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """What one rank visits in one epoch.
+class RankEpoch:
+    """What one rank draws from in one epoch."""
 
-    Args:
-        blocks: int64 [L], in the order of the visit.
-        lines: int64 [L, columns], of `stepwell.order.pooled_kernels`.
-        round_starts: int64 [R + 1], positions of the lane before each round.
-        num_resident: S, blocks of a round.
-        key: uint64 [2], of the shuffles inside the rounds.
-    """
-
+    # int64 [L], in the order of the epoch
     blocks: Int64s
+    # int64 [L, columns], of `stepwell.order.pooled_kernels`
     lines: Int64s
+    # int64 [R + 1], positions of the rank before each round
     round_starts: Int64s
+    # S, blocks of a round
     num_resident: int
+    # uint64 [2], of the shuffles inside the rounds
     key: npt.NDArray[np.uint64]
 
 
@@ -177,8 +169,8 @@ class BoundPooled(BoundOrder):
         blocks: that the anchors are cut into.
         num_slots: how many of them the pool has memory for.
         seed: of the order.
-        dealing: which rank gets which positions; one rank until `for_ranks`.
-        segments: int64 [M], of each block, where those of a segment are visited together; None: one by one.
+        partition: which rank gets which positions; one rank until `for_ranks`.
+        segments: int64 [M], of each block, where those of a segment are taken together; None: one by one.
 
     Notes:
         As for `BoundOrder`. Keeps some numbers a block for the last few epochs.
@@ -187,13 +179,13 @@ class BoundPooled(BoundOrder):
     blocks: Blocks
     num_slots: int
     seed: int
-    dealing: Dealing
+    partition: Partition
     segments: Int64s | None = None
 
     @property
     def num_positions(self) -> int:
         """The number of anchors that an epoch visits."""
-        return self.dealing.num_positions
+        return self.partition.num_positions
 
     @property
     def num_resident(self) -> int:
@@ -207,19 +199,21 @@ class BoundPooled(BoundOrder):
         return f"{len(self.blocks)} blocks {zlib.crc32(self.blocks.starts.tobytes()):08x}{shards}"
 
     @property
-    def is_laned(self) -> bool:
+    def depends_on_ranks(self) -> bool:
         """True: with several ranks the order depends on the batch size and on their number."""
         return True
 
-    def for_ranks(self, dealing: Dealing) -> BoundPooled:
+    def for_ranks(self, partition: Partition) -> BoundPooled:
         """Return the order in which each rank has blocks of its own.
 
         Raises:
-            OrderError: the dealing is of another number of positions.
+            OrderError: the partition is of another number of positions.
         """
-        if dealing.num_positions != self.num_positions:
-            raise OrderError(f"a dealing of {dealing.num_positions} positions for an order of {self.num_positions}.")
-        return BoundPooled(self.blocks, self.num_slots, self.seed, dealing, self.segments)
+        if partition.num_positions != self.num_positions:
+            raise OrderError(
+                f"a partition of {partition.num_positions} positions for an order of {self.num_positions}."
+            )
+        return BoundPooled(self.blocks, self.num_slots, self.seed, partition, self.segments)
 
     def positions(self, epoch: int, start: int, count: int) -> Int64s:
         """Return the anchors at the positions ``[start, start + count)`` of an epoch; see `BoundOrder.positions`."""
@@ -230,24 +224,24 @@ class BoundPooled(BoundOrder):
         if count == 0:
             return anchors
         done = 0
-        for rank, number, taken in self.dealing.runs(epoch, start, count):
-            lane = self._lane(epoch, rank)
+        for rank, number, taken in self.partition.runs(epoch, start, count):
+            own = self._rank_epoch(epoch, rank)
             out = anchors[done : done + taken]
-            deal(lane.lines, lane.round_starts, lane.num_resident, lane.key, number, out)
+            deal(own.lines, own.round_starts, own.num_resident, own.key, number, out)
             done += taken
         return anchors
 
     def entering(self, epoch: int, position: int, count: int) -> Int64s:
         """Return the blocks that a rank needs from a position on, in the order in which it first needs them.
 
-        First come those of the position's round, `num_resident` of them or all of a shorter lane, of which the first
-        leave first; then those that enter with each next round, one each. Positions before the end of a round draw
-        from the first `num_resident` only. Where the epoch ends, so does the answer: the next one's blocks are
+        First come those of the position's round, `num_resident` of them or all where the rank has fewer, of which the
+        first leave first; then those that enter with each next round, one each. Positions before the end of a round
+        draw from the first `num_resident` only. Where the epoch ends, so does the answer: the next one's blocks are
         ``entering(epoch + 1, first position of the rank there, count)``.
 
         Args:
             epoch: 0 or more.
-            position: of the epoch, 0 to `num_positions`; the rank that gets it is the one that is meant.
+            position: of the epoch, 0 to `num_positions`; the blocks are those of the rank that gets it.
             count: how many blocks are wanted at most.
 
         Returns:
@@ -259,53 +253,55 @@ class BoundPooled(BoundOrder):
         check_range(self, epoch, position, 0)
         if position == self.num_positions:
             return np.zeros(0, np.int64)
-        run = next(self.dealing.runs(epoch, position, 1))
-        lane = self._lane(epoch, run.rank)
-        current = int(np.searchsorted(lane.round_starts, run.number, side="right")) - 1
-        return lane.blocks[current : current + count].copy()
+        run = next(self.partition.runs(epoch, position, 1))
+        own = self._rank_epoch(epoch, run.rank)
+        current = int(np.searchsorted(own.round_starts, run.number, side="right")) - 1
+        return own.blocks[current : current + count].copy()
 
     @cached_property
-    def _lane(self) -> Callable[[int, int], Lane]:
-        return lru_cache(maxsize=_MAX_LANES)(self._make_lane)
+    def _rank_epoch(self) -> Callable[[int, int], RankEpoch]:
+        return lru_cache(maxsize=_MAX_KNOWN)(self._make_rank_epoch)
 
     def _num_resident_of(self, num_blocks: int) -> int:
         if num_blocks <= self.num_slots:
             return num_blocks
         return self.num_slots - max(2, self.num_slots // 8)
 
-    def _make_lane(self, epoch: int, rank: int) -> Lane:
+    def _make_rank_epoch(self, epoch: int, rank: int) -> RankEpoch:
         from stepwell.order.pooled_kernels import key_lines, sum_rounds
 
-        sizes = self.dealing.lane_sizes(epoch)
+        sizes = self.partition.rank_sizes(epoch)
         begin = sum(sizes[:rank])
-        blocks, lines = self._visit(epoch, begin, begin + sizes[rank])
+        blocks, lines = self._sequence(epoch, begin, begin + sizes[rank])
         num_resident = self._num_resident_of(len(blocks))
         round_starts = np.empty(len(blocks) - num_resident + 2, np.int64)
         key_lines(lines, blocks, num_resident, derive_key(self.seed, epoch, "pooled anchors"))
         sum_rounds(lines, num_resident, round_starts)
-        return Lane(blocks, lines, round_starts, num_resident, derive_key(self.seed, epoch, f"pooled rounds {rank}"))
+        return RankEpoch(
+            blocks, lines, round_starts, num_resident, derive_key(self.seed, epoch, f"pooled rounds {rank}")
+        )
 
-    def _visit(self, epoch: int, begin: int, end: int) -> tuple[Int64s, Int64s]:
-        """Return the blocks that hold the anchors ``[begin, end)`` of the visit, and a line of numbers for each."""
+    def _sequence(self, epoch: int, begin: int, end: int) -> tuple[Int64s, Int64s]:
+        """Return the blocks that hold the anchors ``[begin, end)`` of an epoch's sequence, and a line for each."""
         from stepwell.kernels.permutation import permute
         from stepwell.order.pooled_kernels import BEGIN, COUNT, FIRST, LINE_COLUMNS, SIZE
 
         num_blocks = len(self.blocks)
-        visit = permute(np.arange(num_blocks), num_blocks, derive_key(self.seed, epoch, "pooled blocks"))
+        sequence = permute(np.arange(num_blocks), num_blocks, derive_key(self.seed, epoch, "pooled blocks"))
         if self.segments is not None:
             _, groups = np.unique(self.segments, return_inverse=True)
             num_groups = int(groups.max(initial=0)) + 1
             turns = permute(groups, num_groups, derive_key(self.seed, epoch, "pooled segments"))
-            visit = visit[np.argsort(turns[visit], kind="stable")]
-        sizes = np.diff(self.blocks.starts)[visit]
+            sequence = sequence[np.argsort(turns[sequence], kind="stable")]
+        sizes = np.diff(self.blocks.starts)[sequence]
         ends = np.cumsum(sizes)
         held = slice(int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(ends, end)) + 1)
-        visit, sizes, starts = visit[held], sizes[held], (ends - sizes)[held]
-        lines = np.zeros((len(visit), LINE_COLUMNS), np.int64)
-        lines[:, FIRST], lines[:, SIZE] = self.blocks.starts[visit], sizes
+        sequence, sizes, starts = sequence[held], sizes[held], (ends - sizes)[held]
+        lines = np.zeros((len(sequence), LINE_COLUMNS), np.int64)
+        lines[:, FIRST], lines[:, SIZE] = self.blocks.starts[sequence], sizes
         lines[:, BEGIN] = np.maximum(begin - starts, 0)
         lines[:, COUNT] = np.minimum(sizes, end - starts) - lines[:, BEGIN]
-        return visit, lines
+        return sequence, lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoundPooled, (self.blocks, self.num_slots, self.seed, self.dealing, self.segments)
+        return BoundPooled, (self.blocks, self.num_slots, self.seed, self.partition, self.segments)

@@ -18,7 +18,7 @@ from stepwell.kernels.permutation import mix64, shuffle_labels
 
 __all__ = ["BEGIN", "BITS", "COUNT", "FIRST", "KEY", "LINE_COLUMNS", "PHASE", "SIZE", "deal", "key_lines", "sum_rounds"]
 
-# columns of a lane's table, int64 [L, LINE_COLUMNS], one line a block in the order of the lane
+# columns of a rank's table, int64 [L, LINE_COLUMNS], one line a block in the order of the epoch
 FIRST, SIZE, BEGIN, COUNT, PHASE, KEY, BITS = range(7)
 LINE_COLUMNS = 7
 
@@ -145,7 +145,7 @@ def _round_of(round_starts: Any, position: Any) -> Any:
 
 @kernel
 def deal(lines: Any, round_starts: Any, num_resident: Any, key: Any, first: Any, out: Any) -> None:  # noqa: PLR0917
-    """Write the anchors at some positions of a lane.
+    """Write the anchors at some positions of a rank's epoch.
 
     Args:
         lines: int64 [L, LINE_COLUMNS].

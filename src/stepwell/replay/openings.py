@@ -7,7 +7,7 @@ from typing import Any
 
 from stepwell.errors import OrderError
 from stepwell.order import Order, random
-from stepwell.order.keys import derive_seed
+from stepwell.order.order import derive_seed
 from stepwell.replay.sources import RowSource, TableRows, ViewRows
 from stepwell.store import Store
 from stepwell.windows import View

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.errors import OrderError
-from stepwell.order.weights import check_weights
+from stepwell.order.mixture import check_weights
 
 __all__ = ["checked_shares", "deal_rows"]
 

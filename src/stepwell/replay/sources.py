@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import OrderError, WindowError
-from stepwell.order.stream import stream_spans
+from stepwell.order.ranks import stream_spans
 from stepwell.replay.reaching import check_reach
 from stepwell.replay.rows import Rows, clipped
 

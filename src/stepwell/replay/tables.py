@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import TableError
-from stepwell.order.keys import derive_key
+from stepwell.order.order import derive_key
 from stepwell.replay import table_states
 from stepwell.replay.contents import Contents
 from stepwell.replay.extensions import Extension, Notices

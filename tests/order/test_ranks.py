@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.errors import OrderError
-from stepwell.order import Partition, Share, Stream, even_share, random, sequential
+from stepwell.order import Partition, Share, even_share, random, sequential
 
 SIZES = [0, 1, 2, 7, 10, 30, 101]
 WORLDS = [1, 2, 3, 4, 8]
@@ -189,7 +189,7 @@ def test_a_batch_that_is_not_there_is_refused(k: int) -> None:
 
 @pytest.mark.parametrize(("num", "world", "batch"), [cell for cell in MATRIX if cell[0]])
 def test_the_stream_is_pass_after_pass_in_full_batches(num: int, world: int, batch: int) -> None:
-    ranks = [Stream(num, batch, rank, world) for rank in range(world)]
+    ranks = [Partition(num, batch, rank, world, is_stream=True) for rank in range(world)]
     num_batches = -(-3 * num // (world * batch))
     shares = [rank.batch(k) for k in range(num_batches) for rank in ranks]
     assert all(share.num_rows == len(rows(share)) == batch and share.valid is None for share in shares)
@@ -207,9 +207,9 @@ def test_the_stream_is_pass_after_pass_in_full_batches(num: int, world: int, bat
 def test_a_stream_goes_on_at_the_exact_next_position_under_other_ranks(
     num: int, before: tuple[int, int], after: tuple[int, int], done: int, far: int
 ) -> None:
-    offset = Stream(num, before[1], 0, before[0], offset=far).consumed(done)
+    offset = Partition(num, before[1], 0, before[0], offset=far, is_stream=True).consumed(done)
     assert offset == far + done * before[0] * before[1]
-    ranks = [Stream(num, after[1], rank, after[0], offset=offset) for rank in range(after[0])]
+    ranks = [Partition(num, after[1], rank, after[0], offset=offset, is_stream=True) for rank in range(after[0])]
     served = [(span.epoch, span.start, span.count) for rank in ranks for span in rank.batch(0).spans]
     positions = [epoch * num + start + i for epoch, start, count in served for i in range(count)]
     assert positions == list(range(offset, offset + after[0] * after[1]))
@@ -217,12 +217,12 @@ def test_a_stream_goes_on_at_the_exact_next_position_under_other_ranks(
 
 def test_a_stream_over_nothing_is_refused_and_never_spins() -> None:
     with pytest.raises(OrderError, match="no positions"):
-        Stream(0, 4)
+        Partition(0, 4, is_stream=True)
 
 
 def test_a_batch_across_epochs_takes_each_ones_own_order() -> None:
     order = random(4).bind(FakeCount(10))  # type: ignore[arg-type]
-    share = Stream(10, 25).batch(0)
+    share = Partition(10, 25, is_stream=True).batch(0)
     expected = np.concatenate([order.positions(0, 0, 10), order.positions(1, 0, 10), order.positions(2, 0, 5)])
     assert np.array_equal(share.anchors(order), expected)
 

@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import CorruptSegmentError, FeatureNotFoundError, SchemaError, StoreAccessError, StoreFileError
+from stepwell.errors import (
+    CorruptSegmentError,
+    DecodeError,
+    FeatureNotFoundError,
+    SchemaError,
+    StoreAccessError,
+    StoreFileError,
+)
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import open_file
 from stepwell.store.episodes import EpisodeTable
@@ -561,5 +568,9 @@ def _feature_statistics(
     sample = sample_rows(feature, len(valid))
     chosen = valid if sample is None else valid[sample]
     rows, stored = chosen.tolist(), segment.stored_rows(name)
-    stored.check_sizes(rows)
-    return stream_statistics(stored.values(rows), feature, is_sampled=sample is not None)
+    try:
+        stored.check_sizes(rows)
+        return stream_statistics(stored.values(rows), feature, is_sampled=sample is not None)
+    except CorruptSegmentError as error:
+        # offsets that lie elsewhere: like bytes that are no row they keep no segment from being sealed
+        raise DecodeError(str(error)) from error

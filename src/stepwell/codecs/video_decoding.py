@@ -38,19 +38,7 @@ def coded_size(height: int, width: int) -> tuple[int, int]:
 
 
 class PictureDecoder:
-    """One open decoder of one stream.
-
-    Args:
-        stream: what is decoded.
-        shape: of the feature: (height, width), (height, width, 1) or (height, width, 3).
-        size: height and width to resize to; None: as they are.
-
-    Raises:
-        DecodeError: this build of ffmpeg has no decoder for it.
-
-    Notes:
-        For one thread at a time. Decoding, conversion and resizing release the GIL and start no threads.
-    """
+    """One open decoder of one stream."""
 
     def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
         try:
@@ -84,15 +72,7 @@ class PictureDecoder:
         self._channels = (3,) if shape[2:] == (3,) else ()
 
     def pictures(self, packets: Sequence[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
-        """Yield (number, frame) of all pictures of a run's front, in the order in which they are shown.
-
-        Args:
-            packets: from the run's first on; picture n is made by the n-th.
-            head: how the first begins, see `stream_of`.
-
-        Raises:
-            DecodeError: a packet is damaged.
-        """
+        """Yield (number, frame) of all pictures of a run's front, in the order in which they are shown."""
         self._context.flush_buffers()
         # the parameter sets are known; to take them in again costs a tenth of a small picture
         is_known = self._has_known_sets and head and head == self._head
@@ -127,15 +107,7 @@ class PictureDecoder:
         return [(frame.pts, frame) for frame in frames]
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
-        """Convert a frame to the feature's colours and size.
-
-        Args:
-            frame: as `pictures` gave it.
-            out: uint8, of the feature's shape, height and width those of ``size``; written.
-
-        Raises:
-            DecodeError: the picture has not the feature's size.
-        """
+        """Convert a frame to the feature's colours and size."""
         actual = frame.height, frame.width
         if actual not in (self._shape, self._coded_size):
             raise DecodeError(
@@ -188,21 +160,7 @@ def decode_pictures(
     shape: tuple[int, ...],
     size: tuple[int, int] | None,
 ) -> None:
-    """Decode a run's front by this thread's decoder of its stream, and write the pictures that are wanted.
-
-    Args:
-        stream: that the run belongs to.
-        head: how its first packet begins, see `stream_of`.
-        packets: from the run's first on; picture n is made by the n-th.
-        wanted: pictures, and for each the arrays to write: uint8, of the feature's shape, height and width those of
-            ``size``.
-        shape: of the feature.
-        size: height and width to resize to; None: as they are.
-
-    Raises:
-        DecodeError: a packet is damaged, a picture does not come out or has another size than the feature; or this
-            build of ffmpeg has no decoder for the stream.
-    """
+    """Decode a run's front by this thread's decoder of its stream, and write the pictures that are wanted."""
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
     key = stream, shape, None if size == shape[:2] else size
     left = dict(wanted)
@@ -222,11 +180,7 @@ def decode_pictures(
 
 
 def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
-    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread.
-
-    Raises:
-        DecodeError: this build of ffmpeg has no decoder for the stream.
-    """
+    """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
         _OPEN.decoders.clear()

@@ -22,11 +22,7 @@ BT601, BT601_TOO = 5, 6
 
 
 class FrameReformatter:
-    """libswscale through PyAV, on the calling thread.
-
-    Notes:
-        For one thread at a time: it keeps the context of the last conversion.
-    """
+    """libswscale through PyAV, on the calling thread."""
 
     def __init__(self) -> None:
         from av.video.reformatter import VideoReformatter
@@ -35,13 +31,7 @@ class FrameReformatter:
         self._is_old = _is_before_17()
 
     def reformat(self, frame: Any, pixel_format: str, **changes: Any) -> Any:
-        """Return a frame in another pixel format.
-
-        Args:
-            frame: an ``av.VideoFrame``.
-            pixel_format: ffmpeg's name, such as "rgb24".
-            changes: ``width``, ``height``, ``interpolation``, ``dst_colorspace``, ``dst_color_range`` of PyAV.
-        """
+        """Return a frame in another pixel format."""
         if self._is_old:
             return self._reformat(frame, format=pixel_format, **{**_source_colours(frame, pixel_format), **changes})
         return self._reformat(frame, format=pixel_format, **changes, threads=1)

@@ -72,12 +72,6 @@ class VideoRow(NamedTuple):
 def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool) -> bytes:
     """Return the bytes of a row.
 
-    Args:
-        kind: of the stream, one of `STREAM_KINDS`.
-        packets: what ffmpeg calls so: of h264 and hevc with start codes.
-        picture: which picture of the run the row shows.
-        is_sync: whether the row begins a run.
-
     Example:
         >>> row = pack_row("h264", [bytes([0, 0, 0, 1, 0x65, 7])], picture=0, is_sync=True)
         >>> parse_row(row).picture, len(row)
@@ -94,11 +88,7 @@ def pack_row(kind: str, packets: Sequence[bytes], picture: int, *, is_sync: bool
 
 
 def parse_row(blob: bytes | memoryview) -> VideoRow:
-    """Return what a row says and holds; its packets are views of it.
-
-    Raises:
-        DecodeError: not a row, cut off, or changed.
-    """
+    """Return what a row says and holds; its packets are views of it."""
     head, view = bytes(blob[:HEAD_BYTES]), memoryview(blob)
     kind = "av1" if head.startswith(AV1_MARK) else _KINDS.get(head[:FLAGS_PLACE])
     if kind is None or len(blob) <= HEAD_BYTES:

@@ -105,12 +105,7 @@ def gather_chained(  # noqa: PLR0917
 
 @kernel
 def num_leaving(places: Any, min_offset: Any, max_offset: Any) -> Any:
-    """Return how many windows between two offsets leave the rows of their anchor's piece: of most batches none does.
-
-    Args:
-        places: int64 [PLACE_ROWS, n].
-        min_offset: int64; ``max_offset``: int64.
-    """
+    """Return how many windows between two offsets leave the rows of their anchor's piece: of most batches none does."""
     rows, los, his = places[ROW], places[LO], places[HI_STEP]
     num = 0
     for i in range(rows.size):
@@ -161,15 +156,7 @@ def widen(  # noqa: PLR0917
 def are_mapped(  # noqa: PLR0917
     places: Any, chosen: Any, at: Any, pieces: Any, min_offset: Any, max_offset: Any, num_rows: Any
 ) -> Any:
-    """Return whether maps hold all rows that the windows of some anchors reach.
-
-    Args:
-        places: int64 [9, n].
-        chosen: int64 [m]; ``at``: int64 [m].
-        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
-        min_offset: int64; ``max_offset``: int64.
-        num_rows: int64 [S], rows of each segment that are mapped; -1: none.
-    """
+    """Return whether maps hold all rows that the windows of some anchors reach."""
     for i in range(chosen.size):
         anchor, piece = chosen[i], at[i]
         lo, hi = places[OUTER_LO, anchor], places[OUTER_FINAL, anchor]
@@ -197,16 +184,7 @@ def are_mapped(  # noqa: PLR0917
 
 @kernel
 def bounds_of_pieces(numbers: Any, pieces: Any, records: Any, base: Any, columns: Any, bounds: Any) -> None:  # noqa: PLR0917
-    """Write what is shown of the episodes of pieces, as the records of a history say.
-
-    Args:
-        numbers: int64 [P], their episodes.
-        pieces: int64 [P, CHAIN_COLUMNS], by chain and step.
-        records: int64 [E, columns], by ``episode - base``.
-        base: int64.
-        columns: int64 [5], where the records have lo, hi_step, hi_final and flags; and the flag of what is gone.
-        bounds: int64 [P, 3], written; an episode of which nothing is left has a first step beyond all.
-    """
+    """Write what is shown of the episodes of pieces, as the records of a history say."""
     first = 0
     while first < numbers.size:
         stop = first

@@ -110,12 +110,7 @@ def copy_spans(files: Any, sizes: Any, offsets: Any, bases: Any, file_sizes: Any
 
 @kernel
 def announce(addresses: Any, sizes: Any) -> None:
-    """Tell the operating system that these bytes are about to be read (MADV_WILLNEED), without waiting for them.
-
-    Args:
-        addresses: int64 [m], inside maps of files.
-        sizes: int64 [m], bytes.
-    """
+    """Tell the operating system that these bytes are about to be read (MADV_WILLNEED), without waiting for them."""
     for i in range(addresses.size):
         if sizes[i] > 0:
             first = addresses[i] & -PAGE_BYTES

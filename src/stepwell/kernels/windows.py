@@ -27,16 +27,7 @@ def nearest(row: Any, lo: Any, hi: Any) -> Any:
 
 @kernel
 def clamp_windows(offsets: Any, anchors: Any, los: Any, his: Any, rows: Any, is_pad: Any) -> None:  # noqa: PLR0917
-    """Write the rows of windows; those beyond an episode are its nearest, and padding.
-
-    Args:
-        offsets: int64 [K].
-        anchors: int64 [n], rows.
-        los: int64 [n], first row of each one's episode.
-        his: int64 [n], the row after its last.
-        rows: int64 [n, K], written.
-        is_pad: bool [n, K], written.
-    """
+    """Write the rows of windows; those beyond an episode are its nearest, and padding."""
     for i in range(anchors.size):
         for k in range(offsets.size):
             wanted = anchors[i] + offsets[k]
@@ -87,18 +78,7 @@ def mark_rows(  # noqa: PLR0917
 def count_along(  # noqa: PLR0917
     starts: Any, step: Any, places: Any, offsets: Any, is_zero: Any, values: Any, mask: Any, adds: Any
 ) -> None:
-    """Write windows of a number that grows by ``step`` from row to row; else as `mark_rows`.
-
-    Args:
-        starts: int64 [n], the value at each anchor.
-        step: int64, 0 or 1.
-        places: int64 [PLACE_ROWS, n].
-        offsets: int64 [K].
-        is_zero: whether padding is 0.
-        values: int64 [n, K], written.
-        mask: bool [n, K] or [0, K], written.
-        adds: whether marks that are in the mask stay.
-    """
+    """Write windows of a number that grows by ``step`` from row to row; else as `mark_rows`."""
     rows, los, his = places[ROW], places[LO], places[HI_STEP]
     has_mask = mask.shape[0] > 0
     for i in range(rows.size):

@@ -38,23 +38,7 @@ def avoid_read_ahead(descriptor: int) -> None:
 
 
 def read_past_cache(descriptor: int, start: int, out: Bytes, *, is_direct: bool = True) -> int:
-    """Read bytes of a file, and leave nothing of them in the page cache that was not there.
-
-    Args:
-        descriptor: a file that is open for reading; nobody else uses it meanwhile.
-        start: the first byte wanted.
-        out: uint8 [n], contiguous, written.
-        is_direct: whether O_DIRECT may be used; not for a file that is being written, whose pages it would flush.
-
-    Returns:
-        How many bytes were read: fewer than n where the file ends.
-
-    Raises:
-        OSError: the file cannot be read.
-
-    Notes:
-        Keeps a buffer of 1 MiB for each thread that uses it.
-    """
+    """Read bytes of a file, and leave nothing of them in the page cache that was not there."""
     done = 0
     if is_direct and _set_direct(descriptor, True):
         try:

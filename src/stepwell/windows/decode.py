@@ -101,18 +101,7 @@ class ColumnDecoder:
         decoder: Decoder | None = None,
         draws: npt.NDArray[Any] | None = None,
     ) -> None:
-        """Decode rows of a fixed shape, or let a field's decoder make steps of them.
-
-        Args:
-            cells: what is wanted.
-            out: [m, *shape], each entry C-contiguous; written.
-            done: whole rows of this batch that were decoded before; added to.
-            decoder: of the field; None: rows as they are.
-            draws: [m, ...], what is random about each cell's window, or None.
-
-        Raises:
-            RowError: bytes that are no row.
-        """
+        """Decode rows of a fixed shape, or let a field's decoder make steps of them."""
         if not out[:1].size or (decoder is None and self._is_bulk and self._read_bulk(cells, out)):
             return
         is_there = cells.rows >= 0
@@ -133,11 +122,7 @@ class ColumnDecoder:
                 raise
 
     def read_objects(self, cells: Cells, out: npt.NDArray[np.object_]) -> None:
-        """Decode rows of any size into an object array [m], each for itself: cells that shared one would change alike.
-
-        Raises:
-            RowError: bytes that are no row.
-        """
+        """Decode rows of any size into an object array [m], each for itself: cells that shared one would change alike."""
         for i in np.flatnonzero(cells.rows < 0).tolist():
             out[i] = self._empty()
         for segment, members, rows in cells.by_segment():
@@ -149,11 +134,7 @@ class ColumnDecoder:
                 raise
 
     def announce(self, cells: Cells) -> None:
-        """Let the system fetch the encoded bytes of rows at once, instead of a page at a time.
-
-        Raises:
-            RowError: offsets that lie outside their file.
-        """
+        """Let the system fetch the encoded bytes of rows at once, instead of a page at a time."""
         spans: list[tuple[int, int]] = []
         for segment, members, rows in cells.by_segment():
             stored = self._stored(cells, segment)
@@ -233,17 +214,7 @@ def announce(spans: Sequence[tuple[int, int]] | npt.NDArray[np.int64]) -> None:
 def announce_batch(
     batch: PlaceBatch, fields: Iterable[ResolvedField], filler: Filler, slots: Mapping[str, int]
 ) -> None:
-    """Let the system fetch what a batch reads through maps.
-
-    Args:
-        batch: whose segments are mapped.
-        fields: that are read through maps.
-        filler: whose decoders know where encoded rows lie, and what an error of theirs says.
-        slots: name of a column to its row in the table of maps.
-
-    Raises:
-        LoaderError: encoded rows that lie outside their file.
-    """
+    """Let the system fetch what a batch reads through maps."""
     for each in fields:
         # of windows that leave a piece of an episode, what lies in the anchors' own
         places = batch.at(each.field.at)[:6]

@@ -48,12 +48,7 @@ class HeldRows:
 
 
 def row_at(address: int, column: Reach) -> npt.NDArray[Any]:
-    """Return a held row as an array; whoever asks keeps its memory alive.
-
-    Args:
-        address: of its first byte.
-        column: whose row it is.
-    """
+    """Return a held row as an array; whoever asks keeps its memory alive."""
     flat = np.asarray(_Memory(address, column.row_bytes))
     return flat.view(column.dtype).reshape(column.shape)
 
@@ -108,29 +103,11 @@ class RowLoader:
         return MapTable(len(self.columns), num_pieces)
 
     def num_bytes(self, pieces: Int64s) -> Int64s:
-        """Return the bytes of memory that each piece takes.
-
-        Args:
-            pieces: int64 [q, 7], see `stepwell.windows.blocks`.
-
-        Returns:
-            int64 [q].
-        """
+        """Return the bytes of memory that each piece takes."""
         return piece_bytes(self.columns, pieces)
 
     def load(self, piece: Int64s, memory: npt.NDArray[np.uint8]) -> Int64s:
-        """Load the rows of one piece.
-
-        Args:
-            piece: int64 [7].
-            memory: uint8 [>= num_bytes], written. At a multiple of 64 bytes, or anywhere if all columns are of bytes.
-
-        Returns:
-            int64 [2 * columns], the piece's column of a table's addresses; odd entries are 0.
-
-        Raises:
-            LoaderError: a row could not be read or decoded; names store, episode and step.
-        """
+        """Load the rows of one piece."""
         addresses = np.zeros(2 * len(self.columns), dtype=np.int64)
         base = int(memory.__array_interface__["data"][0])
         segment, start = int(piece[PIECE_SEGMENT]), 0
@@ -219,15 +196,7 @@ def _aligned(num_bytes: Any) -> Any:
 
 
 def hold_rows(loader: RowLoader, places: Int64s) -> HeldRows:
-    """Load what the windows at some anchors reach; anchors whose windows touch share a piece.
-
-    Args:
-        loader: of the rows.
-        places: int64 [6, n], of `AnchorIndex.places`, or [9, n] with the bounds of whole episodes.
-
-    Raises:
-        LoaderError: a row could not be read or decoded.
-    """
+    """Load what the windows at some anchors reach; anchors whose windows touch share a piece."""
     pieces, columns = _pieces_of(loader, places)
     sizes = loader.num_bytes(pieces)
     starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()

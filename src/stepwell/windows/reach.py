@@ -68,15 +68,7 @@ class Reach:
     decoder: Decoder | None
 
     def rows(self, pieces: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the rows that the windows of pieces reach in this column.
-
-        Args:
-            pieces: int64 [..., 7].
-
-        Returns:
-            First row and row after the last, int64 [...] each. The anchors' own rows are always among them: a window
-            that lies beside its anchor is clamped into its episode, and a piece may hold several.
-        """
+        """Return the rows that the windows of pieces reach in this column."""
         hi = pieces[..., PIECE_HI_FINAL] if self.is_final else pieces[..., PIECE_HI_STEP]
         first = np.maximum(pieces[..., PIECE_LO], pieces[..., PIECE_FIRST] + min(self.first, 0))
         return first, np.minimum(hi, pieces[..., PIECE_LAST] + max(self.last, 0) + 1)
@@ -133,15 +125,7 @@ def _reach(source: Source, first: int, last: int, is_encoded: bool) -> Reach:
 
 
 class SyncRows:
-    """Find the sync rows of one column.
-
-    Args:
-        name: of the column.
-        parts: the stores of a view; where one has the column in another codec, every row counts as a sync row.
-
-    Notes:
-        Keeps the maps of the segment that was asked for last. For one thread.
-    """
+    """Find the sync rows of one column."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name = name
@@ -152,17 +136,7 @@ class SyncRows:
         self._maps: tuple[npt.NDArray[Any], npt.NDArray[np.uint8]] | None = None
 
     def around(self, segment: int, row: int, lo: int, hi: int) -> tuple[int, int]:
-        """Return the sync row nearest before a row, or the row itself, and the next one after it.
-
-        Args:
-            segment: numbered over all stores.
-            row: of an episode with the rows ``[lo, hi)``.
-            lo: first row of the episode, which counts as a sync row.
-            hi: the row after its last one; returned where no sync row follows.
-
-        Raises:
-            LoaderError: the segment is gone, or its files are too short; names store and segment.
-        """
+        """Return the sync row nearest before a row, or the row itself, and the next one after it."""
         if segment != self._segment:
             self._open(segment)
         if self._maps is None or self._codec is None:

@@ -32,16 +32,7 @@ GROWTH = {"step_id": 1, "step_index": 1, "timestamp": 1, "episode_index": 0, "st
 
 
 def window_rows(field: ResolvedField, is_final: bool, places: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-    """Return the rows of all windows of a field; padding is clamped into the episode.
-
-    Args:
-        field: what is read.
-        is_final: whether its windows may reach the final row.
-        places: int64 [6, n], of `AnchorIndex.places`, or [9, n] with the bounds of whole episodes.
-
-    Returns:
-        rows int64 [n, K], and whether each is padding, bool [n, K].
-    """
+    """Return the rows of all windows of a field; padding is clamped into the episode."""
     row, (lo, hi_step, hi_final) = places[ROW], places[-3:]
     shape = len(row), len(field.offsets)
     rows, is_pad = np.empty(shape, np.int64), np.empty(shape, np.bool_)
@@ -58,15 +49,7 @@ def _clamp_kernel() -> Any:
 
 
 def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64s:
-    """Return the places at which windows are put instead of the anchors, see ``Field(at=...)``.
-
-    Args:
-        at: "future", "final" or "episode".
-        is_final: whether the final row may be one of them.
-        places: int64 [6, n], of `AnchorIndex.places`, or [9, n] with the bounds of whole episodes: then rows may lie in
-            other pieces.
-        draws: of the n windows.
-    """
+    """Return the places at which windows are put instead of the anchors, see ``Field(at=...)``."""
     row, (lo, hi_step, hi_final) = places[ROW], places[-3:]
     last = (hi_final if is_final else hi_step) - 1
     moved = places.copy()
@@ -78,13 +61,7 @@ def moved_places(at: str, is_final: bool, places: Int64s, draws: Draws) -> Int64
 
 
 class VirtualColumns:
-    """Compute step ids, indices, times and episode flags of steps.
-
-    Args:
-        view: the episodes.
-        ordinals: int64 [S], ordinal of each segment, numbered over all stores.
-        pieces: the episodes that are pieces of longer ones.
-    """
+    """Compute step ids, indices, times and episode flags of steps."""
 
     def __init__(self, view: View, ordinals: Int64s, pieces: ViewPieces | None = None) -> None:
         self._ordinals, self._pieces = ordinals, pieces
@@ -113,16 +90,7 @@ class VirtualColumns:
         }
 
     def compute(self, name: str, places: Int64s, rows: Int64s) -> npt.NDArray[Any]:
-        """Return a virtual column at the given rows.
-
-        Args:
-            name: one of `stepwell.windows.resolved.VIRTUAL_DTYPES`.
-            places: int64 [6, n], or [9, n] with the bounds of whole episodes.
-            rows: int64 [n, K], inside the episodes.
-
-        Returns:
-            array that broadcasts to [n, K].
-        """
+        """Return a virtual column at the given rows."""
         values: npt.NDArray[Any] = self._values[name](places, rows)
         return values
 
@@ -153,14 +121,7 @@ class VirtualColumns:
 
 
 class ComputedWindows:
-    """Write windows of computed columns.
-
-    Args:
-        sources: of the places.
-
-    Notes:
-        Thread-safe.
-    """
+    """Write windows of computed columns."""
 
     def __init__(self, sources: JoinedSources) -> None:
         from stepwell.kernels.windows import count_along, mark_rows
@@ -183,17 +144,7 @@ class ComputedWindows:
         mask: Bools | None,
         adds: bool = False,
     ) -> None:
-        """Write the windows of a column.
-
-        Args:
-            name: of the column.
-            field: whose windows they are.
-            places: int64 [6, n], where they are put, or [9, n] with the bounds of whole episodes.
-            parts: the anchors' places of each source, with its own numbers.
-            out: [n * K], written.
-            mask: bool [n, *window], written; None: nobody asks for it.
-            adds: whether marks that are in the mask stay.
-        """
+        """Write the windows of a column."""
         is_whole, places = len(places) > PLACE_ROWS, outer(places)
         shape = (places.shape[1], len(field.offsets))
         marks = np.empty((0, shape[1]), np.bool_) if mask is None else mask.reshape(shape)

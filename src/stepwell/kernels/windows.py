@@ -49,7 +49,7 @@ def mark_rows(  # noqa: PLR0917
         offsets: int64 [K].
         is_zero: whether padding is false; else it is the value of the nearest row.
         values: bool [n, K], written.
-        mask: bool [n, K], written: which are padding; or bool [0, K], where nobody asks.
+        mask: bool [n, K], written: which are padding; or bool [0, K] for no mask.
         adds: whether marks that are in the mask stay.
     """
     rows, los, his = places[ROW], places[LO], places[HI_STEP]

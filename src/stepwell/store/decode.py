@@ -170,7 +170,7 @@ class StoredRows:
             begin = end
 
     def past_cache(self, rows: Sequence[int], read_into: Callable[[int, Bytes], None]) -> StoredRows:
-        """Return the same with the bytes from the first to the last of some rows, and what they need, read anew."""
+        """Return the same rows over bytes read past the page cache: from the first to the last, with their runs."""
         if self.offsets is None or not len(rows):
             return self
         first, last = rows[0], rows[-1]

@@ -1,4 +1,4 @@
-"""Reads past the page cache: of files that are much larger than memory, and that nobody reads again soon.
+"""Reads past the page cache, for files that are much larger than memory and are not read again soon.
 
 ::
 
@@ -32,7 +32,7 @@ BUFFER_BYTES = 1 << 20
 
 
 def avoid_read_ahead(descriptor: int) -> None:
-    """Let the system read no more of a file than what is asked for; before the first read, or it has begun to."""
+    """Turn off read-ahead for a file; call it before the first read."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 

@@ -122,7 +122,7 @@ class ColumnDecoder:
                 raise
 
     def read_objects(self, cells: Cells, out: npt.NDArray[np.object_]) -> None:
-        """Decode rows of any size into an object array [m], each for itself: cells that shared one would change alike."""
+        """Decode rows of any size into an object array [m], one for each cell: shared arrays would change alike."""
         for i in np.flatnonzero(cells.rows < 0).tolist():
             out[i] = self._empty()
         for segment, members, rows in cells.by_segment():

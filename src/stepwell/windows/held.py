@@ -48,7 +48,7 @@ class HeldRows:
 
 
 def row_at(address: int, column: Reach) -> npt.NDArray[Any]:
-    """Return a held row as an array; whoever asks keeps its memory alive."""
+    """Return a held row as an array, which does not keep its memory alive."""
     flat = np.asarray(_Memory(address, column.row_bytes))
     return flat.view(column.dtype).reshape(column.shape)
 
@@ -107,7 +107,7 @@ class RowLoader:
         return piece_bytes(self.columns, pieces)
 
     def load(self, piece: Int64s, memory: npt.NDArray[np.uint8]) -> Int64s:
-        """Load the rows of one piece."""
+        """Load the rows of one piece, int64 [7]; return its column of a table's addresses, int64 [2 * columns]."""
         addresses = np.zeros(2 * len(self.columns), dtype=np.int64)
         base = int(memory.__array_interface__["data"][0])
         segment, start = int(piece[PIECE_SEGMENT]), 0

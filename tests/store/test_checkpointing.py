@@ -10,7 +10,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreExistsError
-from stepwell.store import checkpointing
+from stepwell.store import rewrite
 from stepwell.store.column_file import SegmentFiles
 
 
@@ -131,12 +131,12 @@ def test_a_full_disk_leaves_nothing(wells, monkeypatch):
     assert sorted(wells.folder.iterdir()) == there
 
 
-@pytest.mark.parametrize("step", ["append_from", "append_episodes", "_take_segment", "_copy_committed"])
+@pytest.mark.parametrize("step", ["append_from", "append_episodes", "_checkpoint_segment", "_copy_committed"])
 def test_a_segment_sealed_in_the_middle_of_it_is_there_once(wells, monkeypatch, step):
     store = wells.make(range(2), segment_bytes=10**6)
     writer = store.writer()
     writer.add_episode(wells.episode_of(2, 3), truncated=True, number=2)
-    owner = SegmentFiles if step.startswith("append") else checkpointing
+    owner = SegmentFiles if step.startswith("append") else rewrite
     original = getattr(owner, step)
 
     def close_first(*args):

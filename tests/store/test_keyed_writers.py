@@ -17,8 +17,8 @@ from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusy
 from stepwell.json_text import open_json, seal_json
 from stepwell.recorders import convert
 from stepwell.store import manifests, snapshot, step_id, writer_keys
-from stepwell.store.concatenation import concatenate
 from stepwell.store.manifests import ARRANGEMENT_JSON
+from stepwell.store.rewrite import concatenate
 from stepwell.store.sealing import write_manifest
 from stepwell.store.writer_keys import MAX_KEY, KeyNote
 

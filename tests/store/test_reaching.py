@@ -17,7 +17,7 @@ from stepwell.json_text import open_json, seal_json
 from stepwell.references.file_codec import file_template, make_references
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Image
-from stepwell.store.concatenation import concatenate
+from stepwell.store.rewrite import concatenate
 
 PLAIN, SECRET = Array(4), Bytes()
 

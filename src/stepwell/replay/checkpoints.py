@@ -29,9 +29,9 @@ from stepwell.errors import CorruptSegmentError, StoreExistsError, StoreNotFound
 from stepwell.files.addresses import local_path
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
-from stepwell.store.checkpointing import checkpoint_store
 from stepwell.store.layout import link_file
 from stepwell.store.npy import read_again
+from stepwell.store.rewrite import checkpoint_store
 
 if TYPE_CHECKING:
     from stepwell.store.store import Mode

@@ -1,11 +1,11 @@
 """Segments, writers, episodes, statistics, recovery: what lies on the disk."""
 
-from stepwell.store.concatenation import concatenate
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episode import Episode
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.ids import split_id, step_id
 from stepwell.store.opening import create, open
+from stepwell.store.rewrite import concatenate
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
 from stepwell.store.writer import Writer

@@ -43,19 +43,7 @@ TAIL_BYTES = len(b"\ncrc32 00000000\n")
 
 
 def delete_episodes(store: Store, episodes: Any) -> int:
-    """Hide episodes of a store, in every process that refreshes.
-
-    Args:
-        store: open for writing.
-        episodes: an index, indices, a slice or a bool mask, as of the store's last refresh.
-
-    Returns:
-        How many were deleted.
-
-    Raises:
-        EpisodeNotFoundError: an index that is none.
-        StoreBusyError: an episode is still being recorded, or the store was compacted since its last refresh.
-    """
+    """Hide episodes of a store, in every process that refreshes."""
     store.check_writable("delete episodes")
     segments, everything = store.listing
     table = everything.take(episode_indices(store, everything, episodes))
@@ -99,10 +87,7 @@ def _first_ids(segments: SegmentList, table: EpisodeTable) -> Ids:
 
 
 def _pieces_before(segments: SegmentList, table: EpisodeTable) -> Ids:
-    """Return the ids of the pieces of episodes that goes on in others, of those that lack steps in a ring.
-
-    A loss of power that takes newer steps would bring them back.
-    """
+    """Return the ids of the pieces of episodes that goes on in others, of those that lack steps in a ring."""
     origins = table.origin[table.skipped > 0]
     found = [np.empty(0, np.int64)]
     for segment in segments if len(origins) else ():
@@ -113,16 +98,7 @@ def _pieces_before(segments: SegmentList, table: EpisodeTable) -> Ids:
 
 
 def hidden_steps(ids: Ids, lengths: Ids, deleted: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
-    """Return what of episodes is not shown.
-
-    Args:
-        ids: int64 [E], of their first steps; no two episodes share a step.
-        lengths: int64 [E], their steps.
-        deleted: int64 [n], what `read_deleted` returns.
-
-    Returns:
-        Which are deleted, bool [E]; and of the others, how many steps at the beginning are hidden, int64 [E].
-    """
+    """Return what of episodes is not shown."""
     is_deleted, hidden = np.isin(ids, deleted), np.zeros(len(ids), np.int64)
     owners, steps = _owners(ids, lengths, deleted)
     np.maximum.at(hidden, owners, steps)
@@ -130,14 +106,7 @@ def hidden_steps(ids: Ids, lengths: Ids, deleted: Ids) -> tuple[npt.NDArray[np.b
 
 
 def moved_ids(deleted: Ids, before: Ids, lengths: Ids, after: Ids) -> Ids:
-    """Return those of ``deleted`` (int64 [n]) that lie in some episodes, as ids of where these are now.
-
-    Args:
-        deleted: what `read_deleted` returns.
-        before: int64 [E], ids of the episodes' first steps.
-        lengths: int64 [E], their steps.
-        after: int64 [E], ids of their first steps now.
-    """
+    """Return those of ``deleted`` (int64 [n]) that lie in some episodes, as ids of where these are now."""
     owners, steps = _owners(before, lengths, deleted)
     found: Ids = after[owners] + steps
     return found
@@ -155,11 +124,7 @@ def _owners(ids: Ids, lengths: Ids, steps: Ids) -> tuple[Ids, Ids]:
 
 
 def read_deleted(store: str) -> Ids:
-    """Return the ids of the first steps of a store's deleted episodes, and those that hide an episode's first steps.
-
-    Raises:
-        CorruptSegmentError: the list is damaged.
-    """
+    """Return the ids of the first steps of a store's deleted episodes, and those that hide an episode's first steps."""
     path = f"{store}/{DELETED}"
     try:
         data = read_file(path)
@@ -204,16 +169,7 @@ def replace_deleted(store: str, ids: Ids) -> None:
 
 
 def episode_indices(store: Store, table: EpisodeTable, episodes: Any) -> Ids:
-    """Return which episodes an index, indices, a slice or a bool mask means: distinct, each 0 .. len(table) - 1.
-
-    Args:
-        store: whose they are.
-        table: of all its episodes.
-        episodes: what was given.
-
-    Raises:
-        EpisodeNotFoundError: an index that is none.
-    """
+    """Return which episodes an index, indices, a slice or a bool mask means: distinct, each 0 .. len(table) - 1."""
     count = len(table)
     if isinstance(episodes, slice):
         return np.arange(count)[episodes]

@@ -34,8 +34,8 @@ from stepwell.store.layout import (
     is_sealed_name,
     link_file,
     locked_store,
+    remove_segments,
     replace_file,
-    sync_directory,
 )
 from stepwell.store.manifests import read_store_manifest, replace_store_manifest
 from stepwell.store.records import read_record
@@ -53,14 +53,7 @@ KEPT = (STATISTICS, SEGMENT_JSON)
 
 @contextmanager
 def maintained_store(store: str) -> Iterator[str]:
-    """Be the only one to change sealed segments; yields the path of an empty staging directory.
-
-    What an earlier owner left unfinished is cleaned up first, and what this one leaves, however it ends, last.
-
-    Raises:
-        StoreBusyError: somebody else is at it.
-        DiskFullError: no space, whatever the caller was about to write.
-    """
+    """Be the only one to change sealed segments; yields the path of an empty staging directory."""
     with system_errors(store, is_writing=True), _held(store):
         _clean_up(store)
         os.mkdir(f"{store}/{STAGING}")
@@ -136,10 +129,8 @@ def _clean_up(store: str) -> None:
                 os.unlink(f"{store}/{left}")
         _undo_column(store, staging)
     hidden = read_store_manifest(store).hidden
-    for name in hidden:
-        _remove_segment(store, staging, name)
+    remove_segments(store, hidden)
     if hidden:
-        sync_directory(f"{store}/{SEGMENTS}")
         with locked_store(store):
             replace_store_manifest(store, read_store_manifest(store).positions, ())
     # last, since its being there is what calls for cleaning up
@@ -175,14 +166,3 @@ def _undo_column(store: str, staging: str) -> None:
         for ending in (".npy", ".bin"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{segment}/{feature}{ending}")
-
-
-def _remove_segment(store: str, staging: str, name: str) -> None:
-    """Remove a segment's directory, first from where it is seen, then its files."""
-    gone = f"{staging}/{name}.gone"
-    try:
-        check_directory(f"{store}/{SEGMENTS}/{name}")
-        os.rename(f"{store}/{SEGMENTS}/{name}", gone)
-    except FileNotFoundError:
-        return
-    remove_directory(gone)

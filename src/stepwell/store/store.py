@@ -622,14 +622,14 @@ class Store:
 
         Of a ring it removes what lies wholly beyond its capacity: its space is that of the capacity.
         """
-        from stepwell.store.compaction import compact_store
+        from stepwell.store.rewrite import compact_store
 
         with system_errors(self._path, is_writing=True):
             return compact_store(self, progress=progress)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Make a store at ``path`` that is this one as it is now, of hard links, while its writers go on."""
-        from stepwell.store.checkpointing import checkpoint_store
+        from stepwell.store.rewrite import checkpoint_store
 
         with system_errors(self._path):
             return checkpoint_store(self, path)

@@ -142,8 +142,8 @@ class RawColumn(ColumnFile):
         self._num_appended, self._num_expected = 0, num_rows
         super().__init__(path)
         self.end = self.header
-        # of the header that `finish` writes if as many rows are appended as are expected
-        self._sum = self.header, zlib.crc32(header_bytes(self.dtype, shape, num_rows))
+        # of the header that `finish` writes if as many rows are appended as are expected; else the file is read again
+        self._sum = (self.header, zlib.crc32(header_bytes(self.dtype, shape, num_rows))) if num_rows else UNKNOWN
 
     @property
     def num_bytes_appended(self) -> int:
@@ -192,7 +192,7 @@ class EncodedColumn:
         self.feature = feature
         self._name = os.path.basename(stem)
         self._is_checked = False
-        self.offsets = RawColumn(f"{stem}.npy", OFFSET, (), num_rows + 1)
+        self.offsets = RawColumn(f"{stem}.npy", OFFSET, (), num_rows and num_rows + 1)
         try:
             self.blobs = ColumnFile(f"{stem}.bin")
         except BaseException:

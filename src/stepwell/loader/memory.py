@@ -118,8 +118,18 @@ def to_torch(values: dict[str, Any], torch: Any, pinned: PinnedBlock | None = No
         torch cannot wrap (read-only, negative strides, strides of part of an element) are copied.
     """
     for key, value in values.items():
-        if isinstance(value, np.ndarray) and _torch_dtype(value.dtype, torch) is not None:
-            values[key] = _wrap(value, torch) if pinned is None else pinned.tensor(value)
+        if not isinstance(value, np.ndarray):
+            continue
+        # a dict of few dtypes: a call for each array would cost as much as its tensor
+        kind = _DTYPES[value.dtype] if value.dtype in _DTYPES else _torch_dtype(value.dtype, torch)
+        if kind is None:
+            continue
+        if pinned is not None:
+            values[key] = pinned.tensor(value)
+        elif value.flags.writeable and value.flags.c_contiguous:
+            values[key] = torch.from_numpy(value)
+        else:
+            values[key] = _wrap(value, torch)
     return values
 
 

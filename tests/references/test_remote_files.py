@@ -1,12 +1,14 @@
 """Files of other machines: fetched once, in a state that is known, within a number of bytes."""
 
 import io
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +25,7 @@ from stepwell.errors import (
 )
 from stepwell.files.addresses import cache_directory, is_remote
 from stepwell.references import remote_files, remote_sources
-from stepwell.references.remote_files import local_path, remote_states
+from stepwell.references.remote_files import kept_files, local_path, remote_states
 from stepwell.testing import WebServer
 
 
@@ -32,6 +34,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STEPWELL_CACHE_BYTES", raising=False)
     monkeypatch.setattr(remote_files, "_STATES", {})
+    monkeypatch.setattr(remote_files, "_UNREACHABLE", set())
     monkeypatch.setattr(remote_sources, "WAITS_SECONDS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote_files, "GRACE_SECONDS", 0.0)
 
@@ -161,6 +164,41 @@ def test_no_answer_is_told_unless_the_file_is_kept(tmp_path: Path) -> None:
     assert local_path(f"{url}/a") == path and remote_states([f"{url}/a"]) == states
     with pytest.raises(DatasetNotFoundError, match=r"b cannot be fetched: .*refused.* Is there a network"):
         local_path(f"{url}/b")
+
+
+def test_the_warning_that_the_cache_is_read_comes_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with WebServer(tmp_path) as web:
+        for name in "ab":
+            (tmp_path / name).write_bytes(name.encode())
+            local_path(f"{web.url}/{name}")
+    remote_files._STATES.clear()
+    with caplog.at_level(logging.WARNING):
+        for name in "ab":
+            assert Path(local_path(f"{web.url}/{name}")).read_bytes() == name.encode()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1 and "refused" in messages[0] and f"What the cache has of {web.url} is read" in messages[0]
+
+
+def test_waits_grow_between_four_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, tries = [], []
+    monkeypatch.setattr(remote_sources, "WAITS_SECONDS", (0.5, 2.0, 8.0))
+    monkeypatch.setattr(remote_sources.time, "sleep", waits.append)
+
+    def refuse(address: str, headers: object) -> None:
+        tries.append(address)
+        raise urllib.error.URLError(TimeoutError("timed out"))
+
+    monkeypatch.setattr(remote_sources, "_opened", refuse)
+    with pytest.raises(DatasetNotFoundError, match=r"a cannot be fetched: .*timed out"):
+        local_path("http://host.invalid/a")
+    assert waits == [0.5, 2.0, 8.0] and len(tries) == 4
+
+
+def test_what_is_kept_of_an_address_is_named(web: WebServer) -> None:
+    url = f"{web.url}/a%20b.tar"
+    fetched = local_path(url)
+    assert kept_files(url) == [fetched]
+    assert kept_files(f"gzip://{url}") == kept_files(url) and kept_files(f"{web.url}/d") == []
 
 
 def test_a_file_that_was_replaced_is_another_once_it_is_asked_about(web: WebServer, tmp_path: Path) -> None:

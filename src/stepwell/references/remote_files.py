@@ -38,7 +38,6 @@ from stepwell.references.remote_sources import (
     source_of,
     write_piece,
 )
-from stepwell.references.silent_hosts import host_of
 from stepwell.sizes import parse_bytes
 
 __all__ = ["fetched_ahead", "kept_files", "known_state", "local_path", "open_fetched", "opened", "remote_states"]
@@ -62,8 +61,8 @@ GRACE_SECONDS = 5.0
 
 # what each address was when it was asked about last: until it is asked about again, a process sees no other
 _STATES: dict[str, RemoteState] = {}
-# machines of which it was said that they do not answer
-_TOLD: set[str] = set()
+# hosts of which a warning was logged
+_UNREACHABLE: set[str] = set()
 _OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size_of=lambda file: 1)
 
 
@@ -248,16 +247,17 @@ def _ask(address: str) -> RemoteState:
         kept = _versions(cache_directory() / "remote", address)
         if not kept:
             raise
-        _tell_of_kept(address, error)
+        _warn_of_kept(address, error)
         newest = max(kept, key=lambda path: path.stat().st_atime_ns)
         return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
 
 
-def _tell_of_kept(address: str, error: UnreachableError) -> None:
-    """Say once in a process that files of a machine are taken from the cache, as they were fetched before."""
-    host = host_of(address)
-    if host not in _TOLD:
-        _TOLD.add(host)
+def _warn_of_kept(address: str, error: UnreachableError) -> None:
+    """Warn once in a process and host that files are read from the cache without a look at the server."""
+    parts = urlsplit(plain_address(address))
+    host = f"{parts.scheme}://{parts.netloc}"
+    if host not in _UNREACHABLE:
+        _UNREACHABLE.add(host)
         LOGGER.warning("%s What the cache has of %s is read as it was fetched before.", error, host)
 
 

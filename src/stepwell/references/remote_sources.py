@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, MissingDependencyError, StepwellError
 from stepwell.files.addresses import plain_address
-from stepwell.references.silent_hosts import is_silent, note_answer, note_failure, why_not_asked
 
 __all__ = [
     "PIECE_BYTES",
@@ -36,9 +35,10 @@ __all__ = [
     "write_piece",
 ]
 
-# between the tries of what may go well another time
+# between the tries of what may go well another time: the one retry policy, of HTTP and of fsspec
 WAITS_SECONDS = (0.5, 2.0, 8.0)
-TIMEOUT_SECONDS = 60.0
+# to connect, and between two pieces of an answer; a fetch that stalls goes on where it was
+TIMEOUT_SECONDS = 20.0
 PIECE_BYTES = 1 << 20
 DIGITS = 12
 LOGIN = re.compile(r"://([^/?#]*)@")
@@ -134,10 +134,10 @@ class _Http:
                     return _state_of(206, error.headers)
                 raise
 
-        return _tried(address, ask)
+        return _retry(address, ask)
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
-        _tried(address, lambda: self._go_on(address, state, file))
+        _retry(address, lambda: self._go_on(address, state, file))
 
     def _go_on(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
         """Write what is not there yet."""
@@ -169,7 +169,7 @@ class _FsSpec:
             marks = [found[key] for key in VERSION_KEYS if found.get(key) is not None]
             return RemoteState.of(found.get("size"), marks[0] if marks else "")
 
-        return _tried(address, ask)
+        return _retry(address, ask)
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
         system, path = _file_system(address)
@@ -184,7 +184,7 @@ class _FsSpec:
             if state.num_bytes not in (None, file.tell()):
                 raise ConnectionError(f"it ended after {file.tell()} of {state.num_bytes} bytes")
 
-        _tried(address, copy)
+        _retry(address, copy)
 
 
 def _file_system(address: str) -> tuple[Any, str]:
@@ -236,26 +236,16 @@ def write_piece(file: IO[bytes], piece: bytes) -> None:
         raise StepwellError(f"{file.name} cannot be written: {error}") from error
 
 
-def _tried(address: str, action: Callable[[], Value]) -> Value:
-    """Return what an action returns; one that may go well another time is tried again, but for silent machines."""
-    told = why_not_asked(address)
-    if told is not None:
-        raise UnreachableError(told)
-    waits = iter(WAITS_SECONDS)
-    while True:
-        began = time.monotonic()
+def _retry(address: str, action: Callable[[], Value]) -> Value:
+    """Return what an action returns; a failure that may be passing is tried again after each of `WAITS_SECONDS`."""
+    for wait in WAITS_SECONDS:
         try:
             with _explained(address):
-                found = action()
-        except UnreachableError as error:
-            wait = next(waits, None)
-            if wait is None or is_silent(address):
-                note_failure(address, error, time.monotonic() - began)
-                raise
+                return action()
+        except UnreachableError:
             time.sleep(wait)
-        else:
-            note_answer(address)
-            return found
+    with _explained(address):
+        return action()
 
 
 @contextmanager

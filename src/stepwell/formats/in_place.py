@@ -45,10 +45,9 @@ from stepwell.references.span_files import common_root
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store import Store
-from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import EpisodeBlock, write_store
 from stepwell.store.info import file_codec_of
-from stepwell.store.layout import STORE_JSON, replace_file
+from stepwell.store.layout import STORE_JSON, built_store, replace_file
 
 __all__ = ["open_in_place"]
 

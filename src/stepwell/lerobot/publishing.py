@@ -26,8 +26,7 @@ from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import read_json
 from stepwell.store.beneath import disk_error
-from stepwell.store.building import built_directory
-from stepwell.store.layout import replace_file
+from stepwell.store.layout import built_directory, replace_file
 
 __all__ = ["finish_append", "new_dataset", "staged_append"]
 

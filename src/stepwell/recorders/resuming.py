@@ -29,11 +29,11 @@ from stepwell.recorders.sources import cut
 from stepwell.schema import Schema
 from stepwell.store import Store, create, layout, open
 from stepwell.store.beneath import read_file
-from stepwell.store.building import built_store
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
     SEGMENTS,
+    built_store,
     list_segments,
     locked_store,
     replace_file,

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, StepError
 from stepwell.json_text import seal_json
 from stepwell.schema import Schema
-from stepwell.store.building import built_store
 from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.ids import step_id
-from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, new_tag, replace_file
+from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment

@@ -87,7 +87,7 @@ def _first_ids(segments: SegmentList, table: EpisodeTable) -> Ids:
 
 
 def _pieces_before(segments: SegmentList, table: EpisodeTable) -> Ids:
-    """Return the ids of the pieces of episodes that goes on in others, of those that lack steps in a ring."""
+    """Return the ids of pieces of episodes that go on in later pieces, of episodes that lack steps in a ring."""
     origins = table.origin[table.skipped > 0]
     found = [np.empty(0, np.int64)]
     for segment in segments if len(origins) else ():
@@ -98,7 +98,7 @@ def _pieces_before(segments: SegmentList, table: EpisodeTable) -> Ids:
 
 
 def hidden_steps(ids: Ids, lengths: Ids, deleted: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
-    """Return what of episodes is not shown."""
+    """Return which episodes are deleted, bool [E], and how many steps at the beginning of the others are hidden."""
     is_deleted, hidden = np.isin(ids, deleted), np.zeros(len(ids), np.int64)
     owners, steps = _owners(ids, lengths, deleted)
     np.maximum.at(hidden, owners, steps)
@@ -113,7 +113,7 @@ def moved_ids(deleted: Ids, before: Ids, lengths: Ids, after: Ids) -> Ids:
 
 
 def _owners(ids: Ids, lengths: Ids, steps: Ids) -> tuple[Ids, Ids]:
-    """Return the number of the episode that each step lies in, and how many of it come before; for those in any."""
+    """Return the episode that each step lies in, and how many of its steps come before; without steps in none."""
     if not len(ids):
         return np.empty((2, 0), np.int64)[0], np.empty(0, np.int64)
     order = np.argsort(ids, kind="stable")

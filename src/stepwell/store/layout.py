@@ -31,17 +31,30 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.files.file_locks import FileLock
-from stepwell.store.beneath import check_directory, disk_error, open_file, raise_from, system_error
+from stepwell.errors import StepwellError, StoreExistsError
+from stepwell.files.addresses import local_path
+from stepwell.files.file_locks import FileLock, lock_directory
+from stepwell.store.beneath import (
+    FULL,
+    check_directory,
+    disk_error,
+    open_file,
+    raise_from,
+    system_error,
+    system_errors,
+)
 
 __all__ = [
     "DELETED",
     "OPEN_SUFFIX",
     "STORE_JSON",
+    "built_directory",
+    "built_store",
     "copy_file",
     "hide_segments",
     "is_sealed_name",
@@ -70,6 +83,8 @@ STORE_JSON = "store.json"
 LOCK = "lock"
 DELETED = "deleted.npy"
 SEGMENTS = "segments"
+# of a directory that is being built
+BUILD_SUFFIX = ".partial"
 RESTORE = "Restore it from a copy, or remove the segment."
 SEGMENT_JSON = "segment.json"
 PROGRESS = "progress"
@@ -365,3 +380,73 @@ def _sync(path: str, open_it: Callable[[], int]) -> None:
             os.close(descriptor)
     except OSError as error:
         raise_from(system_error(error, path, is_writing=True), error)
+
+
+# a directory that is built out of sight and appears whole: with all that belongs to it, or not at all
+
+
+@contextmanager
+def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield a hidden directory next to ``path`` with an empty ``segments`` in it."""
+    with built_directory(path) as partial:
+        with system_errors(partial, is_writing=True):
+            os.mkdir(f"{partial}/{SEGMENTS}")
+        yield partial
+
+
+@contextmanager
+def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk.
+
+    What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
+
+    Raises:
+        StoreExistsError: something is at the path already.
+        FormatError: the path is an address, such as ``s3://...``.
+    """
+    target = Path(local_path(path)).absolute()
+    if target.is_symlink():
+        target = target.resolve()
+    _check_free(target)
+    made = [parent for parent in target.parents if not parent.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(target)
+    except OSError as error:
+        raise disk_error(error, 0, str(target)) from error
+    partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{BUILD_SUFFIX}")
+    try:
+        with _locked_directory(partial):
+            yield str(partial)
+            sync_tree(str(partial))
+            _check_free(target)
+            os.rename(partial, target)
+            for parent in (target, *made):
+                sync_directory(str(parent.parent))
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):
+            raise disk_error(error, 0, str(target)) from error
+        raise
+
+
+def _locked_directory(path: Path) -> FileLock:
+    """Make a directory and hold its lock, which tells that its builder lives."""
+    try:
+        path.mkdir()
+        return lock_directory(path)
+    except OSError as error:
+        raise disk_error(error, 0, str(path)) from error
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
+
+
+def _remove_left(target: Path) -> None:
+    for entry in list(target.parent.iterdir()):
+        if not (entry.name.startswith(f".{target.name}.") and entry.name.endswith(BUILD_SUFFIX)):
+            continue
+        with suppress(FileNotFoundError, BlockingIOError), lock_directory(entry, is_waiting=False):
+            shutil.rmtree(entry, ignore_errors=True)

@@ -3,8 +3,8 @@
 ::
 
     pusht.well/
-      maintenance             flock of who is adding a column or compacting
-      staging/                there while one of them runs; who finds it without a live owner cleans up
+      maintenance             flock of the process that adds a column or compacts
+      staging/                there while one of them runs; without a live owner it is cleaned up
         undo.json             {"feature": NAME} while a column is being added
         undo/SEGMENT/...      links of the segment's files that are replaced
 """
@@ -53,7 +53,7 @@ KEPT = (STATISTICS, SEGMENT_JSON)
 
 @contextmanager
 def maintained_store(store: str) -> Iterator[str]:
-    """Be the only one to change sealed segments; yields the path of an empty staging directory."""
+    """Hold the right to change sealed segments; yields the path of an empty staging directory."""
     with system_errors(store, is_writing=True), _held(store):
         _clean_up(store)
         os.mkdir(f"{store}/{STAGING}")
@@ -64,7 +64,7 @@ def maintained_store(store: str) -> Iterator[str]:
 
 
 def is_maintained(store: str) -> bool:
-    """Whether somebody is adding a column or compacting; ask under the store's lock."""
+    """Whether a column is being added or the store compacted; call it under the store's lock."""
     if not _is_staged(store):
         return False
     try:
@@ -104,13 +104,13 @@ def recover_maintenance(store: str) -> None:
 
 
 def plan_undo(staging: str, feature: str) -> None:
-    """Take note that a column is being added: until the schema has it, its files are removed by whoever cleans up."""
+    """Record that a column is being added: until the schema has it, a clean-up removes its files."""
     os.mkdir(f"{staging}/{UNDO}")
     replace_file(f"{staging}/{UNDO_JSON}", seal_json({"feature": feature}))
 
 
 def keep_for_undo(staging: str, segment: str, files: tuple[str, ...]) -> None:
-    """Keep a segment's files as they are, to be put back by whoever cleans up; some may be missing."""
+    """Keep a segment's files as they are, for a clean-up to put back; some may be missing."""
     kept = f"{staging}/{UNDO}/{Path(segment).name}"
     os.mkdir(kept)
     for file in files:
@@ -123,7 +123,7 @@ def _clean_up(store: str) -> None:
     if not _is_staged(store):
         return
     with locked_store(store):
-        # whoever replaces one of the store's own files holds the lock: these are of a killed one
+        # one of the store's own files is replaced under the lock: these are of a killed process
         for left in os.listdir(store):
             if left.endswith(".tmp"):
                 os.unlink(f"{store}/{left}")
@@ -133,7 +133,7 @@ def _clean_up(store: str) -> None:
     if hidden:
         with locked_store(store):
             replace_store_manifest(store, read_store_manifest(store).positions, ())
-    # last, since its being there is what calls for cleaning up
+    # last, since a clean-up happens where it is there
     remove_directory(staging)
 
 

@@ -33,7 +33,6 @@ from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, list_directory, system_errors
-from stepwell.store.building import built_store
 from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.column_file import SegmentFiles
 from stepwell.store.commit import CommitRecord
@@ -49,6 +48,7 @@ from stepwell.store.layout import (
     SEGMENT_JSON,
     SEGMENTS,
     STORE_JSON,
+    built_store,
     copy_file,
     link_file,
     list_segments,

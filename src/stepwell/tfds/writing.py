@@ -18,7 +18,7 @@ from typing import get_args
 from stepwell.errors import EpisodeNotFoundError, StepwellError
 from stepwell.files.addresses import local_path
 from stepwell.sizes import parse_bytes
-from stepwell.store.building import built_directory
+from stepwell.store.layout import built_directory
 from stepwell.tfds.array_records import import_array_record
 from stepwell.tfds.dataset_files import DatasetName, WrittenSplit, shard_name, write_info
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples

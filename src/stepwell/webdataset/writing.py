@@ -27,7 +27,7 @@ from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.progress import ProgressBar
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
-from stepwell.store.building import built_directory
+from stepwell.store.layout import built_directory
 from stepwell.webdataset.sample_sources import EpisodeSamples, StepSamples
 from stepwell.webdataset.shard_info import INFO, info_bytes
 from stepwell.webdataset.tar_writing import TarWriter, tar_bytes

@@ -6,8 +6,7 @@ import pytest
 
 from stepwell.errors import StoreExistsError
 from stepwell.files.file_locks import lock_directory, lock_file
-from stepwell.store.building import built_directory
-from stepwell.store.layout import LOCK, locked_store
+from stepwell.store.layout import LOCK, built_directory, locked_store
 
 
 def build(path):

@@ -19,7 +19,7 @@ import stepwell
 from stepwell import Array, Schema
 from stepwell.replay.history import History
 from stepwell.replay.records import HI_FINAL, HI_STEP, IS_GONE, LO, ORIGIN, SKIPPED, START
-from stepwell.store.ids import split_id, step_id
+from stepwell.store.layout import split_id, step_id
 
 SCHEMA = Schema({"x": Array((), "int64", final=True)})
 FLAGS = {"terminated": 1, "truncated": 2, "is_open": 4, "interrupted": 8, "goes_on": 16}

@@ -9,7 +9,7 @@ import pytest
 import stepwell
 from stepwell import Field
 from stepwell.replay.history import History
-from stepwell.store.ids import split_id
+from stepwell.store.layout import split_id
 from stepwell.windows import View, WindowReader
 from stepwell.windows.reader import Reader
 

@@ -24,8 +24,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
 from stepwell.schema import Feature, Schema
-from stepwell.store.ids import step_id
-from stepwell.store.layout import ordinals_of_keys
+from stepwell.store.layout import ordinals_of_keys, step_id
 from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
 from stepwell.transforms.base import Shape
 from stepwell.transforms.images import ImageLayout

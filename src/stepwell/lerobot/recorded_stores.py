@@ -27,7 +27,7 @@ from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.schema import Array, Feature, Image, Schema, Video
 from stepwell.store import EncodedRows, Store, Writer, create
-from stepwell.store.ids import step_id
+from stepwell.store.layout import step_id
 from stepwell.store.records import Sync
 from stepwell.windows import View
 

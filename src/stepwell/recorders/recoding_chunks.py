@@ -23,7 +23,7 @@ from stepwell.recorders.embedded_columns import embedded_row_bytes
 from stepwell.schema import Schema
 from stepwell.store import Segment, Store
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.ids import step_id
+from stepwell.store.layout import step_id
 
 __all__ = ["Chunk", "compacted_error", "plan_chunks"]
 

@@ -49,7 +49,7 @@ from stepwell.replay.watching import StoreWatch
 from stepwell.store import Segment, Store
 from stepwell.store.deletion import hidden_steps, read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
-from stepwell.store.ids import split_id, step_id
+from stepwell.store.layout import split_id, step_id
 from stepwell.windows.chains import Chains, cells_of
 
 __all__ = ["Advance", "History"]

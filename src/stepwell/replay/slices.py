@@ -10,7 +10,7 @@ import numpy.typing as npt
 from stepwell.errors import TableError
 from stepwell.kernels.places import CHAIN_START, CHAIN_STEP
 from stepwell.replay.records import HI_STEP, LO
-from stepwell.store.ids import split_id
+from stepwell.store.layout import split_id
 
 if TYPE_CHECKING:
     from stepwell.replay.history import History

@@ -23,7 +23,7 @@ from stepwell.replay.counts import Counts
 from stepwell.replay.records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
 from stepwell.replay.samples import Sample, joined_samples
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector
-from stepwell.store.ids import split_id
+from stepwell.store.layout import split_id
 
 if TYPE_CHECKING:
     from stepwell.replay.contents import Contents

@@ -1,9 +1,8 @@
 """Segments, writers, episodes, statistics, recovery: what lies on the disk."""
 
 from stepwell.store.encoded_rows import EncodedRows
-from stepwell.store.episode import Episode
-from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
-from stepwell.store.ids import split_id, step_id
+from stepwell.store.episodes import EPISODE_DTYPE, Episode, EpisodeTable
+from stepwell.store.layout import split_id, step_id
 from stepwell.store.opening import create, open
 from stepwell.store.rewrite import concatenate
 from stepwell.store.segments import Segment

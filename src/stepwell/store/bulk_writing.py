@@ -22,8 +22,7 @@ from stepwell.json_text import seal_json
 from stepwell.schema import Schema
 from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.episodes import EPISODE_DTYPE
-from stepwell.store.ids import step_id
-from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file
+from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file, step_id
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment

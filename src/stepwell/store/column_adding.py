@@ -46,7 +46,7 @@ from stepwell.store.statistics import STATISTICS, load_statistics, segment_stati
 from stepwell.store.values import accept_column
 
 if TYPE_CHECKING:
-    from stepwell.store.episode import Episode
+    from stepwell.store.episodes import Episode
     from stepwell.store.store import Store
 
 __all__ = ["add_column"]

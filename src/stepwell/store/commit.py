@@ -38,8 +38,7 @@ from typing import TYPE_CHECKING
 from stepwell.errors import CorruptSegmentError
 from stepwell.files.mapping import map_descriptor
 from stepwell.store.beneath import open_file
-from stepwell.store.ids import MAX_ROWS
-from stepwell.store.layout import sync_directory
+from stepwell.store.layout import MAX_ROWS, sync_directory
 from stepwell.store.owners import NOBODY, Owner, Recover, is_shared, may_take_over, this_process
 
 if TYPE_CHECKING:

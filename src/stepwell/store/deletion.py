@@ -17,8 +17,7 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError, StoreBusyError
 from stepwell.store.beneath import read_file
 from stepwell.store.episodes import GOES_ON
-from stepwell.store.ids import step_id
-from stepwell.store.layout import DELETED, locked_store, name_of_key, replace_file
+from stepwell.store.layout import DELETED, locked_store, name_of_key, replace_file, step_id
 from stepwell.store.manifests import shown_segments
 from stepwell.store.npy import read_again
 

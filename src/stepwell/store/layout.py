@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,7 @@ from stepwell.store.beneath import (
 
 __all__ = [
     "DELETED",
+    "MAX_ROWS",
     "OPEN_SUFFIX",
     "STORE_JSON",
     "built_directory",
@@ -71,6 +73,8 @@ __all__ = [
     "remove_segments",
     "replace_file",
     "reserve_ordinals",
+    "split_id",
+    "step_id",
     "sync_directory",
     "sync_names",
     "sync_tree",
@@ -85,6 +89,8 @@ DELETED = "deleted.npy"
 SEGMENTS = "segments"
 # of a directory that is being built
 BUILD_SUFFIX = ".partial"
+ROW_BITS = 32
+MAX_ROWS = 1 << ROW_BITS
 RESTORE = "Restore it from a copy, or remove the segment."
 SEGMENT_JSON = "segment.json"
 PROGRESS = "progress"
@@ -450,3 +456,26 @@ def _remove_left(target: Path) -> None:
             continue
         with suppress(FileNotFoundError, BlockingIOError), lock_directory(entry, is_waiting=False):
             shutil.rmtree(entry, ignore_errors=True)
+
+
+# step ids: the segment's ordinal in the upper 31 bits, the row in the lower 32; never reused
+
+
+@overload
+def step_id(ordinal: int, row: int) -> int: ...
+@overload
+def step_id(ordinal: npt.NDArray[Any], row: npt.NDArray[Any]) -> npt.NDArray[np.int64]: ...
+def step_id(ordinal: Any, row: Any) -> Any:
+    """Return the id of a row of a segment; works on ints and on integer arrays alike."""
+    if isinstance(ordinal, int) and isinstance(row, int):
+        return (ordinal << ROW_BITS) | row
+    return (np.asarray(ordinal, np.int64) << ROW_BITS) | np.asarray(row, np.int64)
+
+
+@overload
+def split_id(ids: int) -> tuple[int, int]: ...
+@overload
+def split_id(ids: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def split_id(ids: Any) -> Any:
+    """Return (segment ordinal, row) of step ids; works on ints and on integer arrays alike."""
+    return ids >> ROW_BITS, ids & (MAX_ROWS - 1)

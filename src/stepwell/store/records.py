@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, SchemaError, StepwellError, StoreNotFoundError, StoreVersionError
+from stepwell.files.addresses import cache_directory
 from stepwell.json_text import open_json
+from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import read_file
 from stepwell.store.counting import counted
-from stepwell.store.ids import MAX_ROWS, step_id
-from stepwell.store.layout import FORMAT, FORMAT_VERSION, STORE_JSON
+from stepwell.store.layout import FORMAT, FORMAT_VERSION, MAX_ROWS, STORE_JSON, step_id
 
 __all__ = [
     "SEGMENT_BYTES",
@@ -39,6 +40,8 @@ __all__ = [
     "Sync",
     "births_of",
     "fixed_row_bytes",
+    "is_of_cache",
+    "reaching",
     "read_record",
     "runs_of",
 ]
@@ -48,6 +51,8 @@ Sync = Literal["none", "episode", "step"]
 Int64s = npt.NDArray[np.int64]
 Unit = Literal["steps", "bytes"]
 
+# of a store in the cache: the folders of its reader and of its data set
+CACHE_FOLDERS = 2
 SEGMENT_BYTES = 256 << 20
 OFFSET_BYTES = 8
 ALLOWED = 'Give a number of steps, such as 100_000, or a size, such as "20 GB"; None keeps everything.'
@@ -277,3 +282,21 @@ def runs_of(parts: Sequence[tuple[StoreRecord, int, npt.ArrayLike]]) -> list[tup
 def fixed_row_bytes(schema: Schema) -> int:
     """Return the bytes of a row but for its encoded values: raw features, and an offset for each encoded one."""
     return sum(feature.row_bytes if feature.is_raw else OFFSET_BYTES for feature in schema.values())
+
+
+def reaching(record: StoreRecord, path: str, trust: Trust) -> StoreRecord:
+    """Return the record of a store whose features know where their references may lead."""
+    if record.schema is None or all(feature.is_raw for feature in record.schema.values()):
+        return record
+    reach = None if trust is True or is_of_cache(path) else reach_of(trust)
+    return replace(
+        record, schema=Schema({name: replace(feature, reach=reach) for name, feature in record.schema.items()})
+    )
+
+
+def is_of_cache(path: str) -> bool:
+    """Return whether a store lies where `stepwell.open` of an address puts those that it makes."""
+    folder, levels = os.path.dirname(os.path.realpath(path)), CACHE_FOLDERS
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+    return folder == os.path.realpath(cache_directory())

@@ -37,7 +37,6 @@ from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.column_file import SegmentFiles
 from stepwell.store.commit import CommitRecord
 from stepwell.store.deletion import moved_ids, read_deleted, replace_deleted
-from stepwell.store.ids import split_id, step_id
 from stepwell.store.layout import (
     DELETED,
     EPISODES,
@@ -56,6 +55,8 @@ from stepwell.store.layout import (
     new_tag,
     replace_file,
     reserve_ordinals,
+    split_id,
+    step_id,
     sync_directory,
 )
 from stepwell.store.maintenance import maintained_store

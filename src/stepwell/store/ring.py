@@ -38,7 +38,6 @@ from stepwell.store.beneath import check_directory, list_directory
 from stepwell.store.clock import LATEST, stamps_of_records
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
-from stepwell.store.ids import step_id
 from stepwell.store.layout import CLOCK as CLOCK_FILE
 from stepwell.store.layout import EPISODES as EPISODES_FILE
 from stepwell.store.layout import (
@@ -50,6 +49,7 @@ from stepwell.store.layout import (
     hide_segments,
     list_segments,
     locked_store,
+    step_id,
 )
 from stepwell.store.maintenance import is_maintained
 from stepwell.store.manifests import read_manifest, shown_segments

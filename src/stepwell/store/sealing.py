@@ -38,7 +38,6 @@ from stepwell.store.beneath import check_directory, disk_error, list_directory, 
 from stepwell.store.column_file import begin_writeback, write_all
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
-from stepwell.store.ids import step_id
 from stepwell.store.layout import (
     CLOCK,
     EPISODES,
@@ -54,6 +53,7 @@ from stepwell.store.layout import (
     parse_segment_name,
     remove_segments,
     replace_file,
+    step_id,
     sync_directory,
 )
 from stepwell.store.maintenance import is_maintained, recover_maintenance

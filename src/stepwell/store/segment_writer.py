@@ -22,8 +22,8 @@ from stepwell.store.commit import CommitRecord, Committer
 from stepwell.store.encoded_rows import EncodedRows, PiecewiseRows
 from stepwell.store.encoding import QUEUE_BYTES, SequentialColumns
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
-from stepwell.store.ids import MAX_ROWS, step_id
 from stepwell.store.layout import (
+    MAX_ROWS,
     NEW_PREFIX,
     OPEN_SUFFIX,
     PROGRESS,
@@ -31,6 +31,7 @@ from stepwell.store.layout import (
     locked_store,
     new_tag,
     reserve_ordinals,
+    step_id,
 )
 from stepwell.store.owners import attend, forget, is_shared, warn_if_shared
 from stepwell.store.snapshot import drop_table

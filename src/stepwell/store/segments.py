@@ -21,8 +21,16 @@ from stepwell.store.counting import counted
 from stepwell.store.decode import NameRows, RowError, StoredRows, rows_text
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
-from stepwell.store.ids import step_id
-from stepwell.store.layout import CLOCK, EPISODES, METADATA, OPEN_SUFFIX, PROGRESS, TAG_BITS, parse_segment_name
+from stepwell.store.layout import (
+    CLOCK,
+    EPISODES,
+    METADATA,
+    OPEN_SUFFIX,
+    PROGRESS,
+    TAG_BITS,
+    parse_segment_name,
+    step_id,
+)
 from stepwell.store.manifests import has_listed_files
 from stepwell.store.npy import header_size, parse_header_size
 from stepwell.store.writer_keys import KeyNote, find_note

@@ -36,8 +36,7 @@ from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, open_file, read_file
 from stepwell.store.deletion import hidden_steps
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
-from stepwell.store.ids import step_id
-from stepwell.store.layout import EPISODES, SEGMENTS, key_of_name, name_of_key, ordinals_of_keys, replace_file
+from stepwell.store.layout import EPISODES, SEGMENTS, key_of_name, name_of_key, ordinals_of_keys, replace_file, step_id
 from stepwell.store.npy import header_size
 from stepwell.store.segments import Segment
 from stepwell.store.writer_keys import read_note

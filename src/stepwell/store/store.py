@@ -22,8 +22,7 @@ from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import final_error, system_errors
 from stepwell.store.deletion import read_deleted
 from stepwell.store.encoding import QUEUE_BYTES
-from stepwell.store.episode import Episode
-from stepwell.store.episodes import EpisodeTable
+from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import (
     DELETED,
     OPEN_SUFFIX,
@@ -37,8 +36,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.manifests import StoreManifest, shown_keys
 from stepwell.store.memory import hold_memory
-from stepwell.store.reaching import reaching
-from stepwell.store.records import Capacity, StoreRecord, Sync, read_record
+from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_record
 from stepwell.store.ring import Evictor, RingCut, SegmentLimit
 from stepwell.store.sealing import remove_earlier
 from stepwell.store.segments import Segment

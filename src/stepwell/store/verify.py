@@ -52,8 +52,7 @@ from stepwell.store.layout import (
 )
 from stepwell.store.manifests import ARRANGEMENT_JSON, has_listed_files, read_manifest, read_store_manifest
 from stepwell.store.npy import header_bytes, header_size, parse_header_size
-from stepwell.store.reaching import reaching
-from stepwell.store.records import read_record
+from stepwell.store.records import reaching, read_record
 from stepwell.store.sealing import file_checksum
 from stepwell.store.snapshot import TABLE, check_table
 from stepwell.store.statistics import STATISTICS, load_statistics

@@ -18,7 +18,7 @@ from stepwell.store.clock import RingClock
 from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
 from stepwell.store.encoded_rows import has_rows, row_of
-from stepwell.store.ids import step_id
+from stepwell.store.layout import step_id
 from stepwell.store.records import Sync
 from stepwell.store.ring import SegmentLimit, growing_segments
 from stepwell.store.sealing import SealQueue

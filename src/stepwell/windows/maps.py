@@ -38,7 +38,7 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.files.mapping import available_memory
 from stepwell.schema import Feature
-from stepwell.store.ids import MAX_ROWS
+from stepwell.store.layout import MAX_ROWS
 from stepwell.store.snapshot import keys_of
 
 __all__ = ["Column", "MapError", "MapTable", "SegmentMaps"]

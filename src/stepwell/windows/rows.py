@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
-from stepwell.store.ids import step_id
+from stepwell.store.layout import step_id
 from stepwell.windows.chains import ViewPieces, cells_of, outer
 from stepwell.windows.resolved import ResolvedField
 from stepwell.windows.views import View

@@ -18,8 +18,7 @@ from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.payload import bytes_of
 from stepwell.errors import DecodeError, SchemaError, StepError
-from stepwell.schema import Feature
-from stepwell.schema.features import Image
+from stepwell.schema import Feature, Image
 
 __all__ = ["JpegOrRawCodec", "jpeg_codec_like", "raw_row"]
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.options import check_option_names
 from stepwell.errors import DecodeError, SchemaError
-from stepwell.schema import Feature
-from stepwell.schema.features import note_codec_module
+from stepwell.schema import Feature, note_codec_module
 
 __all__ = [
     "Codec",

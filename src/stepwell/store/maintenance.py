@@ -19,7 +19,7 @@ from pathlib import Path
 from stepwell.errors import CorruptSegmentError, StoreBusyError
 from stepwell.files.file_locks import FileLock
 from stepwell.json_text import open_json, seal_json
-from stepwell.schema.schemas import is_feature_name
+from stepwell.schema import is_feature_name
 from stepwell.store.beneath import (
     check_directory,
     list_directory,

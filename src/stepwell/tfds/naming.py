@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.errors import FeatureNotFoundError, FormatError
-from stepwell.schema.schemas import RESERVED
+from stepwell.schema import RESERVED
 from stepwell.tfds.features import Fields, Node, Placed, Repeated, walk
 from stepwell.windows.resolved import VIRTUAL_DTYPES
 

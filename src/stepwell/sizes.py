@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Sizes and counts as people write them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from stepwell.errors import StepwellError
 
-__all__ = ["parse_bytes"]
+__all__ = ["counted", "human_bytes", "parse_bytes"]
 
 _PREFIXES = ("", "k", "m", "g", "t")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
 
 
@@ -42,3 +43,28 @@ def parse_bytes(name: str, size: int | str, *, least: int = 1, error: type[Stepw
 
 def _multiply(number: str, prefix: str, is_binary: bool) -> int:
     return int(Fraction(number) * (1024 if is_binary else 1000) ** _PREFIXES.index(prefix))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "step"), counted(25_650, "step")
+        ('1 step', '25,650 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def human_bytes(size: int) -> str:
+    """Return a size for people, three digits and a decimal unit.
+
+    Example:
+        >>> human_bytes(205_200), human_bytes(1_530_000_000), human_bytes(12)
+        ('205 kB', '1.53 GB', '12 B')
+    """
+    value, unit = float(size), 0
+    # 999.5 would print as 1000 of the smaller unit
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {_UNITS[unit]}"

@@ -27,7 +27,8 @@ from stepwell.errors import (
 )
 from stepwell.formats import import_dataset, in_place, open_in_place
 from stepwell.replay import ReplayLoader, Table
-from stepwell.store.info import FilesInPlace, human_bytes
+from stepwell.sizes import human_bytes
+from stepwell.store.info import FilesInPlace
 from stepwell.testing import tiny_lerobot
 from stepwell.windows import WindowReader
 

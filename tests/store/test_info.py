@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.store.info import human_bytes, make_table, sparkline
+from stepwell.sizes import human_bytes
+from stepwell.store.info import make_table, sparkline
 
 
 @pytest.fixture

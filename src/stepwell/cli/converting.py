@@ -19,8 +19,8 @@ from stepwell.formats.registry import open_reader, readers_of
 from stepwell.recorders.recoding import convert
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import counted
 from stepwell.store import open
-from stepwell.store.counting import counted
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 
 __all__ = ["check_episodes", "run_convert"]

@@ -19,8 +19,8 @@ from stepwell.errors import StoreExistsError
 from stepwell.loader import Loader
 from stepwell.order import random
 from stepwell.progress import make_bar
+from stepwell.sizes import counted
 from stepwell.store import Store, create
-from stepwell.store.counting import counted
 from stepwell.store.info import make_table
 from stepwell.windows import Field, View
 

@@ -14,8 +14,7 @@ from stepwell.cli.converting import check_episodes
 from stepwell.errors import StepwellError
 from stepwell.formats.opening import open
 from stepwell.json_text import parse_json
-from stepwell.store.counting import counted
-from stepwell.store.info import human_bytes
+from stepwell.sizes import counted, human_bytes
 from stepwell.windows import View
 
 __all__ = ["run_export"]

@@ -16,8 +16,8 @@ from stepwell.cli.opening import open_given
 from stepwell.cli.sheets import Row, Tile, displayable, write_sheet
 from stepwell.errors import EpisodeNotFoundError, FeatureNotFoundError, StepwellError
 from stepwell.schema import Feature
+from stepwell.sizes import counted
 from stepwell.store import Episode, Store
-from stepwell.store.counting import counted
 
 __all__ = ["describe_value", "run_show", "value_to_json"]
 

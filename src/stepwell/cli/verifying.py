@@ -14,9 +14,8 @@ from stepwell.formats.addresses import scheme_of
 from stepwell.formats.opening import point_to_reader
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
+from stepwell.sizes import counted, human_bytes
 from stepwell.store import Store
-from stepwell.store.counting import counted
-from stepwell.store.info import human_bytes
 from stepwell.store.layout import SEGMENTS, STORE_JSON
 from stepwell.store.verify import Report, verify_store
 

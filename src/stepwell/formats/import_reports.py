@@ -21,8 +21,9 @@ from typing import Any
 from stepwell.formats.taken_splits import TakenSplit, taken_split
 from stepwell.recorders.conversion_reports import aligned, headline
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import human_bytes
 from stepwell.store import Store
-from stepwell.store.info import human_bytes, make_table
+from stepwell.store.info import make_table
 
 __all__ = ["ImportReport", "ImportedFeature", "report_of"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import DecodeError
 from stepwell.schema import Feature
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.store.encoded_rows import HasRows
 
 __all__ = ["Recoded"]

@@ -29,9 +29,8 @@ from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
 from stepwell.lerobot.recorded_stores import check_kept, create_recorded, extend_recorded, make_info, settle_unfinished
 from stepwell.lerobot.staging import Staging
 from stepwell.lerobot.tasks import add_tasks, tasks_of
-from stepwell.sizes import parse_bytes
+from stepwell.sizes import counted, parse_bytes
 from stepwell.store import Store, open
-from stepwell.store.counting import counted
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync

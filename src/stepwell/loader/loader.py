@@ -33,7 +33,7 @@ from stepwell.loader.state import Cursor, LoaderState
 from stepwell.loader.transforms import samples_of
 from stepwell.order import BoundPooled, Order, Pad, make_order
 from stepwell.order.order import check_count
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.windows import View, WindowReader
 from stepwell.windows.layouts import ALIGNMENT
 

@@ -19,7 +19,7 @@ import numpy as np
 from stepwell.errors import OrderError, StateError
 from stepwell.loader.jobs import Position
 from stepwell.order import BoundOrder, Order
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 
 if TYPE_CHECKING:
     from stepwell.loader.settings import LoaderSettings

@@ -26,7 +26,7 @@ from stepwell.loader.state import Cursor, LoaderState
 from stepwell.loader.transforms import BatchKey
 from stepwell.order import Order, Pad, Share, make_order
 from stepwell.order.order import check_count
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.windows import View, WindowReader
 from stepwell.windows.index import positions_array
 

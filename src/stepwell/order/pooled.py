@@ -52,8 +52,7 @@ import numpy.typing as npt
 from stepwell.errors import OrderError
 from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed, derive_key
 from stepwell.order.ranks import Partition
-from stepwell.sizes import parse_bytes
-from stepwell.store.counting import counted
+from stepwell.sizes import counted, parse_bytes
 
 if TYPE_CHECKING:
     from stepwell.windows import Blocks

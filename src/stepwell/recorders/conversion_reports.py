@@ -19,8 +19,7 @@ from typing import Any
 
 from stepwell.recorders.distortion import Distortion
 from stepwell.schema import Feature
-from stepwell.store.counting import counted
-from stepwell.store.info import human_bytes
+from stepwell.sizes import counted, human_bytes
 
 __all__ = ["ConvertReport", "ConvertedFeature", "aligned", "headline"]
 

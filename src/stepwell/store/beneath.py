@@ -63,20 +63,7 @@ OTHERS = (ConnectionError, TimeoutError, ChildProcessError, ProcessLookupError)
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a regular file of a store.
-
-    Args:
-        path: of the file; whoever calls has checked its directory.
-        flags: of ``os.open``. A file that is made is readable by all.
-
-    Raises:
-        FileNotFoundError: there is none.
-        FileExistsError: there is one, and ``os.O_EXCL`` is set.
-        CorruptSegmentError: it is a link, or no regular file.
-        StoreAccessError: it may not be read.
-        ReadOnlyError: it may not be written.
-        StoreFileError: it cannot be opened, such as for too many open files.
-    """
+    """Return a descriptor of a regular file of a store."""
     return open_sized(path, flags)[0]
 
 
@@ -99,11 +86,7 @@ def open_sized(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> tuple[
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file that is small enough to be read whole; errors are those of `open_file`.
-
-    Raises:
-        CorruptSegmentError: it is larger than what stepwell writes.
-    """
+    """Return the bytes of a file that is small enough to be read whole; errors are those of `open_file`."""
     descriptor, size = open_sized(path)
     with open(descriptor, "rb", buffering=0) as file:
         try:
@@ -117,11 +100,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def raise_from(found: Exception, error: Exception) -> NoReturn:
-    """Raise what an error became, with it as the cause; where it is the same, as it is.
-
-    An error that is its own cause would keep the frames that it came through, and stores and files in them, until the
-    garbage collector comes.
-    """
+    """Raise what an error became, with it as the cause; where it is the same, as it is."""
     try:
         if found is error:
             raise error
@@ -132,13 +111,7 @@ def raise_from(found: Exception, error: Exception) -> NoReturn:
 
 
 def check_directory(path: str | os.PathLike[str]) -> None:
-    """Refuse what is in a directory's place in a store.
-
-    Raises:
-        FileNotFoundError: there is nothing.
-        CorruptSegmentError: it is a link, or no directory.
-        StoreAccessError: one may not look at it.
-    """
+    """Refuse what is in a directory's place in a store."""
     try:
         mode = os.lstat(path).st_mode
     except OSError as error:
@@ -157,13 +130,7 @@ def list_directory(path: str | os.PathLike[str]) -> list[str]:
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
-    """Remove a directory of a store with all that is in it; links in it go, what they lead to stays.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptSegmentError: it is a link, or no directory.
-        ReadOnlyError: it may not be removed.
-    """
+    """Remove a directory of a store with all that is in it; links in it go, what they lead to stays."""
     check_directory(path)
     try:
         shutil.rmtree(path)
@@ -179,15 +146,7 @@ def disk_error(error: OSError, num_bytes: int, path: str) -> OSError:
 def system_error(
     error: OSError, path: str | os.PathLike[str], *, is_writing: bool = False, num_bytes: int = 0, advice: str = ""
 ) -> OSError:
-    """Return the error of stepwell that an error of the system is; its own, and what callers tell apart, as they are.
-
-    Args:
-        error: what the system said.
-        path: of the file or the store that it is about.
-        is_writing: whether it was to be changed.
-        num_bytes: that were to be written.
-        advice: what else there is to say of too many open files.
-    """
+    """Return the error of stepwell that an error of the system is."""
     is_vague = bool(advice) and isinstance(error, StoreFileError) and error.errno in TOO_MANY
     if isinstance(error, (StepwellError, *PASSED_ON)) and not is_vague:
         return error
@@ -224,16 +183,7 @@ def system_errors(root: str | os.PathLike[str], *, is_writing: bool = False) -> 
 
 
 def final_error(error: OSError, root: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:
-    """Return the error of stepwell that an error of the system is, where nobody is left to know more.
-
-    Args:
-        error: what the system said.
-        root: path of a store.
-        is_writing: whether it was to be changed.
-
-    Returns:
-        The same error where it is one of stepwell, or of what is no file of the store: of a user's function, say.
-    """
+    """Return the error of stepwell that an error of the system is, where nobody is left to know more."""
     if isinstance(error, (StepwellError, *OTHERS)):
         return error
     where = error.filename if isinstance(error.filename, str) else os.fspath(root)

@@ -24,9 +24,9 @@ from stepwell.codecs import make_codec
 from stepwell.errors import SchemaError, StepError, StoreBusyError
 from stepwell.json_text import seal_json
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import counted
 from stepwell.store.beneath import check_directory
 from stepwell.store.column_file import EncodedColumn, RawColumn, make_column
-from stepwell.store.counting import counted
 from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.encoding import RunWriter
 from stepwell.store.layout import (

@@ -13,7 +13,7 @@ from stepwell.errors import DecodeError, EncodeError, FormatError, SchemaError, 
 from stepwell.references.file_codec import FileCodec, parse_references
 from stepwell.references.file_spans import rows_of
 from stepwell.schema import Feature
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 
 __all__ = [
     "EncodedRows",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.store.layout import step_id
 from stepwell.store.npy import header_bytes
 

@@ -42,17 +42,16 @@ from stepwell.references.file_codec import (
 from stepwell.references.file_states import noted_bytes
 from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
-from stepwell.store.counting import counted
+from stepwell.sizes import counted, human_bytes
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
     from stepwell.store.records import Capacity
 
-__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "file_codec_of", "human_bytes", "make_table", "sparkline"]
+__all__ = ["FeatureRow", "FilesInPlace", "StoreTable", "file_codec_of", "make_table", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 16
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,21 +245,6 @@ def sparkline(counts: Sequence[int]) -> str:
     """
     top = max(counts, default=0)
     return "".join(BARS[0] if not count else BARS[max(1, round(count / top * 7))] for count in counts)
-
-
-def human_bytes(size: int) -> str:
-    """Return a size for people, three digits and a decimal unit.
-
-    Example:
-        >>> human_bytes(205_200), human_bytes(1_530_000_000), human_bytes(12)
-        ('205 kB', '1.53 GB', '12 B')
-    """
-    value, unit = float(size), 0
-    # 999.5 would print as 1000 of the smaller unit
-    while value >= 999.5 and unit < len(UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{digits}f} {UNITS[unit]}"
 
 
 def _feature_row(store: Store, name: str, feature: Feature) -> FeatureRow:

@@ -26,9 +26,8 @@ from stepwell.files.addresses import cache_directory
 from stepwell.json_text import open_json
 from stepwell.references.trusted_paths import Trust, reach_of
 from stepwell.schema import Schema
-from stepwell.sizes import parse_bytes
+from stepwell.sizes import counted, parse_bytes
 from stepwell.store.beneath import read_file
-from stepwell.store.counting import counted
 from stepwell.store.layout import FORMAT, FORMAT_VERSION, MAX_ROWS, STORE_JSON, step_id
 
 __all__ = [

@@ -15,9 +15,9 @@ from stepwell.errors import CorruptSegmentError, SegmentGoneError
 from stepwell.files.mapping import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
+from stepwell.sizes import counted
 from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
 from stepwell.store.commit import CommitRecord
-from stepwell.store.counting import counted
 from stepwell.store.decode import NameRows, RowError, StoredRows, rows_text
 from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows

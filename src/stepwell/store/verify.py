@@ -29,10 +29,10 @@ from stepwell.references.file_codec import ListedFileCodec, files_of
 from stepwell.references.file_states import problem_of
 from stepwell.references.trusted_paths import Trust, check_reach, is_reached
 from stepwell.schema import Feature, Schema
+from stepwell.sizes import counted
 from stepwell.store.beneath import check_directory, list_directory, open_file
 from stepwell.store.clock import LATEST
 from stepwell.store.commit import CommitRecord
-from stepwell.store.counting import counted
 from stepwell.store.decode import StoredRows
 from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows

@@ -13,9 +13,9 @@ import numpy as np
 
 from stepwell.errors import DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
+from stepwell.sizes import counted
 from stepwell.store.beneath import CLOSED, GO_ON, system_errors
 from stepwell.store.clock import RingClock
-from stepwell.store.counting import counted
 from stepwell.store.deletion import add_deleted
 from stepwell.store.encoded_rows import has_rows, row_of
 from stepwell.store.layout import step_id

@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.windows.layouts import ALIGNMENT
 from stepwell.windows.reach import (
     PIECE_ANCHOR,

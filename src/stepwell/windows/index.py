@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, WindowError
 from stepwell.kernels.places import CHAIN_START, PLACE_ROWS
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.store.layout import ordinals_of_keys, split_id, step_id
 from stepwell.store.snapshot import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks

@@ -33,7 +33,7 @@ from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import PLACE_ROWS, ROW, SEGMENT
 from stepwell.schema import Schema
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 from stepwell.windows.chains import Chained, outer
 from stepwell.windows.decode import ColumnDecoder, Decoded, announce_batch
 from stepwell.windows.filling import Filler

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, WindowError
+from stepwell.sizes import counted
 from stepwell.store import Store
-from stepwell.store.counting import counted
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of

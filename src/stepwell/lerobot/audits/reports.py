@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 
 __all__ = ["AuditReport", "Finding", "Rule", "Severity", "Tally"]
 

@@ -16,7 +16,7 @@ from stepwell.lerobot.audits.pieces import Pieces
 from stepwell.lerobot.audits.places import Places
 from stepwell.lerobot.audits.reports import Rule
 from stepwell.lerobot.audits.subject import Subject
-from stepwell.store.counting import counted
+from stepwell.sizes import counted
 
 __all__ = ["ColumnFacts", "check_values", "is_action"]
 

@@ -10,7 +10,7 @@ import stepwell
 from stepwell import Array, Field, Image, Loader
 from stepwell.replay import Pattern, ReplayLoader, Table, sequence_fields, transition_fields
 from stepwell.replay.conditions import step_index
-from stepwell.windows.reader import Reader
+from stepwell.windows.reader import PlaceReader
 
 GAMMA = 0.5
 SCHEMA = {
@@ -76,7 +76,7 @@ def items_of(table: Table) -> dict[int, int]:
     if not size:
         return {}
     sample = table.sample(60 * size + 200)
-    reader = Reader([table.history], {"action": "action"})
+    reader = PlaceReader([table.history], {"action": "action"})
     first = reader.read_places([table.places(sample)])["action"]
     found = dict(zip(first.tolist(), sample.lengths.tolist(), strict=True))
     assert len(found) == size

@@ -308,7 +308,7 @@ def test_a_segment_that_went_is_let_go_after_a_while(store, monkeypatch):
 
 def test_computed_columns_are_those_of_a_reader(tmp_path):
     from stepwell.windows import View, WindowReader
-    from stepwell.windows.reader import Reader
+    from stepwell.windows.reader import PlaceReader
 
     store = stepwell.create(tmp_path / "a.well", SCHEMA, fps=10.0)
     names = ["step_id", "store_index", "episode_index", "step_index", "timestamp", "is_first", "is_last"]
@@ -322,7 +322,7 @@ def test_computed_columns_are_those_of_a_reader(tmp_path):
     reader, history = WindowReader(View(store), fields), History(store)
     history.advance()
     ids = reader.index.step_ids(np.arange(reader.index.num_anchors))
-    live = Reader([history], fields).read_places([history.places(*history.find(ids))])
+    live = PlaceReader([history], fields).read_places([history.places(*history.find(ids))])
     expected = reader.read(np.arange(reader.index.num_anchors))
     assert list(live) == list(expected)
     for key, values in expected.items():

@@ -11,7 +11,7 @@ from stepwell import Field
 from stepwell.replay.history import History
 from stepwell.store.layout import split_id
 from stepwell.windows import View, WindowReader
-from stepwell.windows.reader import Reader
+from stepwell.windows.reader import PlaceReader
 
 LENGTHS = (5, 1, 7)
 ENDS: tuple[dict[str, Any], ...] = ({"terminated": True}, {"truncated": True}, {})
@@ -84,7 +84,7 @@ def test_a_history_gives_windows_of_every_column(tmp_path: Path, name: str) -> N
     places = np.concatenate(
         [history.places(np.full(stop - row, e), np.arange(row, stop)) for e, row, stop, _ in runs], 1
     )
-    batch = Reader([history], {"value": Field(name, OFFSETS)}).read_places([np.ascontiguousarray(places)])
+    batch = PlaceReader([history], {"value": Field(name, OFFSETS)}).read_places([np.ascontiguousarray(places)])
     values, is_pad = _windows(name, "edge", (10.0,))
     np.testing.assert_array_equal(_row_of(name, batch["value"]), values)
     np.testing.assert_array_equal(batch["value_is_pad"], is_pad)

@@ -12,7 +12,7 @@ import pytest
 import stepwell
 from stepwell import Array, Field, LoaderError, Schema, View, WindowError
 from stepwell.windows import WindowReader, aligned_empty
-from stepwell.windows.reader import Reader
+from stepwell.windows.reader import PlaceReader
 from stepwell.windows.sources import ViewSource
 
 ALL = ("observation", "action", "reward", "image", "words", "points")
@@ -61,7 +61,7 @@ def store(make_store):
 
 def test_places_give_the_bytes_that_positions_give(store):
     reader, source = WindowReader(View(store), FIELDS), ViewSource(View(store))
-    live = Reader([source], FIELDS)
+    live = PlaceReader([source], FIELDS)
     positions = np.random.default_rng(0).integers(0, reader.index.num_anchors, 50)
     assert live.num_bytes(50) == reader.num_bytes(50)
     memory = aligned_empty(live.num_bytes(50))
@@ -73,7 +73,7 @@ def test_sources_follow_each_other_in_a_batch(store, make_store):
     others = make_store([2, 6], ALL, finals=True, first=7)
     fields = {**FIELDS, "store_index": None, "episode_index": [0, 1]}
     sources = [ViewSource(View(others)), ViewSource(View([store, others])), ViewSource(View(store))]
-    live = Reader(sources, fields)
+    live = PlaceReader(sources, fields)
     reader = WindowReader(View([others, store, others, store]), fields)
     rng = np.random.default_rng(1)
     chosen = [rng.integers(0, source.index.num_anchors, n) for n, source in zip((5, 0, 9), sources, strict=True)]
@@ -85,13 +85,13 @@ def test_sources_follow_each_other_in_a_batch(store, make_store):
 
 def test_empty_batches_and_wrong_numbers_of_sources(store):
     source = ViewSource(View(store))
-    live = Reader([source, source], {"reward": None})
+    live = PlaceReader([source, source], {"reward": None})
     nothing = source.places(np.empty(0, np.int64))
     assert live.read_places([nothing, nothing])["reward"].shape == (0,)
     with pytest.raises(WindowError, match="places of 1 sources, 2 are needed"):
         live.read_places([nothing])
     with pytest.raises(WindowError, match="Give at least one"):
-        Reader([], {"reward": None})
+        PlaceReader([], {"reward": None})
 
 
 def make_live(tmp_path, **options):
@@ -127,7 +127,7 @@ def test_a_store_that_grows_is_read_like_one_that_stands_still(tmp_path, max_map
                 number += 1
             if history is None:
                 history = history_of(store)
-                live = Reader([history], PLAIN, max_maps=max_maps)
+                live = PlaceReader([history], PLAIN, max_maps=max_maps)
             writer.end_episode(truncated=True, final={"x": np.full(3, -number)})
             history.advance()
             store.refresh()
@@ -142,7 +142,7 @@ def test_what_is_open_is_read_as_far_as_it_was_seen(tmp_path):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = Reader([history], PLAIN)
+        live = PlaceReader([history], PLAIN)
         writer.append(**step_of(1))
         assert live.read_places([history.places([0], [0])])["x"][0, :, 0].tolist() == [0, 0, 0]
         history.advance()
@@ -156,7 +156,7 @@ def test_a_view_and_a_history_share_a_batch(tmp_path):
             writer.append(**step_of(number))
         store.refresh()
         history, view = history_of(store), ViewSource(View(store))
-        live = Reader([view, history], PLAIN)
+        live = PlaceReader([view, history], PLAIN)
         for number in range(5, 9):
             writer.append(**step_of(number))
         history.advance()
@@ -171,7 +171,7 @@ def test_threads_read_while_the_store_grows(tmp_path):
     writer = store.writer()
     writer.append(**step_of(0))
     history = history_of(store)
-    live, wrong, places = Reader([history], PLAIN), [], [history.places([0], [0])]
+    live, wrong, places = PlaceReader([history], PLAIN), [], [history.places([0], [0])]
     stop = threading.Event()
 
     def read():
@@ -209,7 +209,7 @@ def test_no_thread_reads_while_another_takes_in_segments(tmp_path):
     writer = store.writer()
     writer.append(**step_of(0))
     history = history_of(store)
-    live = Reader([history], PLAIN)
+    live = PlaceReader([history], PLAIN)
     follow, errors = live._follow, []
     live.read_places([history.places([0], [0])])
     # more segments than there is room for
@@ -251,7 +251,7 @@ def test_maps_that_were_outgrown_or_went_are_let_go(tmp_path, monkeypatch):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = Reader([history], {"x": None, "text": None})
+        live = PlaceReader([history], {"x": None, "text": None})
         before = num_maps(store.path)
         live.read_places([history.places([0], [0])])
         first = num_maps(store.path) - before
@@ -278,7 +278,7 @@ def test_a_segment_that_went_before_it_was_read_is_a_clear_error(tmp_path):
     with store.writer() as writer:
         writer.add_episode({"x": np.zeros((2, 3), np.int64), "text": ["a", "b"]})
     history = history_of(store)
-    live, places = Reader([history], {"x": None}), history.places([0], [0])
+    live, places = PlaceReader([history], {"x": None}), history.places([0], [0])
     store.refresh()
     store.delete_episodes(0)
     store.compact()
@@ -295,7 +295,7 @@ def test_the_segments_of_a_ring_are_mapped_before_they_can_go(tmp_path):
             if number % 50 == 49:
                 writer.end_episode(truncated=True)
         history = history_of(store)
-        live, places = Reader([history], {"x": None}), history.places([0], [3])
+        live, places = PlaceReader([history], {"x": None}), history.places([0], [3])
         for number in range(1500, 9000):
             writer.append(**step_of(number))
             if number % 50 == 49:
@@ -312,7 +312,7 @@ def test_a_ring_is_followed_for_long_with_few_maps(tmp_path, monkeypatch):
     with store.writer() as writer:
         writer.append(**step_of(0))
         history = history_of(store)
-        live = Reader([history], {"x": [-1, 0], "text": None, "step_index": None})
+        live = PlaceReader([history], {"x": [-1, 0], "text": None, "step_index": None})
         first = num_maps(store.path)
         for number in range(1, 3000):
             writer.append(**step_of(number))

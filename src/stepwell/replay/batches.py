@@ -14,7 +14,7 @@ from stepwell.replay.sources import joined
 
 if TYPE_CHECKING:
     from stepwell.windows.held import HeldRows
-    from stepwell.windows.reader import Drawing, Reader
+    from stepwell.windows.reader import Drawing, PlaceReader
 
 __all__ = ["DrawnReader", "look_up", "to_numpy"]
 
@@ -26,7 +26,7 @@ class DrawnReader:
         reader: of the sources' places.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: PlaceReader) -> None:
         self._reader = reader
         self.fields = reader.fields
         self._sources: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
@@ -48,7 +48,7 @@ class DrawnReader:
 
         Args:
             drawn: of which rows.
-            memory: as of `Reader.read_places`, and ``draws`` likewise.
+            memory: as of `PlaceReader.read_places`, and ``draws`` likewise.
             held: not used.
         """
         parts = drawn.parts

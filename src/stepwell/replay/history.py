@@ -246,7 +246,7 @@ class History:
         return step_id(ordinals, np.asarray(rows, np.int64))
 
     def places(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
-        """Return the places of rows, int64 [6, n], as `stepwell.windows.Reader` takes them.
+        """Return the places of rows, int64 [6, n], as `stepwell.windows.PlaceReader` takes them.
 
         Args:
             episodes: int64 [n].

@@ -11,7 +11,7 @@ from stepwell.order.order import derive_seed
 from stepwell.replay.sources import RowSource, TableRows, ViewRows
 from stepwell.store import Store
 from stepwell.windows import View
-from stepwell.windows.reader import Reader
+from stepwell.windows.reader import PlaceReader
 from stepwell.windows.resolved import resolve_fields
 from stepwell.windows.sources import ViewSource
 
@@ -20,7 +20,7 @@ __all__ = ["open_sources"]
 
 def open_sources(
     given: Any, fields: Mapping[str, Any] | None, *, seed: int, is_clipped: bool
-) -> tuple[list[RowSource], Reader]:
+) -> tuple[list[RowSource], PlaceReader]:
     """Return what rows are drawn from, and what reads them.
 
     Args:
@@ -49,7 +49,7 @@ def open_sources(
             table.check_fields(resolved)
             rows.append(table)
             places.append(source.history)
-    return rows, Reader(places, fields)
+    return rows, PlaceReader(places, fields)
 
 
 def _listed(given: Any) -> Sequence[Any]:

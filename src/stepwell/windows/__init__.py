@@ -5,7 +5,7 @@ from stepwell.windows.fields import Field, as_fields
 from stepwell.windows.held import HeldRows, RowLoader
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.layouts import aligned_empty
-from stepwell.windows.reader import Reader, WindowReader
+from stepwell.windows.reader import PlaceReader, WindowReader
 from stepwell.windows.resolved import VIRTUAL_DTYPES, ResolvedField, resolve
 from stepwell.windows.sources import PlaceSource, ViewSource
 from stepwell.windows.views import View
@@ -16,8 +16,8 @@ __all__ = [
     "Blocks",
     "Field",
     "HeldRows",
+    "PlaceReader",
     "PlaceSource",
-    "Reader",
     "ResolvedField",
     "RowLoader",
     "View",

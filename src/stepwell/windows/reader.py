@@ -3,7 +3,7 @@
 ::
 
     WindowReader    positions of a view's anchors, int64 [n] --- AnchorIndex.places ---.
-    Reader          places of one or several sources, int64 [6, n_i] each --- join ----+
+    PlaceReader     places of one or several sources, int64 [6, n_i] each --- join ----+
                                                                                        v
     places int64 [6, n]                  episode, segment, row, lo, hi_step, hi_final of each anchor
         | touch                          are all rows of the batch mapped?                    1 kernel call
@@ -49,7 +49,7 @@ from stepwell.windows.scattered import read_scattered
 from stepwell.windows.sources import JoinedSources, PlaceSource, ViewSource
 from stepwell.windows.views import View
 
-__all__ = ["Drawing", "PlaceBatch", "Reader", "WindowReader"]
+__all__ = ["Drawing", "PlaceBatch", "PlaceReader", "WindowReader"]
 
 Int64s = npt.NDArray[np.int64]
 Drawing = Callable[[str], Draws]
@@ -105,7 +105,7 @@ class PlaceBatch:
         return self.moved[where]
 
 
-class Reader:
+class PlaceReader:
     """Read windows at places of one or several sources, which may grow meanwhile.
 
     Args:
@@ -138,7 +138,7 @@ class Reader:
         >>> with store.writer() as writer:
         ...     episode = writer.add_episode({"action": [0, 1, 2]})
         >>> source = ViewSource(stepwell.View(store))
-        >>> reader = Reader([source], {"action": [0, 1]})
+        >>> reader = PlaceReader([source], {"action": [0, 1]})
         >>> reader.read_places([source.places(np.array([0, 2]))])["action"].tolist()
         [[0, 1], [2, 2]]
 
@@ -392,10 +392,10 @@ class Reader:
         return layout
 
     def __repr__(self) -> str:
-        return f"<Reader {', '.join(self.fields)}  {counted(len(self.sources.sources), 'source')}>"
+        return f"<PlaceReader {', '.join(self.fields)}  {counted(len(self.sources.sources), 'source')}>"
 
 
-class WindowReader(Reader):
+class WindowReader(PlaceReader):
     """Read windows around the anchors of a view: from their positions to a batch.
 
     Args:
@@ -411,7 +411,7 @@ class WindowReader(Reader):
     Attributes:
         view: the episodes.
         index: the `AnchorIndex`.
-        page_cache: as given. Other attributes: see `Reader`.
+        page_cache: as given. Other attributes: see `PlaceReader`.
 
     Raises:
         WindowError: a field that does not fit the stores or any episode, or stores that do not agree.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepwell import Array, DecodeError, Decoder, Field, LoaderError, Text, View, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.store import concatenate
+from stepwell.store import concatenate, create
 from stepwell.testing import tiny_store
 from stepwell.windows import HeldRows, WindowReader, aligned_empty
 
@@ -237,3 +237,24 @@ def test_spans_are_announced_where_the_files_do_not_fit_in_memory(view: View) ->
     assert small.maps.is_announcing
     expected = WindowReader(view, FIELDS).read(positions, draws=draws_of(positions))
     assert_same(small.read(positions, held=hold_blocks(small, positions, 400), draws=draws_of(positions)), expected)
+
+
+class Encoded(Decoder):
+    """One where the encoded row was given, two where it was decoded whole before."""
+
+    def output(self, feature: Any) -> Any:
+        return (), np.dtype(np.int64)
+
+    def convert(self, pixels: Any, out: Any, draw: Any) -> None:
+        out[...] = 2
+
+    def decode(self, codec: Any, blob: Any, out: Any, draw: Any) -> None:
+        out[...] = 1
+
+
+def test_a_decoder_is_given_encoded_rows_also_beside_a_field_of_whole_ones(tmp_path: Any) -> None:
+    store = create(tmp_path / "a.well", {"x": Array(3, "int64", codec="zstd")})
+    with store.writer() as writer:
+        writer.add_episode({"x": np.arange(18).reshape(6, 3)})
+    fields = {"whole": Field("x", [0, 1]), "part": Field("x", [0, 1], decoder=Encoded())}
+    assert WindowReader(View(store), fields).read([0, 3, 5])["part"].tolist() == [[1, 1]] * 3

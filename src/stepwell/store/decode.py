@@ -210,7 +210,9 @@ def decode_rows(  # noqa: PLR0917
         RowError: bytes that are no row; its index counts in ``rows``.
     """
     known = {} if known is None else known
-    names: Sequence[Any] = rows if draws is None else [(row, draw.tobytes()) for row, draw in zip(rows, draws)]  # noqa: B905
+    names: Sequence[Any] = (
+        rows if draws is None else [(row, draw.tobytes()) for row, draw in zip(rows, draws, strict=True)]
+    )
     made: dict[Any, Array] = known if decoder is None else {}
     own = []
     for i, name in enumerate(names):
@@ -241,6 +243,7 @@ def _decode(  # noqa: PLR0917
 ) -> None:
     """Decode rows; only those with draws of their own may come several times."""
     codec = stored.codec
+    is_sequential = isinstance(codec, SequentialCodec)
     if isinstance(codec, SequentialCodec):
         size = decoder.resizes_to if decoder is not None and draws is None and codec.resizes else None
         if decoder is None or size is not None:
@@ -254,7 +257,7 @@ def _decode(  # noqa: PLR0917
                 decode_into(blob(row), out)
                 continue
             draw = None if draws is None else draws[i]
-            if row in known:
+            if is_sequential:
                 decoder.convert(known[row], out, draw)
             elif stored.offsets is None:
                 decoder.convert(blob(row).view(feature.np_dtype).reshape(feature.fixed_shape), out, draw)

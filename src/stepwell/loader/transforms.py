@@ -6,7 +6,7 @@
     Field(transform=lambda values, rng: ...)                      any function of it
     Loader(transform=[Mixup("image"), lambda batch: ...])         of the whole batch, after those of the fields
 
-What is random is asked for by purpose: ``key crop``, ``field image transform 0``, ``transform 0 of the loader``.
+Random numbers are drawn for a purpose: ``key crop``, ``field image transform 0``, ``transform 0 of the loader``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,16 +40,12 @@ WholeTransform = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 class BatchKey(NamedTuple):
-    """What a batch's random numbers depend on, and nothing else: not on threads, or on what was drawn before.
-
-    Args:
-        seed: of the loader.
-        parts: an epoch and positions in it, one after the other; several where a batch crosses into another epoch.
-        num_rows: of the batch; rows beyond the positions repeat the last.
-    """
+    """What a batch's random numbers depend on, and nothing else: not on threads, or on what was drawn before."""
 
     seed: int
+    # an epoch and positions in it, one after the other; several where a batch crosses into another epoch
     parts: tuple[tuple[int, range | npt.NDArray[np.int64]], ...]
+    # rows beyond the positions repeat the last
     num_rows: int
 
     @classmethod
@@ -97,11 +93,7 @@ class BatchKey(NamedTuple):
 
 
 def samples_of(fields: Mapping[str, ResolvedField]) -> Samples:
-    """Return shape and dtype of every key that is read, of masks, too; None where they vary from window to window.
-
-    Raises:
-        WindowError: images of any size are to go through a transform that is of one shape.
-    """
+    """Return shape and dtype of every key that is read, of masks, too; None where they vary from window to window."""
     found: Samples = {}
     for key, field in fields.items():
         _check_any_size(key, field)
@@ -112,28 +104,14 @@ def samples_of(fields: Mapping[str, ResolvedField]) -> Samples:
 
 
 class TransformChain:
-    """The transforms of all fields, then the loader's own, in order.
+    """The transforms of all fields, then the loader's own, in order; runs in many threads at once."""
 
-    Args:
-        fields: key to its transforms, each array -> array.
-        whole: transform(s) of the whole batch, dict -> dict, or None.
-        samples: shape and dtype of what is read, for checking and fusing; see `samples_of`. Default: unknown.
-        arenas: from a number of bytes a window to the pool that what comes out of a fused stage is leased from.
-            Default: it is new memory each time.
-
-    Raises:
-        WindowError: a transform that refuses the shapes that it will get, or one in the wrong place.
-
-    Notes:
-        A `Transform` or `BatchTransform` gets the `Draws` of the batch's windows, for its ``key`` or else for its place
-        (field and number), and so does a function with a parameter ``draws``. One with a parameter ``rng`` gets a numpy
-        Generator keyed by (seed, epoch, first position of the batch, field, number). Either way none changes its
-        numbers when another field is added. Runs in many threads at once; the callables must allow that.
-
-    Attributes:
-        is_by_row: whether every row that comes out depends on its own row alone, so that several batches may be
-            transformed as one: all transforms say so by an attribute of this name.
-    """
+    # A Transform, a BatchTransform and a function with a parameter `draws` get the Draws of the batch's windows, for
+    # its key or else for its place (field and number); a function with a parameter `rng` gets a numpy Generator, see
+    # BatchKey.generator. Either way no numbers change when another field is added.
+    # `is_by_row`: every row that comes out depends on its own row alone, so that several batches may be transformed as
+    # one; all transforms say so by an attribute of this name.
+    # `arenas`: from a number of bytes a window to the pool of memory for what a fused stage makes; default: new memory.
 
     __slots__ = ("_calls", "_whole", "is_by_row")
 
@@ -156,16 +134,7 @@ class TransformChain:
         return bool(self._calls or self._whole)
 
     def apply(self, values: dict[str, Any], key: BatchKey) -> dict[str, Any]:
-        """Return the transformed batch.
-
-        Args:
-            values: key to array; changed in place by the fields' transforms.
-            key: what random numbers depend on.
-
-        Raises:
-            LoaderError: a transform raised, a field's returned None, or the loader's returned no mapping; names the key
-                and the transform.
-        """
+        """Return the transformed batch."""
         for name, call in self._calls:
             found = call(values[name], key)
             if found is None:
@@ -186,18 +155,12 @@ class TransformChain:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One or several transforms in one call.
-
-    Args:
-        name: of the transforms.
-        where: they stand.
-        run: (values, key of the batch) -> values.
-        samples: shape and dtype of the windows that come out, by key, of a field's by ""; None where not known.
-    """
+    """One or several transforms in one call."""
 
     name: str
     where: str
     run: Callable[[Any, BatchKey], Any]
+    # of the windows that come out, by key; of a field's by ""
     samples: Samples | None = None
 
     def __call__(self, values: Any, key: BatchKey) -> Any:
@@ -273,17 +236,14 @@ def _field_calls(
     calls = []
     for stage in stages:
         sample = _follow(key, stage.transforms, sample)
-        calls.append(_stage_call(key, stage, _memory_of(stage, arenas), sample))
+        # arrays that the allocator takes from the system are slow to touch
+        memory = new_memory if arenas is None or not stage.num_bytes else arenas(stage.num_bytes).lease
+        calls.append(_stage_call(key, stage, memory, sample))
     return calls
 
 
-def _memory_of(stage: Stage, arenas: Callable[[int], ArenaPool] | None) -> Memory:
-    """Return where a stage gets memory from: arrays that the allocator takes from the system are slow to touch."""
-    return new_memory if arenas is None or not stage.num_bytes else arenas(stage.num_bytes).lease
-
-
 def _follow(key: str, transforms: Iterable[Callable[..., Any]], sample: Sample | None) -> Sample | None:
-    """Return shape and dtype of what comes out of a field's transforms; None when one of them does not tell."""
+    """Return shape and dtype of what comes out of a field's transforms; None when one of them does not say."""
     for transform in transforms:
         if sample is None or not isinstance(transform, Transform):
             return None
@@ -312,38 +272,35 @@ def _stage_call(key: str, stage: Stage, memory: Memory, sample: Sample | None) -
 
 
 def _whole_calls(transforms: Iterable[Callable[..., Any]], samples: Samples | None) -> list[_Call]:
-    """Return transforms of whole batches as calls; they see what they will get, as far as it is known."""
+    """Return transforms of whole batches as calls, checked with the samples as far as they are known."""
     calls = []
     for number, transform in enumerate(transforms):
-        call = _whole_call(number, transform)
-        samples = _outputs(transform, samples)
-        calls.append(replace(call, samples=samples))
+        _check_instance(transform, "Loader(transform=...)")
+        name = _name(transform)
+        if isinstance(transform, Transform):
+            raise WindowError(
+                f"{name} is a transform of one field. Use Field(transform=...), or Together(keys, transform)."
+            )
+        # the purpose of the only one is as it was when there could be no other
+        own = "transform of the loader" if number == 0 else f"transform {number} of the loader"
+        if isinstance(transform, BatchTransform):
+            samples = None if samples is None else _outputs(transform, samples)
+            run: Callable[[Any, BatchKey], Any] = partial(_run_with_draws, transform, _purpose(transform, own))
+        else:
+            samples, run = None, _plain(transform, own)
+        calls.append(_Call(name, "of the loader", run, samples))
     return calls
 
 
-def _outputs(transform: Callable[..., Any], samples: Samples | None) -> Samples | None:
-    """Return what a batch has after a transform; None when that is not known."""
-    if samples is None or not isinstance(transform, BatchTransform):
-        return None
+def _outputs(transform: BatchTransform, samples: Samples) -> Samples:
     try:
         return transform.outputs(dict(samples))
     except Exception as error:
         raise WindowError(f"transform {_name(transform)} of the loader: {error}") from error
 
 
-def _whole_call(number: int, transform: Callable[..., Any]) -> _Call:
-    where = "of the loader"
-    _check_instance(transform, "Loader(transform=...)")
-    if isinstance(transform, Transform):
-        raise WindowError(
-            f"{_name(transform)} is a transform of one field. Use Field(transform=...), or Together(keys, transform)."
-        )
-    # the purpose of the only one is as it was when there could be no other
-    own = "transform of the loader" if number == 0 else f"transform {number} of the loader"
-    if isinstance(transform, BatchTransform):
-        purpose = _purpose(transform, own)
-        return _Call(_name(transform), where, lambda values, batch: transform(values, batch.draws(purpose)))
-    return _Call(_name(transform), where, _plain(transform, own))
+def _run_with_draws(transform: Callable[..., Any], purpose: str, values: Any, batch: BatchKey) -> Any:
+    return transform(values, batch.draws(purpose))
 
 
 def _check_instance(transform: Callable[..., Any], where: str) -> None:
@@ -379,7 +336,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
     try:
         names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        # builtins written in C tell no signature; none of them takes random numbers
+        # builtins written in C have no signature; none of them takes random numbers
         return set()
     return names - set(function.keywords) if isinstance(function, partial) else names
 

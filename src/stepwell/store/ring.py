@@ -56,6 +56,7 @@ from stepwell.store.manifests import read_manifest, shown_segments
 from stepwell.store.records import Capacity, fixed_row_bytes, read_record
 from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment
+from stepwell.store.snapshot import open_segment
 
 __all__ = ["Evictor", "RingCut", "SegmentLimit", "evicted_ids", "growing_segments"]
 
@@ -389,7 +390,7 @@ class _EndedSteps:
     def _refreshed(self, name: str, is_sealed: bool) -> Segment | None:
         known = self.segments.get(name)
         if known is None:
-            return _open(f"{self._store}/{SEGMENTS}/{name}", self._schema, is_sealed)
+            return open_segment(f"{self._store}/{SEGMENTS}/{name}", self._schema, is_sealed=is_sealed)
         try:
             known.refresh()
         except FileNotFoundError:
@@ -441,15 +442,6 @@ def _rises(segment: Segment) -> bool:
         return True
     stamps = clock[: segment.num_rows]
     return bool(stamps[0] >= 0 and stamps[-1] < LATEST and (stamps[1:] >= stamps[:-1]).all())
-
-
-def _open(base: str, schema: Schema, is_sealed: bool) -> Segment | None:
-    for suffix in ("", OPEN_SUFFIX) if is_sealed else (OPEN_SUFFIX, ""):
-        try:
-            return Segment(base + suffix, schema)
-        except FileNotFoundError:
-            continue
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,16 @@ from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, open_file, read_file
 from stepwell.store.deletion import hidden_steps
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
-from stepwell.store.layout import EPISODES, SEGMENTS, key_of_name, name_of_key, ordinals_of_keys, replace_file, step_id
+from stepwell.store.layout import (
+    EPISODES,
+    OPEN_SUFFIX,
+    SEGMENTS,
+    key_of_name,
+    name_of_key,
+    ordinals_of_keys,
+    replace_file,
+    step_id,
+)
 from stepwell.store.npy import header_size
 from stepwell.store.segments import Segment
 from stepwell.store.writer_keys import read_note
@@ -52,6 +61,7 @@ __all__ = [
     "drop_table",
     "keys_of",
     "load_table",
+    "open_segment",
     "read_table",
     "replace_table",
 ]
@@ -361,6 +371,15 @@ class SegmentList(Sequence[Segment]):
         directory = f"{self._store}/{SEGMENTS}/{name_of_key(key)}"
         segment = Segment(directory, self._schema, records=self._table.records_at(place))
         return self._made.setdefault(key, segment)
+
+
+def open_segment(base: str, schema: Schema, *, is_sealed: bool) -> Segment | None:
+    """Open a segment that was listed in this state; None where it is gone."""
+    for suffix in ("", OPEN_SUFFIX) if is_sealed else (OPEN_SUFFIX, ""):
+        # sealed, removed or recovered since it was listed
+        with suppress(FileNotFoundError):
+            return Segment(base + suffix, schema)
+    return None
 
 
 def keys_of(segments: Sequence[Any]) -> Int64s:

@@ -25,7 +25,6 @@ from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.layout import (
     DELETED,
-    OPEN_SUFFIX,
     SEGMENTS,
     STORE_JSON,
     locked_store,
@@ -40,7 +39,16 @@ from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_r
 from stepwell.store.ring import Evictor, RingCut, SegmentLimit
 from stepwell.store.sealing import remove_earlier
 from stepwell.store.segments import Segment
-from stepwell.store.snapshot import TABLE, MetadataLines, SegmentList, SegmentTable, Snapshot, read_table, replace_table
+from stepwell.store.snapshot import (
+    TABLE,
+    MetadataLines,
+    SegmentList,
+    SegmentTable,
+    Snapshot,
+    open_segment,
+    read_table,
+    replace_table,
+)
 from stepwell.store.writer import Writer
 from stepwell.store.writer_keys import WriterKey, check_key
 
@@ -342,16 +350,12 @@ class Store:
         return found & ~np.isin(keys, np.fromiter(self._gone, np.int64, len(self._gone))) if self._gone else found
 
     def _add_segment(self, name: str, is_sealed: bool, schema: Schema) -> bool:
-        base = f"{self._path}/{SEGMENTS}/{name}"
-        for suffix in ("", OPEN_SUFFIX) if is_sealed else (OPEN_SUFFIX, ""):
-            try:
-                self._segments[name] = Segment(base + suffix, schema)
-                return True
-            except FileNotFoundError:
-                # sealed, removed or recovered between the listing and now
-                continue
-        self._listed_time = -1
-        return False
+        found = open_segment(f"{self._path}/{SEGMENTS}/{name}", schema, is_sealed=is_sealed)
+        if found is None:
+            self._listed_time = -1
+            return False
+        self._segments[name] = found
+        return True
 
     def _read_deleted(self) -> bool:
         """Read the list of deleted episodes again; True when it is another one."""

@@ -83,9 +83,9 @@ class CommitRecord:
     @classmethod
     def hidden(cls) -> CommitRecord:
         """Return the record of a segment of which nothing is shown: nothing is there, or it is written elsewhere."""
-        progress = cls(memoryview(bytes(NUM_BYTES)).cast("q"))
-        progress.is_hidden = True
-        return progress
+        record = cls(memoryview(bytes(NUM_BYTES)).cast("q"))
+        record.is_hidden = True
+        return record
 
     @classmethod
     def create(cls, path: str, *, is_owned: bool = True) -> CommitRecord:

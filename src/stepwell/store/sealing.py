@@ -282,7 +282,7 @@ class SealQueue:
     def _seal(self, segment: SegmentWriter, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()
-        progress = segment.close()
+        commit = segment.close()
         try:
             segment.check_synced()
             seal_segment(
@@ -294,15 +294,15 @@ class SealQueue:
                 has_statistics=self._has_statistics,
                 checksums=segment.checksums,
             )
-            progress.mark_sealed()
-            progress.close()
+            commit.mark_sealed()
+            commit.close()
             self._sealed()
         except OSError as error:
             self._error = system_error(error, segment.path, is_writing=True)
         except BaseException as error:
             self._error = error
         finally:
-            progress.close()
+            commit.close()
 
 
 def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead") -> list[str]:
@@ -337,31 +337,31 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
     """Recover one open segment; False when its writer lives or another process has done it."""
     try:
         check_directory(path)
-        progress = CommitRecord.take_over(f"{path}/{PROGRESS}", recover)
+        commit = CommitRecord.take_over(f"{path}/{PROGRESS}", recover)
     except FileNotFoundError:
         return _finish(path, recover)
-    if progress is None:
+    if commit is None:
         return False
     try:
         if not os.path.isdir(path):
             return False
-        rows, episodes = progress.rows, progress.episodes
-        if progress.num_unsure > 0:
+        rows, episodes = commit.rows, commit.episodes
+        if commit.num_unsure > 0:
             warnings.warn(
-                f"{path}: {progress.num_unsure} rows more were recorded; nothing says that they were on the disk when "
+                f"{path}: {commit.num_unsure} rows more were recorded; nothing says that they were on the disk when "
                 "the machine stopped, or when the files were copied, so they are left out. Open a store where it was "
                 "recorded before you copy it.",
                 LeftOutWarning,
                 stacklevel=5,
             )
         if rows or episodes:
-            rows, episodes = _close_open_episode(path, rows, episodes, progress)
-            progress.commit_episode(episodes, rows)
+            rows, episodes = _close_open_episode(path, rows, episodes, commit)
+            commit.commit_episode(episodes, rows)
         seal_segment(path, schema, rows=rows, episodes=episodes, sync=True, has_statistics=has_statistics)
-        progress.mark_sealed()
+        commit.mark_sealed()
         return True
     finally:
-        progress.close()
+        commit.close()
 
 
 def _finish(path: str, recover: Recover) -> bool:
@@ -385,7 +385,7 @@ def _finish(path: str, recover: Recover) -> bool:
     return True
 
 
-def _close_open_episode(path: str, rows: int, episodes: int, progress: CommitRecord) -> tuple[int, int]:
+def _close_open_episode(path: str, rows: int, episodes: int, commit: CommitRecord) -> tuple[int, int]:
     """Give the committed steps of an unended episode a record, marked interrupted; returns (rows, episodes)."""
     header, size = header_size(EPISODE_DTYPE, ()), EPISODE_DTYPE.itemsize
     descriptor = open_file(f"{path}/{EPISODES}", os.O_RDWR)
@@ -403,10 +403,10 @@ def _close_open_episode(path: str, rows: int, episodes: int, progress: CommitRec
         record = np.zeros((), EPISODE_DTYPE)
         record["start"], record["length"], record["rows"] = ended, rows - ended, rows - ended
         record["origin"], record["interrupted"] = step_id(ordinal, ended), True
-        if ended == 0 and progress.carried[0]:
-            record["cut"], record["origin"] = progress.carried
+        if ended == 0 and commit.carried[0]:
+            record["cut"], record["origin"] = commit.carried
         # a file's time stamp is that of a slow clock, and stores into maps may leave none; episodes are in order
-        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=progress.opened_ns))
+        before = int(np.frombuffer(last, EPISODE_DTYPE)["time_ns"].max(initial=commit.opened_ns))
         record["time_ns"] = max(os.stat(f"{path}/{PROGRESS}").st_mtime_ns, before)
         note = read_note(path)
         if note is not None:

@@ -34,12 +34,12 @@ _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
 _BUILT_IN = {
     "raw": "codecs.raw",
-    "zstd": "codecs.zstd",
+    "zstd": "codecs.lossless",
     "jpeg": "codecs.jpeg",
     "png": "codecs.png",
     "video": "codecs.video",
     "delta": "codecs.delta",
-    "lz4": "codecs.lz4",
+    "lz4": "codecs.lossless",
     "image-file": "codecs.image_files",
     "video-file": "references.video_in_files",
     "file-span": "references.file_spans",

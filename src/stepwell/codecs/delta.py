@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
-from stepwell.codecs.compression import COMPRESSORS, Compressor
+from stepwell.codecs.lossless import COMPRESSORS, Compressor
 from stepwell.codecs.options import check_option_names, choice_option, int_option
 from stepwell.codecs.payload import Payload, bytes_of
 from stepwell.errors import DecodeError, SchemaError

@@ -79,8 +79,8 @@ def test_ragged_row_that_is_no_whole_number_of_entries_is_refused() -> None:
         (zstandard.ZstdCompressor(write_checksum=True).compress(b"hello") + b"!", "followed by other bytes"),
         (zstandard.ZstdCompressor(write_checksum=True).compress(b"hello")[:-1], "cut off"),
         (zstandard.ZstdCompressor(write_checksum=True, write_content_size=False).compress(b"hello"), "states"),
-        (frame(block(0, 5, b"hello"), size=5), "zstd row of 25 bytes"),
-        (frame(block(0, 5, b"hello"), size=0), "zstd row of 25 bytes"),
+        (frame(block(0, 5, b"hello"), size=5), "25 bytes of Zstandard"),
+        (frame(block(0, 5, b"hello"), size=0), "25 bytes of Zstandard"),
     ],
 )
 def test_what_is_no_whole_frame_with_size_and_checksum_is_refused(blob: bytes, words: str) -> None:

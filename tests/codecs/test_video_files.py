@@ -15,7 +15,7 @@ from stepwell.codecs.video_files import VideoFile
 from stepwell.codecs.video_rows import pack_row, parse_row
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, SchemaError, StepError
-from stepwell.files.open_files import OpenFile
+from stepwell.files.local_files import OpenFile
 from stepwell.references.video_index import make_index
 from stepwell.schema import Image, Video
 

@@ -12,7 +12,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from stepwell.errors import DecodeError  # noqa: E402
-from stepwell.files import open_files  # noqa: E402
+from stepwell.files import local_files  # noqa: E402
 from stepwell.files.shared_cache import SharedCache  # noqa: E402
 from stepwell.lerobot.parquet_places import STREAK_ROWS, RowPlaces, find_places  # noqa: E402
 from stepwell.lerobot.parquet_row_groups import RowGroups, TableFile, stamp_of  # noqa: E402
@@ -168,10 +168,10 @@ def test_a_file_that_took_its_place_is_refused(tmp_path: Path, monkeypatch: pyte
     write(tmp_path / "b.parquet", like_pictures(seed=50)).rename(path)
     # who has it open reads on; once it was closed for others, the one that took its place is none
     assert found.read(*stamp, 1).tobytes() == like_pictures()[1]
-    monkeypatch.setattr(open_files, "_FILES", SharedCache(1, size_of=lambda file: 1))
+    monkeypatch.setattr(local_files, "_FILES", SharedCache(1, size_of=lambda file: 1))
     with pytest.raises(DecodeError, match=r"a\.parquet was changed"):
         found.read(*stamp, 1)
     path.unlink()
-    monkeypatch.setattr(open_files, "_FILES", SharedCache(1, size_of=lambda file: 1))
+    monkeypatch.setattr(local_files, "_FILES", SharedCache(1, size_of=lambda file: 1))
     with pytest.raises(DecodeError, match=r"a\.parquet cannot be read: No such file"):
         found.read(*stamp, 1)

@@ -16,7 +16,7 @@ import pytest
 
 import stepwell
 from stepwell import Loader
-from stepwell.files.mapping import map_file
+from stepwell.files.local_files import map_file
 from stepwell.order import pooled
 from stepwell.store import direct_reading
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stepwell.codecs import make_codec, register_codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
-from stepwell.files.open_files import MAX_OPEN_FILES
+from stepwell.files.local_files import MAX_OPEN_FILES
 from stepwell.references import file_spans, span_files
 from stepwell.references.file_codec import noting_states
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.codecs.video_packets import key_places, packet_table
 from stepwell.errors import DecodeError
-from stepwell.files.open_files import OpenFile
+from stepwell.files.local_files import OpenFile
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
 
 av = pytest.importorskip("av")

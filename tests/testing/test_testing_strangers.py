@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.boundaries import check_boundaries
 from stepwell.testing import check_strangers, evil_copies
 

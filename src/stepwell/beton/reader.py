@@ -18,7 +18,7 @@ from stepwell.beton.stored_images import BetonImages, beton_image_feature, make_
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError, StepwellError
 from stepwell.files.addresses import is_remote, plain_address
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.option_texts import renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader

@@ -15,7 +15,7 @@ from stepwell.beton.layout import ALLOCATION_DTYPE, DESCRIPTOR_BYTES, HEADER_BYT
 from stepwell.beton.regions import RegionTable
 from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError
 from stepwell.files.addresses import plain_address
-from stepwell.files.open_files import OpenFile, open_file, state_of
+from stepwell.files.local_files import OpenFile, open_file, state_of
 from stepwell.references.remote_files import local_path
 
 __all__ = ["BetonFile"]

@@ -89,7 +89,7 @@ class ZstdCompressor(Compressor):
         except AttributeError:
             decompressor = self._contexts.decompressor = self._zstandard.ZstdDecompressor()
         try:
-            # never allocates the size that the frame states; with room for a byte, since no room is no look at the checksum
+            # never allocates the size that the frame states; an empty row needs room for a byte, or no checksum is read
             written = decompressor.stream_reader(data).readinto(out if out.size else np.empty(1, np.uint8))
         except self._zstandard.ZstdError as error:
             raise DecodeError(f"{data.size} bytes of Zstandard: {error}.") from error

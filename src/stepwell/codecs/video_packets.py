@@ -21,7 +21,7 @@ from stepwell.codecs.video_rows import STREAM_KINDS
 from stepwell.codecs.video_samples import AV1_CONFIGURATION_BYTES, with_sequence_header
 from stepwell.codecs.video_streams import stream_of
 from stepwell.errors import DecodeError, MissingDependencyError
-from stepwell.files.regular_files import check_status
+from stepwell.files.local_files import check_status
 
 __all__ = ["PacketReader", "PacketTable", "key_places", "kind_of", "opened_video", "packet_table", "packets_of"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote, path_of_file
-from stepwell.files.regular_files import check_status
+from stepwell.files.local_files import check_status
 from stepwell.formats.source_files import MAGIC, MAX_FILES, SEPARATOR, expand_braces
 from stepwell.references.trusted_paths import Trust, check_reach, reach_of
 

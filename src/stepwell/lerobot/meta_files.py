@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, are_too_many_rows
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.json_text import parse_json
 
 __all__ = [

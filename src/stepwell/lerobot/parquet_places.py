@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DecodeError
-from stepwell.files.open_files import FileState, open_file
+from stepwell.files.local_files import FileState, open_file
 from stepwell.lerobot.parquet_pages import Page, entries_of, pages_of
 
 __all__ = ["RowPlaces", "find_places"]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DecodeError, MissingDependencyError
-from stepwell.files.open_files import FileState, open_file, state_of
+from stepwell.files.local_files import FileState, open_file, state_of
 from stepwell.files.shared_cache import SharedCache
 from stepwell.lerobot.parquet_places import RowPlaces, find_places
 

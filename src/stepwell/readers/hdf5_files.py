@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.chosen_features import check_told_apart
 from stepwell.readers.hdf5_varying import read_varying, survey
 from stepwell.references.file_spans import FileSpans

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.chosen_features import check_told_apart, store_schema
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.numbered_files import warn_of_gaps

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.option_texts import flag_of
 from stepwell.formats.reader import Reader

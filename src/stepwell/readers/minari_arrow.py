@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.errors import FormatError, MissingDependencyError
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.json_text import parse_json
 from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
 from stepwell.readers.arrow_values import feature_of_type, values_of

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from stepwell.errors import StepwellError
-from stepwell.files.open_files import FileState, state_of
+from stepwell.files.local_files import FileState, state_of
 
 __all__ = ["difference", "lines_of", "noted_bytes", "noted_states", "problem_of"]
 

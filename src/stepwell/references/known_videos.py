@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import add
 
 from stepwell.errors import DecodeError
-from stepwell.files.open_files import FileState, open_file, state_of
+from stepwell.files.local_files import FileState, open_file, state_of
 from stepwell.files.shared_cache import SharedCache
 from stepwell.references.video_index import VideoIndex, exact_index, make_index
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
 from stepwell.files.addresses import SCHEME, cache_directory, is_remote, path_of_file, plain_address
 from stepwell.files.file_locks import FileLock, lock_file
-from stepwell.files.open_files import OpenFile, close_removed_files
+from stepwell.files.local_files import OpenFile, close_removed_files
 from stepwell.files.shared_cache import SharedCache
 from stepwell.references.remote_sources import (
     PIECE_BYTES,

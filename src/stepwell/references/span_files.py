@@ -23,9 +23,15 @@ import numpy.typing as npt
 
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.files.addresses import plain_address
-from stepwell.files.mapping import available_memory, map_descriptor
-from stepwell.files.open_files import FileState, OpenFile, open_file, state_of
-from stepwell.files.regular_files import open_regular
+from stepwell.files.local_files import (
+    FileState,
+    OpenFile,
+    available_memory,
+    map_descriptor,
+    open_file,
+    open_regular,
+    state_of,
+)
 from stepwell.references.file_states import difference, lines_of
 from stepwell.references.trusted_paths import check_reach
 

@@ -24,7 +24,7 @@ from stepwell.errors import (
     StoreAccessError,
     StoreFileError,
 )
-from stepwell.files.regular_files import KINDS
+from stepwell.files.local_files import KINDS
 
 __all__ = [
     "CLOSED",

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.schema import Schema
 from stepwell.store.beneath import open_file
 from stepwell.store.column_file import reserve

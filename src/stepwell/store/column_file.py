@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
 from stepwell.errors import CorruptSegmentError
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.schema import Feature, Schema
 from stepwell.store.beneath import disk_error, open_file, raise_from
 from stepwell.store.encoded_rows import check_first_row

@@ -36,7 +36,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stepwell.errors import CorruptSegmentError
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.store.beneath import open_file
 from stepwell.store.layout import MAX_ROWS, sync_directory
 from stepwell.store.owners import NOBODY, Owner, Recover, is_shared, may_take_over, this_process

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.errors import CorruptSegmentError, SegmentGoneError
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
 from stepwell.sizes import counted

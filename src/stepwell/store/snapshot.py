@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
 from stepwell.store.beneath import check_directory, open_file, read_file

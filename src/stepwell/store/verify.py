@@ -23,7 +23,7 @@ import numpy.typing as npt
 from stepwell.codecs import Codec, SequentialCodec, codec_class, make_codec
 from stepwell.errors import CorruptSegmentError, StepwellError
 from stepwell.files.addresses import plain_address
-from stepwell.files.mapping import map_descriptor
+from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.references.file_codec import ListedFileCodec, files_of
 from stepwell.references.file_states import problem_of

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.files.addresses import is_remote, plain_address
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.references.remote_files import local_path, opened, remote_states
 from stepwell.references.remote_sources import UnreachableError, list_addresses
 

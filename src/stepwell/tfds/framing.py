@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.files.open_files import OpenFile, open_file, state_of
+from stepwell.files.local_files import OpenFile, open_file, state_of
 from stepwell.tfds.crc32c import crc32c, masked, masked_crc32c
 
 __all__ = ["RecordIndex", "framed", "index_records", "is_compressed", "read_next", "read_records"]

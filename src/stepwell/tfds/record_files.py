@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.errors import FormatError
-from stepwell.files.open_files import open_file, state_of
+from stepwell.files.local_files import open_file, state_of
 from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.framing import (
     FOOTER,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote, plain_address
-from stepwell.files.open_files import OpenFile, close_removed_files
+from stepwell.files.local_files import OpenFile, close_removed_files
 from stepwell.references.remote_files import kept_files, open_fetched
 from stepwell.tfds.framing import is_compressed
 from stepwell.tfds.record_files import CompressedFile, RecordFile, Records, open_records

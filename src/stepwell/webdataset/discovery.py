@@ -19,7 +19,7 @@ import numpy as np
 
 from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import FormatError, SchemaError
-from stepwell.files.open_files import OpenFile
+from stepwell.files.local_files import OpenFile
 from stepwell.formats.image_kinds import ImageKinds
 from stepwell.formats.npy_arrays import npy_head, npz_arrays
 from stepwell.schema import Array, Bytes, Feature, Schema, Text

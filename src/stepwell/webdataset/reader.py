@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
-from stepwell.files.open_files import OpenFile
+from stepwell.files.local_files import OpenFile
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.option_keys import option_key
 from stepwell.formats.option_texts import flag_of, renames_of

@@ -22,7 +22,7 @@ from typing import Any
 
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
-from stepwell.files.regular_files import read_regular
+from stepwell.files.local_files import read_regular
 from stepwell.formats.numbered_files import warn_of_gaps
 from stepwell.formats.source_files import MAGIC, named_texts
 from stepwell.json_text import parse_json

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
 from stepwell.files.addresses import plain_address
-from stepwell.files.open_files import OpenFile
+from stepwell.files.local_files import OpenFile
 from stepwell.references.remote_files import opened
 
 __all__ = ["TarIndex", "open_archive", "read_tar_index"]

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, StepwellError
-from stepwell.files.mapping import available_memory
+from stepwell.files.local_files import available_memory
 from stepwell.schema import Feature
 from stepwell.store.layout import MAX_ROWS
 from stepwell.store.snapshot import keys_of

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.files.open_files import open_file, state_of
-from stepwell.files.regular_files import open_regular, read_regular
+from stepwell.files.local_files import open_file, open_regular, read_regular, state_of
 
 
 def test_bytes_of_a_file_and_of_one_behind_a_link(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.files.mapping import available_memory, map_file
+from stepwell.files.local_files import available_memory, map_file
 
 
 def test_a_map_outlives_the_handle_and_its_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.files.open_files import MAX_OPEN_FILES, open_file, state_of
+from stepwell.files.local_files import MAX_OPEN_FILES, open_file, state_of
 
 
 def num_descriptors() -> int:

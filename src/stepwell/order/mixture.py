@@ -339,7 +339,7 @@ def mixed(
     Args:
         weights: float [P], one for each store of the view, in proportion to its share of positions; 0 leaves it out.
         order: how each store is walked, one for all or one each; when left out, `random` with a seed of
-            its own for each. An order is told only the anchors of its store; `pooled` is refused.
+            its own for each. An order sees only the anchors of its store; `pooled` is refused.
         seed: an int, 0 or more.
         num_samples: positions an epoch; as many as the view has anchors when left out.
 

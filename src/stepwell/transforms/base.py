@@ -95,7 +95,7 @@ class Transform(ABC):
 class BatchTransform(ABC):
     """What is done to whole batches: ``Loader(transform=Mixup("image"))``, or a list of several.
 
-    Subclass it and implement `__call__`, and `outputs` where keys, shapes or dtypes change or are asked for. Random
+    Subclass it and implement `__call__`, and `outputs` where keys, shapes or dtypes change or matter. Random
     numbers come from ``draws`` and from nowhere else.
 
     Attributes:

@@ -48,7 +48,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class ColorTransform(ImageTransform):
-    """What transforms of colours have in common: bytes, or floats of 0 to 1, changed in place for some windows."""
+    """A transform of bytes, or of floats of 0 to 1, that keeps shape and dtype."""
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
         """Return both as they are; see `Transform.output`."""
@@ -304,7 +304,7 @@ class Solarize(ColorTransform):
 
 
 @dataclass(frozen=True)
-class GaussianNoise(ImageTransform):
+class GaussianNoise(ColorTransform):
     """Add normal noise to each value of images.
 
     Args:
@@ -330,12 +330,6 @@ class GaussianNoise(ImageTransform):
         amount = (self.deviation, self.deviation) if one else self.deviation
         return range_of(amount, "noise", 0.0, 0.0, np.inf)  # type: ignore[arg-type]
 
-    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return both as they are; see `Transform.output`."""
-        ImageLayout.of(shape)
-        check_dtype(dtype, COLORED, "GaussianNoise")
-        return shape, dtype
-
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
         from stepwell.transforms.images_filters_kernels import add_noise, normal_table
@@ -351,7 +345,7 @@ class GaussianNoise(ImageTransform):
 
 
 @dataclass(frozen=True)
-class GaussianBlur(ImageTransform):
+class GaussianBlur(ColorTransform):
     """Blur images, mirrored at their borders.
 
     Args:
@@ -378,12 +372,6 @@ class GaussianBlur(ImageTransform):
     def _range(self) -> tuple[float, float]:
         amount = (self.sigma, self.sigma) if isinstance(self.sigma, (int, float)) else self.sigma
         return range_of(amount, "sigma", 0.0, 1e-3, np.inf)
-
-    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return both as they are; see `Transform.output`."""
-        ImageLayout.of(shape)
-        check_dtype(dtype, COLORED, "GaussianBlur")
-        return shape, dtype
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""

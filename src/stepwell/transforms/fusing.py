@@ -5,8 +5,8 @@ What is done in one pass is a run of transforms of images, in this order::
     cuts and flips                one Cut (crop, shift, resize ...) and any RandomFlip; a Cut that resizes before them
     values and axes               any transforms that are `is_pointwise`, and one ToCHW
 
-Transforms of values become a line or a table of 256 entries for each channel, by being asked what they make of each
-byte: so they need not know of this.
+Transforms of values become a line or a table of 256 entries for each channel: they are called with each byte once, and
+need no code for fusing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ImagePass:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a window that are asked of ``memory``; 0: it is not used."""
+        """Bytes of ``memory`` used for a window; 0: none."""
         is_cut_only = self.tables is None and not self.is_planar
         return 0 if is_cut_only else math.prod(self.shape) * self._dtype.itemsize
 
@@ -163,7 +163,7 @@ class Stage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a window that it asks of ``memory``; 0: what it makes, it makes elsewhere."""
+        """Bytes of ``memory`` used for a window; 0: none."""
         return 0 if self.image_pass is None else self.image_pass.num_bytes
 
     def __call__(

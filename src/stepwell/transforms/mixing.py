@@ -5,8 +5,8 @@ one is the next, that of the last the first: no window is its own partner, and e
 
     drawn      0.7  0.1  0.9  0.4          order   1 3 0 2          partner of 0 1 2 3   =   2 3 1 0
 
-So who is whose partner depends on which windows are in the batch, and the weights and boxes on each window alone.
-Neither depends on threads.
+So partners depend on which windows are in the batch, weights and boxes on each window alone; neither depends on
+threads.
 
 `Poison` and `ReplaceLabel` change chosen steps only, by their ids, for studies of poisoned data.
 """
@@ -240,7 +240,33 @@ def _cut(centers: Floats, weights: Floats, size: int) -> tuple[Int64s, Int64s]:
     return np.maximum(middle - length // 2, 0), np.minimum(middle - length // 2 + length, size)
 
 
-class ReplaceLabel(BatchTransform):
+class _ChosenSteps(BatchTransform):
+    """A transform that changes one key at chosen steps only."""
+
+    def __init__(self, changed: str, step_ids: npt.ArrayLike, step_key: str) -> None:
+        self._changed = changed
+        self.step_ids = np.unique(np.asarray(step_ids, np.int64))
+        self.step_key = step_key
+
+    def _window(self, shape: Shape, num_steps_axes: int) -> Shape:
+        """Return the axes of steps of the key that is changed."""
+        return shape[:num_steps_axes]
+
+    def outputs(self, samples: Samples) -> Samples:
+        """Return samples as they are."""
+        found, steps = look_up(samples, self._changed, self), look_up(samples, self.step_key, self)
+        if found is not None and steps is not None and self._window(found[0], len(steps[0])) != steps[0]:
+            raise WindowError(
+                f"{self._changed!r} {found[0]} and {self.step_key!r} {steps[0]} are of different windows."
+            )
+        return samples
+
+    def _is_chosen(self, batch: dict[str, Any]) -> npt.NDArray[np.bool_]:
+        """Return which steps are chosen, bool [B, *window]."""
+        return np.isin(look_up(batch, self.step_key, self), self.step_ids)
+
+
+class ReplaceLabel(_ChosenSteps):
     """Give chosen steps another label.
 
     Args:
@@ -254,26 +280,17 @@ class ReplaceLabel(BatchTransform):
     """
 
     def __init__(self, label: str, step_ids: npt.ArrayLike, value: Any, *, step_key: str = "step_id") -> None:
+        super().__init__(label, step_ids, step_key)
         self.label = label
-        self.step_ids = np.unique(np.asarray(step_ids, np.int64))
         self.value = value
-        self.step_key = step_key
-
-    def outputs(self, samples: Samples) -> Samples:
-        """Return samples as they are."""
-        labels, steps = look_up(samples, self.label, self), look_up(samples, self.step_key, self)
-        if labels is not None and steps is not None and labels[0][: len(steps[0])] != steps[0]:
-            raise WindowError(f"{self.label!r} {labels[0]} and {self.step_key!r} {steps[0]} are of different windows.")
-        return samples
 
     def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
         """Return the batch with the labels of the chosen steps replaced."""
-        is_chosen = np.isin(look_up(batch, self.step_key, self), self.step_ids)
-        look_up(batch, self.label, self)[is_chosen] = self.value
+        look_up(batch, self.label, self)[self._is_chosen(batch)] = self.value
         return batch
 
 
-class Poison(BatchTransform):
+class Poison(_ChosenSteps):
     """Blend a pattern into the images of chosen steps.
 
     Args:
@@ -299,23 +316,18 @@ class Poison(BatchTransform):
         *,
         step_key: str = "step_id",
     ) -> None:
+        super().__init__(image, step_ids, step_key)
         self.image = image
-        self.step_ids = np.unique(np.asarray(step_ids, np.int64))
         self.pattern = np.asarray(pattern, np.float32)
         self.alpha = np.asarray(alpha, np.float32)
-        self.step_key = step_key
 
-    def outputs(self, samples: Samples) -> Samples:
-        """Return samples as they are."""
-        images, steps = look_up(samples, self.image, self), look_up(samples, self.step_key, self)
-        if images is not None and steps is not None and images[0][:-3] != steps[0]:
-            raise WindowError(f"{self.image!r} {images[0]} and {self.step_key!r} {steps[0]} are of different windows.")
-        return samples
+    def _window(self, shape: Shape, num_steps_axes: int) -> Shape:
+        return shape[:-3]
 
     def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
         """Return the batch with the pattern in the images of the chosen steps."""
         images = look_up(batch, self.image, self)
-        is_chosen = np.isin(look_up(batch, self.step_key, self), self.step_ids)
+        is_chosen = self._is_chosen(batch)
         if not is_chosen.any():
             return batch
         mixed = images[is_chosen] * (1 - self.alpha) + self.pattern * self.alpha

@@ -216,7 +216,7 @@ class HindsightRelabel(BatchTransform):
         reward_key: key of the rewards; keeps its dtype.
         success: function like ``reward`` to bools, which are put into ``terminated_key``. None: those stay.
         terminated_key: key of bools, used with ``success`` only.
-        output: key of bool [B], which windows were relabelled; None: not told.
+        output: key of bool [B], which windows were relabelled; None: no such key.
         key: as of every `BatchTransform`.
 
     Raises:
@@ -263,7 +263,7 @@ class HindsightRelabel(BatchTransform):
         self._computed = [(name, function) for name, function in computed if function is not None]
 
     def outputs(self, samples: Samples) -> Samples:
-        """Return samples with the key that tells what was relabelled."""
+        """Return samples with the key of relabelled windows."""
         goal, candidate = look_up(samples, self.goal, self), look_up(samples, self.candidate, self)
         if goal is not None and candidate is not None:
             size = len(candidate[0])

@@ -1,7 +1,7 @@
 """Files of a store, opened beneath its directory: regular files only, never by a link, and never waiting for a writer.
 
 The path of a store may lead through links. What lies in the store has none: `open_file` refuses one in a file's place,
-`check_directory` one in a directory's. So a store from somebody else reads and changes nothing outside of itself.
+`check_directory` one in a directory's. So a store from an unknown source reads and changes nothing outside of itself.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def system_errors(root: str | os.PathLike[str], *, is_writing: bool = False) -> 
 
 
 def final_error(error: OSError, root: str | os.PathLike[str], *, is_writing: bool = False) -> Exception:
-    """Return the error of stepwell that an error of the system is, where nobody is left to know more."""
+    """Return the error of stepwell that an error of the system is, where no caller can say more."""
     if isinstance(error, (StepwellError, *OTHERS)):
         return error
     where = error.filename if isinstance(error.filename, str) else os.fspath(root)
@@ -206,7 +206,7 @@ def _refusal(error: OSError, path: str | os.PathLike[str], *, is_writing: bool =
         return _wrong_kind(path, stat.S_IFLNK, "a file")
     if error.errno == errno.ENOTDIR:
         return CorruptSegmentError(f"{os.path.dirname(path)} is no directory, and a store must have one there.")
-    # a FIFO, a socket or a device that nobody serves; a directory
+    # a FIFO, a socket or a device without a process behind it; a directory
     if error.errno in (errno.ENXIO, errno.ENODEV, errno.EISDIR):
         return _wrong_kind(path, os.lstat(path).st_mode, "a file")
     return system_error(error, path, is_writing=is_writing)

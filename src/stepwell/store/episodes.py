@@ -148,14 +148,14 @@ def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0
 
 
 class Episode(Mapping[str, Any]):
-    """An episode as a mapping from feature name to its column, read when it is asked for.
+    """An episode as a mapping from feature name to its column, read at each access.
 
     ``episode["action"]`` is an array [length, ...]; a feature with ``final=True`` gives one more row when the final
     observation was recorded; text, bytes and arrays of varying size come as lists.
 
     Notes:
         Reads from the store's files at every access; raw columns are read-only views of the file. Pickles as the
-        store's path and its first step: another process opens the store anew, and finds it there.
+        store's path and its first step: another process opens the store and finds it there.
     """
 
     __slots__ = ("_index", "_segment", "_store", "_table")

@@ -61,7 +61,6 @@ from stepwell.store.layout import (
 )
 from stepwell.store.maintenance import maintained_store
 from stepwell.store.manifests import (
-    StoreManifest,
     ordered_segments,
     read_manifest,
     read_store_manifest,
@@ -240,7 +239,7 @@ def _carry_births(path: str, new: Sequence[_Replacement]) -> None:
 
 
 def _carry_deletions(path: str, new: Sequence[_Replacement]) -> None:
-    """Delete anew, under its new id, what was deleted while it was being copied; forget ids of segments long gone."""
+    """Delete, under their new ids, episodes deleted while they were copied; forget ids of segments long gone."""
     deleted = read_deleted(path)
     if len(deleted) == 0:
         return
@@ -438,11 +437,8 @@ def _checkpoint_segments(source: str, target: str, schema: Schema) -> None:
     for name in shown:
         _checkpoint_segment(f"{source}/{SEGMENTS}/{name}", f"{target}/{SEGMENTS}/{name}", schema)
     if manifest.sequence or manifest.positions:
-        replace_store_manifest(target, manifest.positions, (), new_keys=_keys_of(manifest, shown))
-
-
-def _keys_of(manifest: StoreManifest, shown: Iterable[str]) -> dict[str, str]:
-    return {name: manifest.keys[name] for name in shown if name in manifest.keys}
+        keys = {name: key for name, key in manifest.keys.items() if name in shown}
+        replace_store_manifest(target, manifest.positions, (), new_keys=keys)
 
 
 def _checkpoint_segment(base: str, target: str, schema: Schema) -> None:

@@ -1,4 +1,4 @@
-"""What a ring shows: the newest of its steps that fit its capacity, whoever wrote them.
+"""What a ring shows: the newest steps of all writers that fit its capacity.
 
 ::
 
@@ -506,7 +506,7 @@ def growing_segments(store: str) -> set[str]:
         try:
             progress = CommitRecord.open(f"{store}/{SEGMENTS}/{name}{OPEN_SUFFIX}/{PROGRESS}")
         except (FileNotFoundError, CorruptSegmentError):
-            # sealed meanwhile; nobody writes to one that is damaged
+            # sealed meanwhile; a damaged one has no writer
             continue
         if not progress.is_full:
             found.add(name)

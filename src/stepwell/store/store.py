@@ -83,8 +83,8 @@ class Store:
         (1, 3, {'task': 'walk'})
 
     Notes:
-        Safe to read from many threads. Pickles as its path, so that another process opens it anew; after a fork both
-        go on. Maps belong to who asks for them, the store itself holds no open file but those of live segments' commit
+        Safe to read from many threads. Pickles as its path, so that another process opens it itself; after a fork both
+        go on. Maps belong to their callers, the store itself holds no open file but those of live segments' commit
         records.
     """
 
@@ -177,12 +177,12 @@ class Store:
 
     @property
     def segments(self) -> SegmentList:
-        """Its segments by ordinal, as of the last refresh: a sequence whose members are made when asked for."""
+        """Its segments by ordinal, as of the last refresh: a sequence whose members are made when first used."""
         return self._snapshot.segments
 
     @property
     def episodes(self) -> EpisodeTable:
-        """The table of its episodes, as of the last refresh; made when it is first asked for."""
+        """The table of its episodes, as of the last refresh; made when it is first used."""
         return self._snapshot.table
 
     @property
@@ -650,7 +650,7 @@ class Store:
             self._take_snapshot()
 
     def renew_lock(self) -> None:
-        """Begin anew in a child of a fork, where no thread goes on with what one of the parent was in the middle of."""
+        """Reset in a child of a fork, where no thread continues what a thread of the parent had begun."""
         if not self._changing.acquire(blocking=False):
             self._listed_time = self._deleted_time = -1
             self._ring, self._listing = None, None

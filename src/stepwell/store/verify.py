@@ -268,7 +268,7 @@ def file_checks(schema: Schema | None) -> Iterator[Check]:
                 check = functools.partial(_check_state, path, line, feature.reach)
                 yield Check(Path(path), check, where=plain_address(path))
             if not is_reached(path, feature.reach):
-                # what is to be said of the others is the same
+                # the finding about the others would be the same
                 break
 
 
@@ -391,9 +391,9 @@ def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
             raise CorruptSegmentError(f"its .npy header is not that of {len(records)} episode records. {RESTORE}")
     check_records(records, path.name)
     found = {"episodes": len(records), "rows": num_ended_rows(records)}
-    told = {key: manifest.get(key, number) for key, number in found.items()}
-    if told != found:
-        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {told}. {RESTORE}")
+    listed = {key: manifest.get(key, number) for key, number in found.items()}
+    if listed != found:
+        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {listed}. {RESTORE}")
 
 
 def _check_metadata(path: Path, num_episodes: int | None) -> None:

@@ -238,15 +238,8 @@ class Committer:
         self._error: OSError | None = None
         self.is_open = True
 
-    def commit_rows(self, rows: int, *, is_synced: bool) -> None:
-        """Publish rows of the open episode; with ``is_synced`` once they are on the disk."""
-        if is_synced:
-            self.commit(rows, self._record.words[EPISODES_WORD], is_synced=True)
-        else:
-            self._record.words[ROWS_WORD] = rows
-
     def commit(self, rows: int, episodes: int, *, is_synced: bool) -> None:
-        """Publish ended episodes, whose records are in place, and all their rows; see `commit_rows`."""
+        """Publish rows and ended episodes, whose records are in place; with ``is_synced`` once they are on the disk."""
         if not is_synced:
             self._record.commit_episode(episodes, rows)
             return

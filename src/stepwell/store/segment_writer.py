@@ -372,13 +372,14 @@ class SegmentWriter:
 
     def _commit_rows(self) -> None:
         """Commit the rows of the open episode, those of slow codecs when they are ready."""
-        is_synced = self.sync == "step"
-        if self._sequential is None:
-            self._committer.commit_rows(self.row, is_synced=is_synced)
-            return
-        self._sequential.commit(self.row)
-        if is_synced:
-            self.flush()
+        if self._sequential is not None:
+            self._sequential.commit(self.row)
+            if self.sync == "step":
+                self.flush()
+        elif self.sync == "step":
+            self._committer.commit(self.row, self.num_episodes, is_synced=True)
+        else:
+            self._record.commit_rows(self.row)
 
     def _commit_episodes(self) -> None:
         """Commit ended episodes, whose rows are all stored."""

@@ -122,16 +122,7 @@ def is_episodes_header(head: bytes, num_records: int) -> bool:
 
 
 def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0) -> None:
-    """Refuse episode records that cannot be.
-
-    Args:
-        records: all of a segment, or some that follow those checked before.
-        segment: its name, for messages.
-        first_row: at which the first of them must begin.
-
-    Raises:
-        CorruptSegmentError: rows that do not follow each other, or a length that does not fit them.
-    """
+    """Refuse episode records that cannot be."""
     if len(records) == 0:
         return
     rows, length, start = records["rows"], records["length"], records["start"]

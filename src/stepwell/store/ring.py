@@ -446,21 +446,10 @@ def _rises(segment: Segment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimit:
-    """When a writer goes on in another segment.
+    """When a writer goes on in another segment."""
 
-    Args:
-        segment_bytes: at the end of an episode beyond this size.
-        capacity: of a ring, whose segments hold about an eighth of the writer's share of it, so that no more than that
-            is kept in vain, but at least 1,024 rows or 1 MiB.
-        writers: that share it.
-
-    Example:
-        >>> limit = SegmentLimit(1 << 28, Capacity(80_000, "steps"))
-        >>> limit.is_full(9_999, 1 << 22), limit.is_full(10_000, 1 << 22), limit.is_overlong(10_000, 1 << 22)
-        (False, True, False)
-        >>> limit.shared(10).is_full(1_024, 1 << 22)
-        True
-    """
+    # at the end of an episode beyond segment_bytes; segments of a ring hold about an eighth of their writer's share of
+    # the capacity, so that no more than that is kept in vain, but at least 1,024 rows or 1 MiB
 
     segment_bytes: int
     capacity: Capacity | None = None

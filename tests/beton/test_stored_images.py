@@ -10,7 +10,7 @@ from stepwell.beton.stored_images import BetonImageCodec, BetonImages, beton_ima
 from stepwell.codecs import make_codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError
 from stepwell.references.file_codec import noting_states
-from stepwell.references.file_states import noted_states
+from stepwell.references.span_files import noted_states
 from stepwell.schema import Image
 
 pytest.importorskip("simplejpeg")

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError
-from stepwell.references.known_videos import known_video
+from stepwell.references.video_in_files import known_video
 
 av = pytest.importorskip("av")
 

@@ -22,7 +22,7 @@ from stepwell.files.local_files import MAX_OPEN_FILES
 from stepwell.references import file_spans, span_files
 from stepwell.references.file_codec import noting_states
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature
-from stepwell.references.file_states import noted_states
+from stepwell.references.span_files import noted_states
 from stepwell.schema import Array, Bytes, Image, Text
 from stepwell.testing import CodecConformance, WebServer, random_array
 

@@ -21,7 +21,7 @@ av = pytest.importorskip("av")
 from written_videos import CASES, HEIGHT, NUM_FRAMES, OPEN_GOP, WIDTH, needs_heads, plain_frames, write_video  # noqa: E402  needs av
 
 from stepwell.codecs import video_decoding  # noqa: E402  needs av
-from stepwell.references import known_videos  # noqa: E402  needs av
+from stepwell.references import video_in_files  # noqa: E402  needs av
 
 SHAPE = (HEIGHT, WIDTH, 3)
 IN_MP4 = [name for name in CASES if name.endswith((".mp4", ".mov"))]
@@ -315,12 +315,12 @@ def test_files_of_one_kind_share_a_decoder(videos: Path, tmp_path: Path, monkeyp
 
 
 def test_indices_are_kept_within_their_bytes(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = known_videos._VIDEOS
+    kept = video_in_files._VIDEOS
     for number in range(6):
         shutil.copy(videos / "0-0.mp4", tmp_path / f"0-{number}.mp4")
     codec = codec_of(tmp_path)
     codec.decode(blobs_of([0.0], 0)[0])
-    one = known_videos.known_video(str(tmp_path / "0-0.mp4"), 0).index.nbytes
+    one = video_in_files.known_video(str(tmp_path / "0-0.mp4"), 0).index.nbytes
     monkeypatch.setattr(kept, "max_size", 3 * one)
     for number in range(6):
         codec.decode(blobs_of([0.4], number)[0])

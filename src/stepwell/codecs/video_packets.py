@@ -18,8 +18,7 @@ import numpy.typing as npt
 from stepwell.codecs.mp4_boxes import display_matrix
 from stepwell.codecs.video_decoding import PictureDecoder
 from stepwell.codecs.video_rows import STREAM_KINDS
-from stepwell.codecs.video_samples import AV1_CONFIGURATION_BYTES, with_sequence_header
-from stepwell.codecs.video_streams import stream_of
+from stepwell.codecs.video_streams import AV1_CONFIGURATION_BYTES, stream_of, with_sequence_header
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.files.local_files import check_status
 

@@ -39,9 +39,8 @@ from stepwell.json_text import seal_json
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
-from stepwell.references.file_states import noted_states
 from stepwell.references.remote_files import remote_states
-from stepwell.references.span_files import common_root
+from stepwell.references.span_files import common_root, noted_states
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Schema
 from stepwell.store import Store

@@ -25,7 +25,7 @@ from stepwell.lerobot.parquet_images import picture_format
 from stepwell.lerobot.tables import first_picture, read_files
 from stepwell.progress import make_bar
 from stepwell.references.file_codec import REFERENCE_DTYPE, file_template, noting_states
-from stepwell.references.file_states import noted_states
+from stepwell.references.span_files import noted_states
 from stepwell.schema import Feature, Image, Schema
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock, write_store
 

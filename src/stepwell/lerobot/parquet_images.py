@@ -18,7 +18,7 @@ from stepwell.codecs.options import choice_option
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.lerobot.parquet_row_groups import RowGroups, Stamp, stamp_of
 from stepwell.references.file_codec import EmbeddedRows, NumberedFileCodec
-from stepwell.references.file_states import difference, lines_of
+from stepwell.references.span_files import difference, lines_of
 from stepwell.schema import Feature
 
 __all__ = ["PILLOW_FORMATS", "ParquetImageCodec", "picture_format"]

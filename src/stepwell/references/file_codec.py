@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError
-from stepwell.references.file_states import lines_of
-from stepwell.references.span_files import PathLike, SpanFiles, common_root, paths_of
+from stepwell.references.span_files import PathLike, SpanFiles, common_root, lines_of, paths_of
 from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 
@@ -159,7 +158,7 @@ class ListedFileCodec(FileCodec):
     Args:
         feature: the feature. Options: ``files``, names, one a line, relative to ``root`` (a directory or an address; ""
             where they are whole); ``states``, what each was when the references were made, a line each, see
-            `stepwell.references.file_states`: without, nobody can tell whether one was replaced since. `left_in_files`
+            `stepwell.references.span_files`: without, nobody can tell whether one was replaced since. `left_in_files`
             makes such a feature.
 
     Raises:
@@ -202,7 +201,7 @@ def noting_states(feature: Feature, states: str) -> Feature:
     Args:
         feature: the feature.
         states: of a `ListedFileCodec` those of its files, in their order, see
-            `stepwell.references.file_states.noted_states`; of "parquet-image" such lines behind the file's two numbers.
+            `stepwell.references.span_files.noted_states`; of "parquet-image" such lines behind the file's two numbers.
     """
     return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
 

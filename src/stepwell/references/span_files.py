@@ -1,9 +1,10 @@
-r"""The files that spans lie in: their paths, bytes read at places, and maps of whole files.
+r"""The files that spans lie in: paths, states when references were made, bytes read at places, maps of whole files.
 
 ::
 
     option root   "/data/set"            ──> "/data/set/shard-00000.tar", ...      or addresses, fetched when needed
     option files  "shard-00000.tar\n..."        │
+    option states "1240 1763728999123456789\n..."  bytes and time of the last change (ns), or the version of a remote file
                                                 ├── read, read_into    pread: rows of any size, decoded afterwards
                                                 └── addresses_of       maps: plain rows, copied by a kernel
 """
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import DecodeError, SchemaError
+from stepwell.errors import DecodeError, SchemaError, StepwellError
 from stepwell.files.addresses import plain_address
 from stepwell.files.local_files import (
     FileState,
@@ -32,10 +35,21 @@ from stepwell.files.local_files import (
     open_regular,
     state_of,
 )
-from stepwell.references.file_states import difference, lines_of
 from stepwell.references.trusted_paths import check_reach
 
-__all__ = ["FileMaps", "PathLike", "SpanFiles", "common_root", "number_of", "paths_of"]
+__all__ = [
+    "FileMaps",
+    "PathLike",
+    "SpanFiles",
+    "common_root",
+    "difference",
+    "lines_of",
+    "noted_bytes",
+    "noted_states",
+    "number_of",
+    "paths_of",
+    "problem_of",
+]
 
 PathLike = str | os.PathLike[str]
 _Used = TypeVar("_Used")
@@ -45,9 +59,12 @@ MAX_MAPPED_FILES = 4096
 MAX_HELD_FILES = 4
 # a larger row gets memory of its own, which goes with it
 MAX_SCRATCH_BYTES = 16 << 20
-SIZE = 2  # of a FileState
+SIZE, TIME = 2, 3  # of a FileState
 # to use a file of a cache before others remove it
 MAX_TRIES = 10
+AGAIN = "Open the data set again; a store that was made of it while it was in place has to be made anew."
+TIME_TEXT = re.compile(r"-?[0-9]{1,19}")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CHANGED = "the file was changed or replaced since it was read first. Open the data set again."
 
 
@@ -421,3 +438,94 @@ def common_root(paths: Sequence[PathLike]) -> tuple[str, str]:
 def _whole(path: PathLike) -> str:
     text = os.fspath(path)
     return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  a link stays one
+
+
+def noted_states(states: Iterable[tuple[int, int | str] | None]) -> str:
+    r"""Return states of files as a feature's option has them.
+
+    Args:
+        states: bytes, -1 where they are not known, and version of each file: the time of its last change in
+            nanoseconds, or what another machine tells; None where nothing is known.
+
+    Example:
+        >>> noted_states([(1240, 1763728999123456789), None, (-1, "91ab03cd77e2")])
+        '1240 1763728999123456789\n\n-1 91ab03cd77e2'
+    """
+    return "\n".join("" if state is None else f"{state[0]} {state[1]}" for state in states)
+
+
+@functools.lru_cache(maxsize=16)
+def lines_of(states: str) -> tuple[str, ...]:
+    """Return what is noted of each file; nothing at all of no text."""
+    return tuple(states.split("\n")) if states else ()
+
+
+def noted_bytes(line: str) -> int:
+    """Return a file's size as it is noted; 0 where it is not known.
+
+    Example:
+        >>> noted_bytes("1240 1763728999123456789"), noted_bytes(""), noted_bytes("-1 91ab03cd77e2")
+        (1240, 0, 0)
+    """
+    size = line.partition(" ")[0]
+    return int(size) if size.isdecimal() else 0
+
+
+def difference(path: str, line: str, state: FileState | None = None) -> str | None:
+    """Return what is to be said of a file that is another one by now; None of one that is as it was.
+
+    Args:
+        path: of the file, or its address.
+        line: what is noted of it; of nothing there is no difference.
+        state: of one on this machine, if it was just asked for.
+
+    Raises:
+        OSError: a file of this machine that cannot be looked at.
+        StepwellError: one of another machine.
+    """
+    if not line:
+        return None
+    size, _, version = line.partition(" ")
+    if "://" in path:
+        from stepwell.references.remote_files import known_state
+
+        now = known_state(path)
+        is_same, found = now.version == version, _size_and_version(str(now.num_bytes), f"version {now.version}")
+        was = _size_and_version(size, f"version {version}")
+    else:
+        state = state_of(path) if state is None else state
+        is_same = line == f"{state[SIZE]} {state[TIME]}"
+        was, found = (
+            _size_and_version(size, _when(version)),
+            _size_and_version(str(state[SIZE]), _when(str(state[TIME]))),
+        )
+    if is_same:
+        return None
+    return f"the file is another one than when references into it were made: it had {was}; it has {found}. {AGAIN}"
+
+
+def problem_of(path: str, line: str) -> str | None:
+    """Return what is to be said of a file that is not as it was, one that cannot be looked at among them.
+
+    Args:
+        path: of the file, or its address.
+        line: what is noted of it.
+    """
+    try:
+        return difference(path, line, None if "://" in path else state_of(path))
+    except FileNotFoundError:
+        return "there is no such file. Put it back, or leave out the episodes that lie in it."
+    except (OSError, StepwellError) as error:
+        return f"it cannot be looked at: {error}"
+
+
+def _size_and_version(size: str, version: str) -> str:
+    return f"{int(size):,} bytes, {version}" if size.isdecimal() else version
+
+
+def _when(nanoseconds: str) -> str:
+    """Return a time as people write it, to the microsecond; what is none as it is."""
+    if not TIME_TEXT.fullmatch(nanoseconds):
+        return f"version {nanoseconds}"
+    told = (EPOCH + timedelta(microseconds=int(nanoseconds) // 1000)).isoformat(" ")
+    return f"last changed {told.removesuffix('+00:00')} UTC"

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from stepwell.codecs.mp4_boxes import Read, packet_delays
 from stepwell.codecs.video_packets import kind_of, opened_video, packet_table, packets_of
 from stepwell.codecs.video_rows import STREAM_KINDS
-from stepwell.codecs.video_samples import SampleFormat
+from stepwell.codecs.video_streams import SampleFormat
 from stepwell.errors import DecodeError
 
 __all__ = ["VideoIndex", "exact_index", "make_index"]

@@ -39,7 +39,7 @@ from stepwell.references.file_codec import (
     files_of,
     template_of,
 )
-from stepwell.references.file_states import noted_bytes
+from stepwell.references.span_files import noted_bytes
 from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 from stepwell.sizes import counted, human_bytes

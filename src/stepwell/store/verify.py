@@ -26,7 +26,7 @@ from stepwell.files.addresses import plain_address
 from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.references.file_codec import ListedFileCodec, files_of
-from stepwell.references.file_states import problem_of
+from stepwell.references.span_files import problem_of
 from stepwell.references.trusted_paths import Trust, check_reach, is_reached
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import counted

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stepwell.errors import DecodeError
-from stepwell.references import known_videos
-from stepwell.references.known_videos import forget_changed, known_video
+from stepwell.references import video_in_files
+from stepwell.references.video_in_files import forget_changed, known_video
 
 pytest.importorskip("av")
 from written_videos import NUM_FRAMES, write_video
@@ -24,13 +24,13 @@ def path(tmp_path: Path) -> str:
 
 def count_indices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
-    make = known_videos.make_index
+    make = video_in_files.make_index
 
     def noted(path: str, *rest: Any) -> Any:
         made.append(path)
         return make(path, *rest)
 
-    monkeypatch.setattr(known_videos, "make_index", noted)
+    monkeypatch.setattr(video_in_files, "make_index", noted)
     return made
 
 
@@ -67,11 +67,11 @@ def test_file_that_changed_is_forgotten_and_others_are_not(path: str) -> None:
     assert not forget_changed(path), "what is open can still be read"
 
 
-@pytest.mark.parametrize("gap", [0, known_videos.MAX_GAP_BYTES])
+@pytest.mark.parametrize("gap", [0, video_in_files.MAX_GAP_BYTES])
 def test_packets_are_the_same_whether_they_are_read_together_or_one_by_one(
     path: str, gap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_videos, "MAX_GAP_BYTES", gap)
+    monkeypatch.setattr(video_in_files, "MAX_GAP_BYTES", gap)
     video = known_video(path, 1)
     data, index = Path(path).read_bytes(), video.index
     numbers = [0, 3, 4, NUM_FRAMES - 1]
@@ -87,7 +87,7 @@ def test_file_that_was_changed_since_is_not_read(path: str) -> None:
     other.write_bytes(bytes(10_000))
     other.replace(path)
     # a file that is open is read on; one that has to be opened again must be the same
-    known_videos.open_file(path, known_videos.state_of(path))
+    video_in_files.open_file(path, video_in_files.state_of(path))
     with pytest.raises(DecodeError, match="the file was changed while it was read"):
         video.packets([0, 1])
 

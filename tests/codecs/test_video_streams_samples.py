@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepwell.codecs.video_samples import SampleFormat, with_sequence_header
+from stepwell.codecs.video_streams import SampleFormat, with_sequence_header
 from stepwell.errors import DecodeError
 
 SETS = [b"\x67first", b"\x68second"]

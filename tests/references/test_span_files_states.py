@@ -12,8 +12,8 @@ from stepwell.errors import DecodeError, SchemaError
 from stepwell.references import remote_files
 from stepwell.references.file_codec import noting_states
 from stepwell.references.file_spans import make_spans, span_feature
-from stepwell.references.file_states import difference, noted_states, problem_of
 from stepwell.references.remote_files import remote_states
+from stepwell.references.span_files import difference, noted_states, problem_of
 from stepwell.schema import Array, Bytes
 
 TIME = 1_763_728_999_123_456_789

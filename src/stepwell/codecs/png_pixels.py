@@ -161,21 +161,8 @@ def _with_depth(values: Pixels, dtype: np.dtype[Any]) -> Pixels:
 
 
 def decode_interlaced(blob: npt.NDArray[np.uint8], decode: Callable[[bytes], Pixels]) -> Pixels:
-    """Return the pixels of an interlaced PNG file.
-
-    Args:
-        blob: uint8 [n], the file; its header is known to be one, of a size that it can hold.
-        decode: what decodes a PNG file that is not interlaced.
-
-    Returns:
-        [height, width] or [height, width, channels], as ``decode`` makes them.
-
-    Raises:
-        DecodeError: a damaged file.
-
-    Source:
-        W3C Portable Network Graphics, second edition, sections 5 and 8.2.
-    """
+    """Return the pixels of an interlaced PNG file, each of its passes decoded as a file that is not interlaced."""
+    # W3C Portable Network Graphics, second edition, sections 5 and 8.2
     file = blob.tobytes()
     chunks = list(_chunks(file))
     width, height, bits, color, *_ = IHDR.unpack_from(chunks[0][1])

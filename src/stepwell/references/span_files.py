@@ -4,7 +4,7 @@ r"""The files that spans lie in: paths, states when references were made, bytes 
 
     option root   "/data/set"            ──> "/data/set/shard-00000.tar", ...      or addresses, fetched when needed
     option files  "shard-00000.tar\n..."        │
-    option states "1240 1763728999123456789\n..."  bytes and time of the last change (ns), or the version of a remote file
+    option states "1240 17637289991234...\n..." │   bytes and time of the last change (ns), or a remote file's version
                                                 ├── read, read_into    pread: rows of any size, decoded afterwards
                                                 └── addresses_of       maps: plain rows, copied by a kernel
 """
@@ -456,7 +456,7 @@ def noted_states(states: Iterable[tuple[int, int | str] | None]) -> str:
 
 @functools.lru_cache(maxsize=16)
 def lines_of(states: str) -> tuple[str, ...]:
-    """Return what is noted of each file; nothing at all of no text."""
+    """Return the noted state of each file; () of an empty text."""
     return tuple(states.split("\n")) if states else ()
 
 
@@ -472,17 +472,7 @@ def noted_bytes(line: str) -> int:
 
 
 def difference(path: str, line: str, state: FileState | None = None) -> str | None:
-    """Return what is to be said of a file that is another one by now; None of one that is as it was.
-
-    Args:
-        path: of the file, or its address.
-        line: what is noted of it; of nothing there is no difference.
-        state: of one on this machine, if it was just asked for.
-
-    Raises:
-        OSError: a file of this machine that cannot be looked at.
-        StepwellError: one of another machine.
-    """
+    """Return how a file differs from its noted state, as a message; None if it does not, or nothing is noted."""
     if not line:
         return None
     size, _, version = line.partition(" ")
@@ -505,12 +495,7 @@ def difference(path: str, line: str, state: FileState | None = None) -> str | No
 
 
 def problem_of(path: str, line: str) -> str | None:
-    """Return what is to be said of a file that is not as it was, one that cannot be looked at among them.
-
-    Args:
-        path: of the file, or its address.
-        line: what is noted of it.
-    """
+    """Return how a file differs from its noted state, or why it cannot be read; None if it is unchanged."""
     try:
         return difference(path, line, None if "://" in path else state_of(path))
     except FileNotFoundError:
@@ -524,7 +509,7 @@ def _size_and_version(size: str, version: str) -> str:
 
 
 def _when(nanoseconds: str) -> str:
-    """Return a time as people write it, to the microsecond; what is none as it is."""
+    """Return a time in ISO format, to the microsecond; other text as a version."""
     if not TIME_TEXT.fullmatch(nanoseconds):
         return f"version {nanoseconds}"
     told = (EPOCH + timedelta(microseconds=int(nanoseconds) // 1000)).isoformat(" ")

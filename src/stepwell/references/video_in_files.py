@@ -44,30 +44,13 @@ _NUMBERS = itertools.count(1)
 
 
 class KnownVideo:
-    """A video file and its index.
-
-    Args:
-        path: of the file.
-        state: of the file when the index was made.
-        index: of its frames.
-        looked: number of the youngest codec for which the file was looked at.
-
-    Notes:
-        Safe for any number of threads, and after a fork.
-    """
+    """A video file and its index, safe for threads and forks; `looked` is the last codec that checked its state."""
 
     def __init__(self, path: str, state: FileState, index: VideoIndex, looked: int) -> None:
         self.path, self.state, self.index, self.looked = path, state, index, looked
 
     def packets(self, numbers: list[int]) -> list[bytes]:
-        """Return packets as a decoder takes them, the first with what decoding begins with; one read for all.
-
-        Args:
-            numbers: ascending.
-
-        Raises:
-            DecodeError: the file is gone, was changed, ends before them, or is damaged.
-        """
+        """Return the packets of ascending numbers as a decoder takes them, by one read if they lie close together."""
         # one at a time: most runs are of a few packets, and numpy's calls cost more than they save
         places = [self.index.positions.item(number) for number in numbers]
         sizes = [self.index.sizes.item(number) for number in numbers]
@@ -81,11 +64,7 @@ class KnownVideo:
         return [packet(part, is_key=place == 0) for place, part in enumerate(parts)]
 
     def read(self, place: int, count: int) -> bytes:
-        """Return bytes of the file.
-
-        Raises:
-            DecodeError: the file is gone, was changed since, or ends before them.
-        """
+        """Return bytes of the file; a DecodeError if it is gone, was changed since, or is too short."""
         try:
             file = open_file(self.path, self.state)
             data = file.read(place, count)
@@ -102,16 +81,7 @@ _VIDEOS: SharedCache[str, KnownVideo] = SharedCache(MAX_INDEX_BYTES, size_of=lam
 
 
 def known_video(path: str, looked: int) -> KnownVideo:
-    """Return a video file, its index made unless it is.
-
-    Args:
-        path: of the file.
-        looked: number of the codec that asks. A file that was not looked at for it, or a younger one, is: it may have
-            been replaced.
-
-    Raises:
-        DecodeError: no such file, or it cannot be read as video; names the file.
-    """
+    """Return a video file with its index; for a codec newer than `video.looked` the file's state is compared again."""
     video = _VIDEOS.find(path)
     if video is not None and video.looked < looked:
         if _is_changed(video):
@@ -123,13 +93,13 @@ def known_video(path: str, looked: int) -> KnownVideo:
 
 
 def look_closer(video: KnownVideo) -> KnownVideo:
-    """Return the video with an index for which all packets were looked at."""
+    """Return the video with an index made from all of its packets."""
     _VIDEOS.drop(video.path, video)
     return _VIDEOS.get(video.path, lambda: _made(video.path, video.looked, is_exact=True))
 
 
 def forget_changed(path: str) -> bool:
-    """Forget a file that is another by now, and return whether it is."""
+    """Drop a file that was changed since, and return whether it was."""
     video = _VIDEOS.find(path)
     is_changed = video is not None and _is_changed(video)
     if video is not None and is_changed:

@@ -18,11 +18,11 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from stepwell.errors import DatasetNotFoundError, FormatError, ReadOnlyError, StepwellError
@@ -40,7 +40,16 @@ from stepwell.references.remote_sources import (
 )
 from stepwell.sizes import parse_bytes
 
-__all__ = ["fetched_ahead", "kept_files", "known_state", "local_path", "open_fetched", "opened", "remote_states"]
+__all__ = [
+    "fetched_ahead",
+    "kept_files",
+    "known_state",
+    "local_path",
+    "open_fetched",
+    "opened",
+    "remote_states",
+    "use_fetched",
+]
 
 LOGGER = logging.getLogger("stepwell.remote")
 DEFAULT_CACHE_BYTES = "100 GB"
@@ -54,10 +63,13 @@ GZIP = "gzip://"
 LOCKS = ".locks"
 CHANGED_NS = 0
 MAX_OPEN_FILES = 8
+# to use a file of the cache before other processes evict it
 MAX_TRIES = 10
 # a file that nobody wrote to for so long is what a killed process left
 ABANDONED_SECONDS = 3600.0
 GRACE_SECONDS = 5.0
+
+Used = TypeVar("Used")
 
 # what each address was when it was asked about last: until it is asked about again, a process sees no other
 _STATES: dict[str, RemoteState] = {}
@@ -108,19 +120,7 @@ def local_path(path: str) -> str:
 
 
 def opened(path: str) -> OpenFile:
-    """Return a file, open for reading, after fetching it where it is on another machine.
-
-    Args:
-        path: see `local_path`.
-
-    Raises:
-        OSError: it cannot be opened.
-        StepwellError: see `local_path`.
-
-    Notes:
-        A few of those of other machines are kept open in a process: they are read on when the cache has no room for
-        them any more.
-    """
+    """Return a file, open for reading, after fetching it if it is remote; a process keeps a few remote ones open."""
     if not is_remote(path):
         return OpenFile(local_path(path))
     state = known_state(path)
@@ -128,15 +128,7 @@ def opened(path: str) -> OpenFile:
 
 
 def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
-    """Yield each file with its number, open, while the next ones are fetched.
-
-    Args:
-        paths: see `local_path`.
-
-    Raises:
-        OSError: one cannot be opened.
-        StepwellError: see `local_path`.
-    """
+    """Yield each file with its number, open, while the next ones are fetched."""
     with ThreadPoolExecutor(NUM_AHEAD) as pool:
         coming = deque(pool.submit(opened, path) for path in paths[:NUM_AHEAD])
         for number in range(len(paths)):
@@ -147,41 +139,28 @@ def fetched_ahead(paths: Sequence[str]) -> Iterator[tuple[int, OpenFile]]:
 
 
 def known_state(path: str) -> RemoteState:
-    """Return what is known of an address; it is asked for once in a process.
-
-    Args:
-        path: address of a file on another machine.
-
-    Raises:
-        DatasetNotFoundError: see `remote_states`.
-    """
+    """Return the state of a remote file, requested once in a process."""
     return _STATES.get(path) or remote_states([path])[0]
 
 
 def kept_files(path: str) -> list[str]:
-    """Return the paths of what the cache has of an address; of an unpacked file, of the compressed one, too.
-
-    Args:
-        path: address of a file on another machine.
-    """
+    """Return the cached files of an address; of an unpacked file, those of the compressed one too."""
     folder = cache_directory() / "remote"
     kept = sorted(map(str, _versions(folder, path)))
     return kept + kept_files(path[len(GZIP) :]) if path.startswith(GZIP) else kept
 
 
 def open_fetched(path: str) -> OpenFile:
-    """Return a file of another machine, fetched and opened anew: whoever asks holds it alone; see `opened`.
+    """Return a remote file, fetched and opened for this caller alone; see `opened`."""
+    return use_fetched(path, OpenFile)
 
-    Raises:
-        OSError: it cannot be opened.
-        StepwellError: see `local_path`.
-    """
+
+def use_fetched(path: str, use: Callable[[str], Used]) -> Used:
+    """Return `use` of a file's local path; the file is fetched again if another process evicts it before."""
     for _ in range(MAX_TRIES):
-        place = local_path(path)
-        # it may be gone by now, where the cache is small and many fetch
         with suppress(FileNotFoundError):
-            return OpenFile(place)
-    return OpenFile(local_path(path))
+            return use(local_path(path))
+    return use(local_path(path))
 
 
 def remote_states(addresses: Sequence[str]) -> list[RemoteState]:

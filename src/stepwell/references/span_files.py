@@ -306,11 +306,13 @@ class SpanFiles:
             raise DecodeError(f"{self.called(number)}: {CHANGED}")
 
     def _found(self, number: int) -> tuple[str, FileState]:
-        """Return where a file lies on this machine, and its state, which is the one that is noted."""
-        path = self.path(number)
-        local = _local(path)
+        """Return where a file lies on this machine, and its state, which is the noted one."""
+        return self._compared(number, _local(self.path(number)))
+
+    def _compared(self, number: int, local: str) -> tuple[str, FileState]:
+        """Return a file's local path and its state, which is the noted one."""
         state = state_of(local)
-        told = difference(path, self._lines[number], state) if self.states else None
+        told = difference(self.path(number), self._lines[number], state) if self.states else None
         if told is not None:
             raise DecodeError(f"{self.called(number)}: {told}")
         return local, state
@@ -319,13 +321,14 @@ class SpanFiles:
         """Return a file that went from the cache since; one of this machine is lost."""
         path = self.path(number)
         if "://" in path:
-            for _ in range(MAX_TRIES):
-                # it may be gone again by now
-                with suppress(FileNotFoundError):
-                    return self._found(number)
-            raise DecodeError(
-                f"{self.called(number)}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES."
-            )
+            from stepwell.references.remote_files import use_fetched
+
+            try:
+                return use_fetched(path, lambda local: self._compared(number, local))
+            except FileNotFoundError as error:
+                raise DecodeError(
+                    f"{self.called(number)}: it goes from the cache as soon as it is there. Raise STEPWELL_CACHE_BYTES."
+                ) from error
         raise DecodeError(
             f"{self.called(number)}: there is no such file. Put it back, or leave out the episodes that lie in it."
         )

@@ -119,7 +119,7 @@ class Codec(ABC):
         out[...] = row
 
     def check(self, blob: npt.NDArray[np.uint8]) -> None:
-        """Look whether bytes that somebody has encoded are a row; to be overridden where that needs no decoding.
+        """Check that encoded bytes decode to one row of this feature; override it where that needs no decoding.
 
         Args:
             blob: as for `decode`.
@@ -323,7 +323,7 @@ class SequentialCodec(Codec):
 def register_codec(codec: type[Codec]) -> type[Codec]:
     """Make a codec known under its ``name``; may be used as a class decorator.
 
-    Stores remember the module of a codec that is not stepwell's own: who opens one elsewhere is told what to import.
+    Stores remember the module of a codec that is not stepwell's own: an error elsewhere says what to import.
     Put the codec into a module that can be imported, not into the script that is run.
 
     Raises:

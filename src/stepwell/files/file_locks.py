@@ -26,7 +26,7 @@ class FileLock:
         is_waiting: whether to wait for others.
 
     Raises:
-        BlockingIOError: somebody has it, and ``is_waiting`` is not set.
+        BlockingIOError: it is held elsewhere, and ``is_waiting`` is not set.
         OSError: the file system has no locks.
 
     Example:

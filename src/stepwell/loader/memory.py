@@ -35,7 +35,7 @@ class ArenaPool:
 
     Notes:
         Threads may lease at once; a lease may die in any thread. A forked child has its own copies. Held batches
-        outlive the pool. There is no limit to the blocks on lease: whoever holds all batches gets all of them.
+        outlive the pool. There is no limit to the blocks on lease.
     """
 
     __slots__ = ("__weakref__", "_free", "_leases", "max_free", "num_bytes")

@@ -1,4 +1,4 @@
-"""Rows that lie in files of somebody else's: a row of the store is a reference, 16 bytes that say where.
+"""Rows that lie in files of other systems: a row of the store is a reference, 16 bytes that say where.
 
 ::
 
@@ -119,7 +119,7 @@ class FileCodec(Codec):
 
 
 class NumberedFileCodec(FileCodec):
-    """A codec of references into files that are told by the numbers of their directory and their own.
+    """A codec of references into files that are named by the numbers of their directory and their own.
 
     Args:
         feature: the feature. Option ``files``: the files' path as a template of ``chunk`` and ``file``, absolute; see

@@ -92,7 +92,7 @@ class Segment:
         self.key = self.ordinal << TAG_BITS | int(self.name[-4:], 16)
         self.is_sealed = has_sealed_name or is_trimmed
         self._directory = directory
-        # the directory that was found to be none of somebody else's
+        # the directory that was found to lie where it should
         self._checked = ""
         self._schema = schema
         self._progress: CommitRecord | None = None
@@ -200,7 +200,7 @@ class Segment:
             if file.endswith(".npy"):
                 avoid_read_ahead(descriptor)
                 start += parse_header_size(os.pread(descriptor, 10, 0), f"{self._directory}/{file}")
-            # a writer's pages are not to be flushed because somebody reads them
+            # a read must not flush the pages of a writer
             done = read_past_cache(descriptor, start, out, is_direct=self.is_sealed)
             if done < out.nbytes:
                 raise self._damaged(file, f"{out.nbytes} bytes from byte {start} on are not there, {done} are")
@@ -339,7 +339,7 @@ class Segment:
         """Take records from the store's table, if there are as many as the segment's file holds."""
         need = header_size(EPISODE_DTYPE, ()) + records.nbytes
         with suppress(FileNotFoundError):
-            # a segment that is gone is told when its rows are read
+            # a read of its rows says that a segment is gone
             size = os.stat(f"{self._directory}/{EPISODES}", follow_symlinks=False).st_size
             if size != need:
                 raise self._damaged(EPISODES, f"{size} bytes are not the {len(records)} records of the store's table")

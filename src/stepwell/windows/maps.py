@@ -291,7 +291,7 @@ class SegmentMaps:
         return True
 
     def _rows_held(self, segment: int, arrays: list[npt.NDArray[Any] | None]) -> int:
-        """Return how many rows the maps hold; of encoded ones only what is committed can be told."""
+        """Return how many rows the maps hold; of encoded ones only what is committed is known."""
         held = []
         for column, rows in zip(self.columns, arrays[::2], strict=True):
             feature = column.features[self._stores[segment]]

@@ -418,7 +418,7 @@ class WindowReader(PlaceReader):
         FeatureNotFoundError: no such feature.
 
     Notes:
-        Thread-safe: any number of `read` at once. Pickles as its view and fields, and maps files anew; after a fork
+        Thread-safe: any number of `read` at once. Pickles as its view and fields, and maps files again; after a fork
         both processes go on with the maps there are. Transforms are not applied here but by the loader, which knows
         the epoch. All segments of a ring are mapped when it is made, so that it can be read however far the writer
         gets; if one has gone since the view was made, the view is refreshed first.

@@ -152,7 +152,7 @@ def _read_all(  # noqa: PLR0917
         np.empty(MAX_PATH, np.uint8),
     )
     if read < len(known):
-        # sealed and renamed since, perhaps: looked at anew the next time
+        # sealed and renamed since, perhaps: looked at again the next time
         visited.pop(segments[known[read]], None)
     return int(read) == len(known)
 

@@ -1,7 +1,7 @@
 """Where places come from: a view's anchor index, or whatever follows a store; and several of them in one batch.
 
 A source numbers its segments and episodes for itself. A batch of several sources is read through one table of maps, so
-their segments are numbered anew, in the order in which they came::
+their segments get numbers of their own, in the order in which they came::
 
     source 0   segments 0 1 2 . . 3        numbers  0 1 2 . . 5       one batch: rows of source 0, then of source 1
     source 1   segments . . . 0 1 .                 . . . 3 4 .

@@ -7,13 +7,14 @@ INTEROP ?= .venv-interop
 # the oldest release of each package that pyproject.toml admits; the environment of make test has the newest
 LOWEST ?= .venv-lowest
 # what a package of an extra does for stepwell is asked here; torch is left out: its older builds bring gigabytes of CUDA
-SMOKE = tests/codecs tests/schema tests/readers/test_minari.py tests/readers/test_huggingface.py \
+SMOKE = tests/codecs tests/references tests/schema tests/readers/test_minari.py tests/readers/test_huggingface.py \
 	tests/readers/test_robomimic.py tests/readers/test_zarr_replay.py tests/recorders/test_gymnasium.py tests/recorders/test_vector.py \
 	tests/store/test_writer.py tests/windows/test_frame_stacks.py tests/loader/test_loader.py \
 	tests/webdataset/test_reader.py tests/webdataset/test_writing.py \
 	tests/tfds/test_reader.py tests/tfds/test_record_writing.py tests/tfds/test_images.py \
 	tests/beton/test_pictures.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_showing.py \
-	tests/lerobot/test_video_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py
+	tests/lerobot/test_video_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py \
+	tests/lerobot/test_parquet_images.py tests/cli/test_warming.py
 PY = $(VENV)/bin/python
 # writers wait for the disk when they seal, and tests make thousands of stores: in memory, where there are 4 GiB of it
 SHM := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR==2{print $$4}')" -gt 4194304 && echo /dev/shm)

@@ -194,6 +194,26 @@ def test_waits_grow_between_four_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [0.5, 2.0, 8.0] and len(tries) == 4
 
 
+def test_a_server_that_is_gone_is_waited_for_once_where_files_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WebServer(tmp_path) as web:
+        for name in "abc":
+            (tmp_path / name).write_bytes(name.encode())
+            local_path(f"{web.url}/{name}")
+    waits: list[float] = []
+    monkeypatch.setattr(remote_sources, "WAITS_SECONDS", (0.5, 2.0, 8.0))
+    monkeypatch.setattr(remote_sources.time, "sleep", waits.append)
+
+    def refuse(address: str, headers: object) -> None:
+        raise urllib.error.URLError(TimeoutError("timed out"))
+
+    monkeypatch.setattr(remote_sources, "_opened", refuse)
+    for name in "abc":
+        assert len(remote_states([f"{web.url}/{name}"])) == 1
+    assert waits == [0.5, 2.0, 8.0]
+
+
 def test_what_is_kept_of_an_address_is_named(web: WebServer) -> None:
     url = f"{web.url}/a%20b.tar"
     fetched = local_path(url)

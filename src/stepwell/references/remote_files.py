@@ -187,7 +187,7 @@ def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
 class _Unpacked:
     """Files of this machine or of others that gzip compressed, as they were before."""
 
-    def state(self, address: str) -> RemoteState:
+    def state(self, address: str, *, waits: bool = True) -> RemoteState:
         """Return the state of the compressed file, without the size of what is in it."""
         inner = address[len(GZIP) :]
         if is_remote(inner):
@@ -220,10 +220,11 @@ def _source(address: str) -> RemoteSource:
 
 
 def _ask(address: str) -> RemoteState:
+    kept = _versions(cache_directory() / "remote", address)
     try:
-        return _source(address).state(address)
+        # of a server that did not answer for another file, what is kept is used at once
+        return _source(address).state(address, waits=not kept or _host(address) not in _UNREACHABLE)
     except UnreachableError as error:
-        kept = _versions(cache_directory() / "remote", address)
         if not kept:
             raise
         _warn_of_kept(address, error)
@@ -231,10 +232,14 @@ def _ask(address: str) -> RemoteState:
         return RemoteState(newest.stat().st_size, newest.name.split("-")[1])
 
 
+def _host(address: str) -> str:
+    parts = urlsplit(plain_address(address))
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def _warn_of_kept(address: str, error: UnreachableError) -> None:
     """Warn once in a process and host that files are read from the cache without a look at the server."""
-    parts = urlsplit(plain_address(address))
-    host = f"{parts.scheme}://{parts.netloc}"
+    host = _host(address)
     if host not in _UNREACHABLE:
         _UNREACHABLE.add(host)
         LOGGER.warning("%s What the cache has of %s is read as it was fetched before.", error, host)

@@ -15,7 +15,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -86,8 +86,8 @@ class RemoteState:
 class RemoteSource(Protocol):
     """How files of a kind of address are read."""
 
-    def state(self, address: str) -> RemoteState:
-        """Return the state of a file as it is now."""
+    def state(self, address: str, *, waits: bool = True) -> RemoteState:
+        """Return the state of a file as it is now; with ``waits`` a server that does not answer is tried again."""
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
         """Write a file's bytes, if it is in this state still."""
@@ -122,7 +122,7 @@ def list_addresses(pattern: str) -> list[str]:
 class _Http:
     """Files of a web server."""
 
-    def state(self, address: str) -> RemoteState:
+    def state(self, address: str, *, waits: bool = True) -> RemoteState:
         # a byte instead of HEAD, which servers of signed addresses refuse
         def ask() -> RemoteState:
             try:
@@ -134,10 +134,10 @@ class _Http:
                     return _state_of(206, error.headers)
                 raise
 
-        return _retry(address, ask)
+        return _retry(address, ask, WAITS_SECONDS if waits else ())
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
-        _retry(address, lambda: self._go_on(address, state, file))
+        _retry(address, lambda: self._go_on(address, state, file), WAITS_SECONDS)
 
     def _go_on(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
         """Write what is not there yet."""
@@ -158,7 +158,7 @@ class _Http:
 class _FsSpec:
     """Files of whatever fsspec has a file system for."""
 
-    def state(self, address: str) -> RemoteState:
+    def state(self, address: str, *, waits: bool = True) -> RemoteState:
         system, path = _file_system(address)
 
         def ask() -> RemoteState:
@@ -169,7 +169,7 @@ class _FsSpec:
             marks = [found[key] for key in VERSION_KEYS if found.get(key) is not None]
             return RemoteState.of(found.get("size"), marks[0] if marks else "")
 
-        return _retry(address, ask)
+        return _retry(address, ask, WAITS_SECONDS if waits else ())
 
     def fetch(self, address: str, state: RemoteState, file: IO[bytes]) -> None:
         system, path = _file_system(address)
@@ -184,7 +184,7 @@ class _FsSpec:
             if state.num_bytes not in (None, file.tell()):
                 raise ConnectionError(f"it ended after {file.tell()} of {state.num_bytes} bytes")
 
-        _retry(address, copy)
+        _retry(address, copy, WAITS_SECONDS)
 
 
 def _file_system(address: str) -> tuple[Any, str]:
@@ -236,9 +236,9 @@ def write_piece(file: IO[bytes], piece: bytes) -> None:
         raise StepwellError(f"{file.name} cannot be written: {error}") from error
 
 
-def _retry(address: str, action: Callable[[], Value]) -> Value:
-    """Return what an action returns; a failure that may be passing is tried again after each of `WAITS_SECONDS`."""
-    for wait in WAITS_SECONDS:
+def _retry(address: str, action: Callable[[], Value], waits: Sequence[float]) -> Value:
+    """Return what an action returns; a failure that may be passing is tried again after each of some seconds."""
+    for wait in waits:
         try:
             with _explained(address):
                 return action()

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from stepwell.json_text import parse_json
 from stepwell.kernels.kernel import KERNELS
 
 __all__ = ["compile_all", "known_signatures", "record_signatures"]
@@ -24,7 +25,7 @@ Signature = tuple[str, ...]
 
 def known_signatures() -> dict[str, list[Signature]]:
     """Return the signatures of kernels, by dotted name."""
-    known = json.loads(PATH.read_text())
+    known = parse_json(PATH.read_text())
     return {name: [tuple(signature) for signature in signatures] for name, signatures in known.items()}
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.kernels.kernel import inlined, kernel
+from stepwell.kernels.kernel import inlined, inlined_too, kernel
 from stepwell.kernels.locate import locate, touch
 from stepwell.kernels.memory import memcpy, memset, prefetch, store_u8
 from stepwell.kernels.places import HI_FINAL, HI_STEP, LO, ROW, SEGMENT
@@ -194,14 +194,18 @@ def gather(plan: Any, runs: Any, offsets: Any, bases: Any, places: Any, memory: 
                 mask += num_offsets
 
 
+# compiled into the kernels below and not beside them: what most programs call is one compilation then
+_locate, _touch, _gather = inlined_too(locate), inlined_too(touch), inlined_too(gather)
+
+
 @kernel
 def touch_and_gather(  # noqa: PLR0917
     places: Any, num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any, memory: Any
 ) -> Any:
     """Do what `touch` does, and where all rows are mapped what `gather` does; return what `touch` does."""
-    num_missing = touch(places, num_rows, last_used, now)
+    num_missing = _touch(places, num_rows, last_used, now)
     if num_missing == 0:
-        gather(plan, runs, offsets, bases, places, memory)
+        _gather(plan, runs, offsets, bases, places, memory)
     return num_missing
 
 
@@ -210,12 +214,15 @@ def locate_and_gather(  # noqa: PLR0917
     positions: Any, anchor_starts: Any, guide: Any, shift: Any, records: Any, places: Any,
     num_rows: Any, last_used: Any, now: Any, plan: Any, runs: Any, offsets: Any, bases: Any, memory: Any,
 ) -> Any:  # fmt: skip
-    """Do what `locate` does, and then `touch_and_gather`: most batches need nothing else.
+    """Do what `locate` does, and then what `touch_and_gather` does: most batches need nothing else.
 
     Returns:
         0, or that nothing was copied: how many anchors may reach rows that no map holds, or -1 where a position is no
         anchor.
     """
-    if locate(positions, anchor_starts, guide, shift, records, places) >= 0:
+    if _locate(positions, anchor_starts, guide, shift, records, places) >= 0:
         return -1
-    return touch_and_gather(places, num_rows, last_used, now, plan, runs, offsets, bases, memory)
+    num_missing = _touch(places, num_rows, last_used, now)
+    if num_missing == 0:
+        _gather(plan, runs, offsets, bases, places, memory)
+    return num_missing

@@ -15,7 +15,7 @@ from numba.core import event
 from numba.core.types.misc import unliteral
 from numba.extending import intrinsic as numba_intrinsic
 
-__all__ = ["KERNELS", "inlined", "intrinsic", "kernel"]
+__all__ = ["KERNELS", "inlined", "inlined_too", "intrinsic", "kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
@@ -43,6 +43,13 @@ def inlined(function: Function) -> Function:
     """Compile a function into each kernel that calls it."""
     compiled: Function = numba.njit(nogil=True, cache=True, inline="always")(function)
     return compiled
+
+
+def inlined_too(compiled: Function) -> Function:
+    """Return a kernel as a function that is compiled into each kernel that calls it."""
+    dispatcher: Any = compiled
+    function: Function = dispatcher.py_func
+    return inlined(function)
 
 
 def intrinsic(function: Callable[Concatenate[Any, Arguments], Any]) -> Callable[Arguments, Any]:

@@ -57,7 +57,7 @@ class Builder:
         settings: of the loader.
         transform: of the whole batch, one or several, or None.
         max_free: batches whose memory is kept for the next, or groups of them.
-        group: full batches that are read at once, at most: a small one costs more to ask for than to copy.
+        group: full batches that are read at once, at most: of small ones a call costs more than the copy.
 
     Raises:
         MissingDependencyError: batches are for torch, which is not installed.
@@ -85,7 +85,7 @@ class Builder:
             samples_of(reader.fields),
             arenas=lambda num_bytes: ArenaPool(num_bytes * settings.batch_size, max_free),
         )
-        # a batch that was read alone, and is kept, keeps no more memory than its own
+        # a batch that was read alone has memory of its own size, so that keeping it keeps no more
         self._pool = ArenaPool(self._num_bytes, max_free)
         self._group_pool = (
             self._pool if group == 1 else ArenaPool(reader.num_bytes(group * settings.batch_size), max_free)
@@ -95,7 +95,7 @@ class Builder:
         self._is_pinned = self._torch is not None and (pins_by_default() if pins is None else pins)
         self._is_nested = settings.nested
         # batches are handed over as they were read
-        self._is_plain = self._torch is None and not (self._chain or settings.nested or settings.pad)
+        self._is_unwrapped = self._torch is None and not (self._chain or settings.nested or settings.pad)
         if settings.nested:
             nest(dict.fromkeys(reader.fields))
 
@@ -124,12 +124,12 @@ class Builder:
             except LoaderError:
                 if size == 1:
                     raise
-                # it belongs to one of them, which finds it again
+                # read one by one, only the batch that it belongs to raises
                 num_alone = size
                 continue
             at, num_alone = at + size, max(num_alone - 1, 0)
             for job in together:
-                if self._is_plain:
+                if self._is_unwrapped:
                     yield job, Batch(found.pop(), job.share.spans[0].epoch, job.index, None, job.anchors)
                 else:
                     yield job, self._finished(found.pop(), job, pinned)
@@ -163,7 +163,7 @@ class Builder:
         values = self._reader.read(rows, memory, draws=key.draws)
         del memory
         if number == 1:
-            return [values if self._is_plain else self._wrapped(self._chain.apply(values, key), pinned)]
+            return [values if self._is_unwrapped else self._wrapped(self._chain.apply(values, key), pinned)]
         if self._chain.is_by_row:
             pieces = _cut(self._chain.apply(values, key), key.num_rows // number, number)
         else:
@@ -192,7 +192,7 @@ class Builder:
         return _cut(values, self._batch_size, len(jobs))[::-1] if len(jobs) > 1 else [values], pinned
 
     def _draws(self, jobs: list[Job], purpose: str) -> Draws:
-        """Return the random numbers of the windows of jobs; keys take their time, and few fields draw."""
+        """Return the random numbers of the windows of jobs; made on demand, as few fields draw."""
         return BatchKey.joined([BatchKey.of(self._seed, job.share) for job in jobs]).draws(purpose)
 
     def _memory(self, size: int) -> tuple[npt.NDArray[np.uint8], PinnedBlock | None]:

@@ -46,7 +46,7 @@ __all__ = ["BatchIterator", "Loader"]
 
 _Threaded = Inline[Job, tuple[Job, Batch]] | Pipeline[Job, tuple[Job, Batch]]
 _Source = _Threaded | DeviceSource
-# the consumer still holds one batch while it asks for the next
+# the one that the consumer still has, and the one that it asks for
 HELD_BATCHES = 2
 # positions that are worked out at once where there are no threads
 INLINE_POSITIONS = 4096
@@ -392,8 +392,8 @@ class _Engine:
 
     Notes:
         Shared by all iterations of a loader, so that they recycle the same memory, also that of a pool: between two
-        iterations its blocks stay. An iteration that is begun while another is under way has a pool of its own. Of the
-        process that made it.
+        iterations its blocks stay. An iteration that is begun while another is under way has a pool of its own. Usable
+        in the process that made it only.
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class _Engine:
         self.pid = os.getpid()
         self.reader = reader
         self.order = order.bind(reader.index)
-        # plain rows that the page cache holds need no pool: the order alone keeps what is read together
+        # raw rows that are read through the page cache need no pool: the order alone keeps what is read together
         is_raw = reader.is_raw and reader.page_cache
         has_rows = not is_raw and bool(reader.row_loader.columns)
         self._pooled = self.order if has_rows and isinstance(self.order, BoundPooled) else None
@@ -416,18 +416,18 @@ class _Engine:
         self._inline_group = max(1, INLINE_POSITIONS // settings.batch_size)
         self._num_ahead = self.num_threads * settings.prefetch
         # batches that are only copied are read several at once
-        group = self._group if is_raw and _stays_aligned(reader, settings.batch_size) else 1
-        # as many blocks of memory as hand-overs that are ahead have, one for each batch or for each group
-        max_free = self._num_ahead * (self._group // group) + HELD_BATCHES
-        self._builder = Builder(reader, settings, transform, max_free, group)
+        read_group = self._group if is_raw and _stays_aligned(reader, settings.batch_size) else 1
+        # each group that is built ahead takes as many blocks of memory as it has reads
+        max_free = self._num_ahead * (self._group // read_group) + HELD_BATCHES
+        self._builder = Builder(reader, settings, transform, max_free, read_group)
         self._device = None if settings.device is None else find_device(settings.device, import_torch())
 
     def source(self, jobs: Iterator[Job]) -> _Source:
         """Return the batches of jobs, built in the consumer or ahead of it, where the consumer wants them."""
-        source = self._plain_source(jobs) if self._pooled is None else self._pooled_source(jobs, self._pooled)
+        source = self._unpooled_source(jobs) if self._pooled is None else self._pooled_source(jobs, self._pooled)
         return source if self._device is None else DeviceSource(source, self._device, import_torch())
 
-    def _plain_source(self, jobs: Iterator[Job]) -> _Threaded:
+    def _unpooled_source(self, jobs: Iterator[Job]) -> _Threaded:
         if self.num_threads == 0:
             return Inline(self._builder.build, grouped(jobs, self._inline_group))
         groups = grouped(jobs, self._group)
@@ -456,9 +456,9 @@ def _stays_aligned(reader: WindowReader, batch_size: int) -> bool:
 
 
 def _within_pool(group: int, order: BoundPooled, batch_size: int) -> int:
-    """Return how many batches a job has, ``group`` at most: together they need no more blocks than have room."""
+    """Return how many batches a group has, ``group`` at most: together they need no more blocks than have room."""
     if order.num_resident == len(order.blocks):
         return group
-    # for each block that a job uses up, another enters
+    # for each block that a group uses up, another enters
     spare = order.num_slots - order.num_resident
     return max(1, min(group, spare * order.num_positions // (len(order.blocks) * batch_size)))

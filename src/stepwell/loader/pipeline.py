@@ -31,7 +31,7 @@ __all__ = ["Inline", "Pipeline", "Supplied", "Supply", "Task"]
 
 Task = Callable[[], object]
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 Product = TypeVar("Product")
 
 JOIN_TIMEOUT_SECONDS = 10.0
@@ -49,27 +49,27 @@ class Supplied(NamedTuple):
     when_ready: Callable[[Task], object]
 
 
-class Supply(Protocol[Job]):
+class Supply(Protocol[Item]):
     """What the jobs of a pipeline need, made by its threads and shared by its groups.
 
     Notes:
         `supply` and `release` run in the consumer's thread, the tasks in any; a task never raises.
     """
 
-    def supply(self, jobs: list[Job], is_oldest: bool) -> Supplied | None:
+    def supply(self, jobs: list[Item], is_oldest: bool) -> Supplied | None:
         """Take what a group of jobs needs; return None when there is no room until a group under way is done.
 
         A group that was refused is offered again then; the oldest group under way (``is_oldest``) is never refused.
         """
 
-    def release(self, jobs: list[Job]) -> None:
+    def release(self, jobs: list[Item]) -> None:
         """Let go of what a group needed, which is done."""
 
     def end(self) -> None:
         """Take back what was supplied: no thread uses it any more. Called at most once, by any thread."""
 
 
-class Pipeline(Generic[Job, Product]):
+class Pipeline(Generic[Item, Product]):
     """An ordered map over jobs by threads, with a bounded number of results ahead.
 
     Args:
@@ -87,19 +87,19 @@ class Pipeline(Generic[Job, Product]):
 
     def __init__(
         self,
-        build: Callable[[list[Job]], Iterable[Product]],
-        groups: Iterator[list[Job]],
+        build: Callable[[list[Item]], Iterable[Product]],
+        groups: Iterator[list[Item]],
         *,
         num_threads: int,
         num_ahead: int,
-        supply: Supply[Job] | None = None,
+        supply: Supply[Item] | None = None,
     ) -> None:
         self._run = partial(_Group.run, build=build)
         self._groups = groups
         self._num_ahead = num_ahead
         self._supply = supply
-        self._refused: list[Job] | None = None
-        self._under_way: deque[_Group[Job, Product]] = deque()
+        self._refused: list[Item] | None = None
+        self._under_way: deque[_Group[Item, Product]] = deque()
         self._ready: deque[Product] = deque()
         self._error: BaseException | None = None
         self._is_interrupted = False
@@ -188,7 +188,7 @@ class Pipeline(Generic[Job, Product]):
             jobs = self._refused or next(self._groups, None)
             if jobs is None:
                 return
-            group: _Group[Job, Product] = _Group(jobs)
+            group: _Group[Item, Product] = _Group(jobs)
             if self._supply is None:
                 self._under_way.append(group)
                 self._tasks.put(partial(self._run, group))
@@ -203,7 +203,7 @@ class Pipeline(Generic[Job, Product]):
             supplied.when_ready(partial(self._tasks.put_first, partial(self._run, group)))
 
 
-class Inline(Generic[Job, Product]):
+class Inline(Generic[Item, Product]):
     """The same without threads: builds in `take`.
 
     Args:
@@ -219,10 +219,10 @@ class Inline(Generic[Job, Product]):
 
     def __init__(
         self,
-        build: Callable[[list[Job]], Iterable[Product]],
-        groups: Iterator[list[Job]],
+        build: Callable[[list[Item]], Iterable[Product]],
+        groups: Iterator[list[Item]],
         *,
-        supply: Supply[Job] | None = None,
+        supply: Supply[Item] | None = None,
     ) -> None:
         self._build, self._groups, self._supply = build, groups, supply
         self._products: Iterator[Product] = iter(())
@@ -253,7 +253,7 @@ class Inline(Generic[Job, Product]):
         if self._finalizer is not None:
             self._finalizer()
 
-    def _built(self, jobs: list[Job], supply: Supply[Job]) -> list[Product]:
+    def _built(self, jobs: list[Item], supply: Supply[Item]) -> list[Product]:
         """Return the products of a group that needs something."""
         supplied = supply.supply(jobs, True)
         if supplied is None:
@@ -266,12 +266,12 @@ class Inline(Generic[Job, Product]):
             supply.release(jobs)
 
 
-class _Group(Generic[Job, Product]):
+class _Group(Generic[Item, Product]):
     """Some jobs, and what became of them once `done` can be acquired."""
 
     __slots__ = ("done", "error", "jobs", "products")
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Item]) -> None:
         self.jobs = jobs
         self.products: list[Product] = []
         self.error: BaseException | None = None
@@ -279,7 +279,7 @@ class _Group(Generic[Job, Product]):
         self.done = threading.Lock()
         self.done.acquire()
 
-    def run(self, build: Callable[[list[Job]], Iterable[Product]]) -> None:
+    def run(self, build: Callable[[list[Item]], Iterable[Product]]) -> None:
         try:
             self.products.extend(build(self.jobs))
         except BaseException as error:
@@ -294,11 +294,11 @@ class _Group(Generic[Job, Product]):
 
 
 class _Tasks:
-    """What the threads are to do: first come, first served, in each of two ranks.
+    """What the threads are to do: first come, first served, in each of two priorities.
 
     Notes:
-        Every task has a token. A thread that took one finds a task: there are always as many as tokens that were taken
-        and not yet served. Locks of C only, so that Ctrl-C leaves none behind.
+        Every task has a token, counted by a queue. A thread that took a token finds a task: there are always as many
+        as tokens that were taken and not yet served. Locks of C only, so that Ctrl-C leaves none behind.
     """
 
     __slots__ = ("_first", "_others", "_tokens")

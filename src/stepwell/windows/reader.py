@@ -58,7 +58,7 @@ MAX_LAYOUTS = 64
 UINT8, INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 # more steps than any episode has
 ANYWHERE = 1 << 40
-# a ring evicts a segment in the time that many are mapped in
+# a ring may evict segments while others of it are being mapped
 MAX_TRIES = 4
 
 
@@ -74,7 +74,7 @@ class PlaceBatch:
         draws: random numbers for a purpose, or None until they are needed.
         arrays: what is written, by key.
         table: of maps; the segments are in it where maps are needed.
-        final_at: where windows may be put to whether they may reach a final row there.
+        final_at: where windows are put (``Field(at=...)``) to whether they may reach the episode's final row.
         moved: places of windows that are not put at the anchor.
         decoded: rows that were decoded, by column.
     """
@@ -300,16 +300,13 @@ class PlaceReader:
         for key, shape, dtype, start in layout.views:
             arrays[key] = np.ndarray(shape, dtype, memory, start)
         is_plain = routes.is_plain and not maps.is_announcing
-        # two reads may share a time of the maps' clock
+        # two reads at once may get the same time: it only says which maps were used last
         maps.clock += 1
-        touched = places, table.num_rows, table.last_used, maps.clock
-        if is_plain and chained is None:
-            tables = routes.routes[0].tables
-            to_copy = layout.plans[0], tables.runs, tables.offsets, table.addresses, memory
-            if not self._touch_and_gather(*touched, *to_copy):
-                return self._computed(places, parts, arrays)
+        if is_plain and chained is None and self._is_copied(places, layout, memory):
+            return self._computed(places, parts, arrays)
+        table = maps.table
         if routes.needs_maps:
-            if self._touch(*touched):
+            if self._touch(places, table.num_rows, table.last_used, maps.clock):
                 if routes.is_plain and chained is None and not self.sources.is_live:
                     scattered = read_scattered(maps, table, places, routes.routes[0].tables.plan)
                 if scattered is None:
@@ -328,6 +325,20 @@ class PlaceReader:
         batch = PlaceBatch(places, parts, chained, held, draws, arrays, table, self._final_at)
         self._copy(batch, routes, layout, memory)
         return self._filler.fill(batch, routes, self.fields) if routes.others else arrays
+
+    def _is_copied(self, places: Int64s, layout: Layout, memory: npt.NDArray[np.uint8]) -> bool:
+        """Copy plain rows, mapped first where they are not; return False where there are more files than maps."""
+        maps, tables = self.maps, self._plain_routes.routes[0].tables
+        table = maps.table
+        for is_last in (False, True):
+            touched = places, table.num_rows, table.last_used, maps.clock
+            to_copy = layout.plans[0], tables.runs, tables.offsets, table.addresses, memory
+            if not self._touch_and_gather(*touched, *to_copy):
+                return True
+            if is_last or maps.is_crowded:
+                break
+            table = self._mapped(places, np.unique(places[SEGMENT]))
+        return False
 
     def _computed(self, places: Int64s, parts: Sequence[Int64s], arrays: dict[str, Any]) -> dict[str, Any]:
         """Return a batch of plain rows with its computed fields."""
@@ -525,24 +536,28 @@ class WindowReader(PlaceReader):
                 memory = _checked(memory, layout)
             places = np.empty((PLACE_ROWS, size), np.int64)
             maps.clock += 1
-            num_missing = self._locate_and_gather(
-                positions,
-                *self.index.tables,
-                places,
-                table.num_rows,
-                table.last_used,
-                maps.clock,
-                layout.plans[0],
-                tables.runs,
-                tables.offsets,
-                table.addresses,
-                memory,
-            )
-            if not num_missing:
-                arrays = {}
-                for key, shape, dtype, start in layout.views:
-                    arrays[key] = np.ndarray(shape, dtype, memory, start)
-                return self._computed(places, (places,), arrays) if self._plain_routes.others else arrays
+            for is_last in (False, True):
+                num_missing = self._locate_and_gather(
+                    positions,
+                    *self.index.tables,
+                    places,
+                    table.num_rows,
+                    table.last_used,
+                    maps.clock,
+                    layout.plans[0],
+                    tables.runs,
+                    tables.offsets,
+                    table.addresses,
+                    memory,
+                )
+                if num_missing == 0:
+                    arrays = {}
+                    for key, shape, dtype, start in layout.views:
+                        arrays[key] = np.ndarray(shape, dtype, memory, start)
+                    return self._computed(places, (places,), arrays) if self._plain_routes.others else arrays
+                if num_missing < 0 or is_last or maps.is_crowded:
+                    break
+                table = self._mapped(places, np.unique(places[SEGMENT]))
         places = self.index.places(positions)
         if held is None and not self.page_cache:
             if self.sources.has_chains:

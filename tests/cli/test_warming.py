@@ -20,6 +20,7 @@ CALLED_BY_KERNELS = {"stepwell.kernels.permutation.mix64", "stepwell.kernels.per
 # runs the blocks after all kernels of the list are there, and prints those that were called with other types
 RUN_BLOCKS = """
 import re, sys, contextlib, io
+from importlib.util import find_spec
 from stepwell.kernels.kernel import KERNELS
 from stepwell.kernels.signatures import compile_all, text_of
 def called():
@@ -27,7 +28,10 @@ def called():
 list(compile_all())
 before = called()
 namespace = {"__name__": "__main__"}
-for block in re.findall(r"```python\\n(.*?)```", open(sys.argv[1]).read(), re.DOTALL):
+block_of_python = r"(?:<!-- needs: ([^>]*?) -->\\n)?```python\\n(.*?)```"
+for needs, block in re.findall(block_of_python, open(sys.argv[1]).read(), re.DOTALL):
+    if any(find_spec(name) is None for name in re.findall(r"\\w+", needs)):
+        continue
     with contextlib.redirect_stdout(io.StringIO()):
         exec(block, namespace)
 print(len(before), sorted(called() - before))

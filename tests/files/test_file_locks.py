@@ -89,11 +89,11 @@ def test_a_child_of_a_fork_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Pat
         lock_file(path)
         if os.fork() == 0:
             os.close(alive[1])
-            os.read(alive[0], 1)  # until nobody can write: the parent is dead
+            os.read(alive[0], 1)  # until nobody can write: the parent is dead, and its files are closed
             os.write(told[1], b"free" if is_free(path) else b"held")
         os._exit(0)
-    os.close(alive[1])
     os.waitpid(parent, 0)
+    os.close(alive[1])  # not before: of a process that ends, pipes may be closed before locked files are
     assert os.read(told[0], 4) == b"free"
     for descriptor in (*told, alive[0]):
         os.close(descriptor)

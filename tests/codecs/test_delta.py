@@ -119,7 +119,7 @@ def test_every_flipped_bit_is_refused() -> None:
 def test_row_of_another_run_is_refused() -> None:
     feature = Image(SCREEN, codec="delta", every=4)
     run, codec = encoded(feature, moving_screens(4)), DeltaCodec(feature)
-    with pytest.raises(DecodeError, match="place 3 of its run, where 1 is asked for"):
+    with pytest.raises(DecodeError, match="place 3 of its run, expected 1"):
         decoded(codec, [run[0], run[3]], [1])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
+from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.testing import image_files
 
 pytest.importorskip("imagecodecs")

@@ -306,7 +306,7 @@ def test_memory_for_what_a_row_cannot_hold_is_never_asked_for() -> None:
     for size in ((65000, 65000), (16, 65000), (65000, 100)):
         lying = with_size(blob, *size)
         for read in (codec.decode, codec.image_size, lambda each: codec.decode_crop(each, (0, 0, 9, 9), (9, 9))):
-            with pytest.raises(DecodeError, match=f"tells of {size[0]}x{size[1]}, which it cannot hold"):
+            with pytest.raises(DecodeError, match=f"says {size[0]}x{size[1]}, which it cannot hold"):
                 read(lying)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()

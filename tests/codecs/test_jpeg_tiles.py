@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.jpeg_headers import Header
-from stepwell.codecs.jpeg_tiles import with_tiles
+from stepwell.codecs.jpeg import Header, with_tiles
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Image
 

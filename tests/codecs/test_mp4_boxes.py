@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from stepwell.codecs.mp4_boxes import packet_delays
+from stepwell.codecs.video_packets import packet_delays
 
 NUM_PACKETS = 7
 

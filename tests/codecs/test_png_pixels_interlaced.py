@@ -4,7 +4,7 @@ import imagecodecs
 import numpy as np
 import pytest
 
-from stepwell.codecs.png_pixels import decode_interlaced
+from stepwell.codecs.png import decode_interlaced
 from stepwell.errors import DecodeError
 from stepwell.testing import png_file
 

@@ -74,7 +74,7 @@ def test_image_of_any_size_is_its_sides_and_its_pixels() -> None:
 @pytest.mark.parametrize("head", [b"", b"\x02\x00", b"\x02\x00\x02\x00", b"\x00\x00\x04\x00", b"\xff\xff\xff\xff"])
 def test_image_whose_sides_do_not_fit_its_bytes_is_refused(head: bytes) -> None:
     codec = make_codec(Image((None, None, 3)))
-    with pytest.raises(DecodeError, match="whose head tells of an image of"):
+    with pytest.raises(DecodeError, match="whose header says an image of"):
         codec.decode(row(head + bytes(7)))
 
 

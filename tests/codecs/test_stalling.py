@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.stalling import PatientCaller, StalledError
+from stepwell.codecs.video_encoding import PatientCaller, StalledError
 from stepwell.errors import EncodeError
 from stepwell.schema import Video
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stepwell.codecs import make_codec, video
 from stepwell.codecs.video import VideoCodec
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_rows import parse_row
+from stepwell.codecs.video_streams import parse_row
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.schema import Array, Feature, Image, Video
 from stepwell.testing import SequentialCodecConformance, smooth_image
@@ -94,12 +94,12 @@ def psnr_db(a: np.ndarray, b: np.ndarray) -> float:
 
 def reseal(blob: np.ndarray, place: int, value: int) -> np.ndarray:
     """Return a row with a changed byte in its packet and the checksum that fits it."""
-    from stepwell.codecs.video_rows import pack_row
+    from stepwell.codecs.video_streams import pack_row
 
     row = parse_row(blob.tobytes())
     packet = bytearray(row.packets[0])
     packet[place % len(packet)] = value
-    return np.frombuffer(pack_row(row.kind, [bytes(packet)], row.picture, is_sync=row.is_sync), np.uint8)
+    return np.frombuffer(pack_row(row.kind, [bytes(packet)], row.frame, is_sync=row.is_sync), np.uint8)
 
 
 @settings(max_examples=15, deadline=None)
@@ -333,7 +333,7 @@ def test_packets_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> Non
     codec = codec_of(48, 64, 3, gop=4)
     blobs = encoded(codec, [np.full((48, 64, 3), 20 * number, np.uint8) for number in range(4)])
     shared = []
-    decode = video.decode_pictures
+    decode = video.decode_frames
 
     def watched(stream: Any, head: Any, packets: Any, *rest: Any, **options: Any) -> None:
         shared.extend(
@@ -341,7 +341,7 @@ def test_packets_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> Non
         )
         decode(stream, head, packets, *rest, **options)
 
-    monkeypatch.setattr(video, "decode_pictures", watched)
+    monkeypatch.setattr(video, "decode_frames", watched)
     codec.decode_run(blobs, [3], [np.empty((48, 64, 3), np.uint8)])
     assert len(shared) == 4
     assert all(shared)

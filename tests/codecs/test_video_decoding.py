@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stepwell.codecs.video_decoding import MAX_OPEN_DECODERS, PictureDecoder, close_decoder, open_decoder
+from stepwell.codecs.video_decoding import MAX_OPEN_DECODERS, FrameDecoder, close_decoder, open_decoder
 from stepwell.codecs.video_streams import StreamId
 from stepwell.errors import DecodeError
 
@@ -13,7 +13,7 @@ STREAM = StreamId("h264")
 SHAPE = (32, 32, 3)
 
 
-def opened(number: int) -> PictureDecoder:
+def opened(number: int) -> FrameDecoder:
     return open_decoder(STREAM, (32 + number, 32, 3), None)
 
 
@@ -43,4 +43,4 @@ def test_threads_do_not_share_decoders() -> None:
 
 def test_stream_that_no_decoder_knows_is_refused() -> None:
     with pytest.raises(DecodeError, match="has no decoder 'h999'"):
-        PictureDecoder(StreamId("h999"), SHAPE, None)
+        FrameDecoder(StreamId("h999"), SHAPE, None)

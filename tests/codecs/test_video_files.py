@@ -12,8 +12,7 @@ import pytest
 
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_rows import pack_row, parse_row
-from stepwell.codecs.video_streams import stream_of
+from stepwell.codecs.video_streams import pack_row, parse_row, stream_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.files.local_files import OpenFile
 from stepwell.references.video_index import make_index
@@ -150,9 +149,7 @@ def test_damage_in_an_open_gop_is_refused_where_its_decoder_notices(tmp_path: Pa
         row = parse_row(run[1].tobytes())
         packets = [bytearray(packet) for packet in row.packets]
         packets[0][int(rng.integers(8, len(packets[0])))] ^= 0x55
-        run[1] = np.frombuffer(
-            pack_row("h264", [bytes(data) for data in packets], row.picture, is_sync=False), np.uint8
-        )
+        run[1] = np.frombuffer(pack_row("h264", [bytes(data) for data in packets], row.frame, is_sync=False), np.uint8)
         try:
             column.codec.decode_run(run, [1], [np.empty((HEIGHT, WIDTH, 3), np.uint8)])
         except DecodeError as error:
@@ -208,7 +205,7 @@ def test_stream_that_does_not_say_how_it_reorders_loses_no_frame(tmp_path: Path)
         said = stream_of("h264", packets[0])[0].parameters
         assert said in packets[0]
         packets[0] = packets[0].replace(said, without_usability(said))
-        column.rows[start] = np.frombuffer(pack_row("h264", packets, row.picture, is_sync=True), np.uint8)
+        column.rows[start] = np.frombuffer(pack_row("h264", packets, row.frame, is_sync=True), np.uint8)
     for start, stop in column.runs():
         for number in range(start, stop):
             np.testing.assert_array_equal(column.read(number, stop), frames[number])

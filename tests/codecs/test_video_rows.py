@@ -4,33 +4,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.codecs.video_rows import FLAGS_PLACE, STREAM_KINDS, SYNC_FLAG, pack_row, parse_row
+from stepwell.codecs.video_streams import FLAGS_PLACE, STREAM_KINDS, SYNC_FLAG, pack_row, parse_row
 from stepwell.errors import DecodeError
 
 KINDS = st.sampled_from(STREAM_KINDS)
 PACKETS = st.lists(st.binary(min_size=1, max_size=5000).filter(lambda data: data[:2] != b"\x12\x00"), max_size=4)
 
 
-@given(kind=KINDS, packets=PACKETS, picture=st.integers(0, 10**6), is_sync=st.booleans())
-def test_packed_row_is_parsed_as_it_was(kind: str, packets: list[bytes], picture: int, is_sync: bool) -> None:
-    row = parse_row(pack_row(kind, packets, picture, is_sync=is_sync))
-    assert (row.kind, row.picture, row.is_sync) == (kind, picture, is_sync)
+@given(kind=KINDS, packets=PACKETS, frame=st.integers(0, 10**6), is_sync=st.booleans())
+def test_packed_row_is_parsed_as_it_was(kind: str, packets: list[bytes], frame: int, is_sync: bool) -> None:
+    row = parse_row(pack_row(kind, packets, frame, is_sync=is_sync))
+    assert (row.kind, row.frame, row.is_sync) == (kind, frame, is_sync)
     assert [bytes(packet).removeprefix(b"\x12\x00" if kind == "av1" else b"") for packet in row.packets] == packets
 
 
-@given(kind=KINDS, packets=PACKETS, picture=st.integers(0, 10**6), is_sync=st.booleans())
+@given(kind=KINDS, packets=PACKETS, frame=st.integers(0, 10**6), is_sync=st.booleans())
 def test_marker_has_its_flags_at_one_place_and_no_start_code_behind_its_first_bytes(
-    kind: str, packets: list[bytes], picture: int, is_sync: bool
+    kind: str, packets: list[bytes], frame: int, is_sync: bool
 ) -> None:
-    blob = pack_row(kind, packets, picture, is_sync=is_sync)
+    blob = pack_row(kind, packets, frame, is_sync=is_sync)
     assert bool(blob[FLAGS_PLACE] & SYNC_FLAG) is is_sync
     marker = blob[FLAGS_PLACE : len(blob) - sum(map(len, parse_row(blob).packets))]
     assert min(marker) >= 0x80
 
 
-@given(packets=PACKETS, picture=st.integers(0, 10**6))
-def test_marker_of_av1_is_one_open_bitstream_unit(packets: list[bytes], picture: int) -> None:
-    blob = pack_row("av1", packets, picture, is_sync=True)
+@given(packets=PACKETS, frame=st.integers(0, 10**6))
+def test_marker_of_av1_is_one_open_bitstream_unit(packets: list[bytes], frame: int) -> None:
+    blob = pack_row("av1", packets, frame, is_sync=True)
     assert blob[:3] == b"\x12\x00\x7a", "a temporal delimiter, and a padding unit with a size"
     size = blob[3] & 0x7F | blob[4] << 7
     assert len(blob) == 5 + size + sum(map(len, parse_row(blob).packets))

@@ -8,8 +8,7 @@ from written_videos import plain_frames, write_video
 
 from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_rows import parse_row
-from stepwell.codecs.video_streams import StreamId, stream_of
+from stepwell.codecs.video_streams import StreamId, parse_row, stream_of
 from stepwell.schema import Video
 
 pytest.importorskip("av")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepwell.codecs.image_heads import ImageHead, read_image_head
+from stepwell.codecs.image_files import ImageHead, read_image_head
 from stepwell.errors import FormatError
 from stepwell.formats.image_kinds import ImageKinds, channels_of, holds
 from stepwell.schema import Image

@@ -229,7 +229,7 @@ def test_no_more_episodes_are_prepared_ahead_than_there_are_workers(store, tmp_p
 
 
 def test_av1_is_what_lerobot_encodes(tmp_path):
-    from stepwell.codecs.video_settings import built_in_encoders
+    from stepwell.codecs.video_encoding import built_in_encoders
 
     if "av1" not in built_in_encoders():
         pytest.skip("this PyAV cannot encode av1")

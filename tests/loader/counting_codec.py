@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, register_codec
-from stepwell.codecs.payload import Payload
+from stepwell.codecs.raw import Payload
 from stepwell.schema import Feature
 
 __all__ = ["CountingCodec"]

@@ -300,13 +300,13 @@ def test_files_of_one_kind_share_a_decoder(videos: Path, tmp_path: Path, monkeyp
     for number in range(12):
         shutil.copy(videos / "0-0.mp4", tmp_path / f"0-{number}.mp4")
     opened = []
-    make = video_decoding.PictureDecoder
+    make = video_decoding.FrameDecoder
 
     def counted(*key: Any) -> Any:
         opened.append(key)
         return make(*key)
 
-    monkeypatch.setattr(video_decoding, "PictureDecoder", counted)
+    monkeypatch.setattr(video_decoding, "FrameDecoder", counted)
     monkeypatch.setattr(video_decoding, "_OPEN", video_decoding._OpenDecoders())
     codec = codec_of(tmp_path)
     for number in range(12):
@@ -338,7 +338,7 @@ def test_grey_feature_shows_the_brightness(videos: Path) -> None:
 
 def test_feature_of_another_size_than_the_file_is_refused(videos: Path) -> None:
     codec = codec_of(videos, shape=(HEIGHT, WIDTH + 2, 3))
-    with pytest.raises(DecodeError, match=r"0-0\.mp4: frame 5 at 0\.200000 s .*a picture of 48x64, where .* is 48x66"):
+    with pytest.raises(DecodeError, match=r"0-0\.mp4: frame 5 at 0\.200000 s .*a frame of 48x64, where .* is 48x66"):
         codec.decode(blobs_of([0.2])[0])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stepwell.codecs import Codec, register_codec
-from stepwell.codecs.payload import Payload
+from stepwell.codecs.raw import Payload
 from stepwell.schema import Array, Feature
 from stepwell.testing import CodecConformance
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, register_codec
 from stepwell.codecs.jpeg import JpegCodec
-from stepwell.codecs.payload import bytes_of
+from stepwell.codecs.raw import bytes_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Feature, Image
 

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.beton.jpeg_or_raw import jpeg_codec_like, raw_row
-from stepwell.codecs.codec import register_codec
+from stepwell.codecs.codec import choice_option, register_codec
 from stepwell.codecs.jpeg import JpegCodec
-from stepwell.codecs.options import choice_option
-from stepwell.codecs.payload import SIDES, bytes_of
+from stepwell.codecs.raw import SIDES, bytes_of
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.references.file_codec import ListedFileCodec, files_of, left_in_files
 from stepwell.references.file_spans import SPAN_DTYPE

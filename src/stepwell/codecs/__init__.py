@@ -2,6 +2,7 @@
 
 from stepwell.codecs.codec import (
     Codec,
+    Decoder,
     RowEncoder,
     SequentialCodec,
     codec_class,
@@ -10,7 +11,6 @@ from stepwell.codecs.codec import (
     register_codec,
     same_rows,
 )
-from stepwell.codecs.decoders import Decoder
 
 __all__ = [
     "Codec",

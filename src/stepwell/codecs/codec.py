@@ -15,20 +15,52 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.options import check_option_names
 from stepwell.errors import DecodeError, SchemaError
+from stepwell.kernels.draws import Draws
 from stepwell.schema import Feature, note_codec_module
 
 __all__ = [
     "Codec",
+    "Decoder",
     "RowEncoder",
     "SequentialCodec",
+    "check_option_names",
+    "choice_option",
     "codec_class",
     "codec_names",
+    "int_option",
     "make_codec",
     "register_codec",
     "same_rows",
 ]
+
+
+def check_option_names(feature: Feature, *allowed: str) -> None:
+    """Refuse options that the feature's codec does not have."""
+    unknown = [name for name, _ in feature.options if name not in allowed]
+    if unknown:
+        has = f"It has: {', '.join(allowed)}." if allowed else "It has none."
+        raise SchemaError(f"codec {feature.codec!r} has no option {', '.join(map(repr, unknown))}. {has}")
+
+
+def int_option(feature: Feature, name: str, default: int, *, least: int, most: int) -> int:
+    """Return an option that is an integer from `least` to `most`."""
+    value = feature.option(name, default)
+    if type(value) is not int or not least <= value <= most:
+        raise SchemaError(
+            f"option {name!r} of codec {feature.codec!r} is {value!r}. Allowed: an integer from {least} to {most}."
+        )
+    return value
+
+
+def choice_option(feature: Feature, name: str, default: str, choices: Sequence[str]) -> str:
+    """Return an option that is one of `choices`."""
+    value = feature.option(name, default)
+    if value not in choices:
+        allowed = ", ".join(map(repr, choices))
+        raise SchemaError(f"option {name!r} of codec {feature.codec!r} is {value!r}. Allowed: {allowed}.")
+    return str(value)
+
 
 _REGISTRY: dict[str, type[Codec]] = {}
 # codecs that come with stepwell are imported on first use, so that `import stepwell` does not load their libraries
@@ -140,9 +172,9 @@ class Codec(ABC):
         return self.decode_into
 
     def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
-        """Return height and width of an image; None where its size varies and only decoding tells it.
+        """Return height and width of an image; None where its size varies and only decoding finds it.
 
-        To be overridden where the head of a row tells it.
+        To be overridden where the header of a row says it.
 
         Raises:
             DecodeError: the bytes are not a row of this codec, as far as this looks at them.
@@ -160,7 +192,7 @@ class Codec(ABC):
             out: [n, *shape] of the feature's dtype, C-contiguous; written.
 
         Raises:
-            DecodeError: one of them is no row of this codec; `decode_into` is asked then, to tell which.
+            DecodeError: one of them is no row of this codec; `decode_into` then finds the row.
         """
         for place, row in enumerate(rows):
             self.decode_into(row, out[place, ...])
@@ -216,11 +248,11 @@ class SequentialCodec(Codec):
     rows do not say by themselves which of them belong together, set it to None and override `run_of`.
 
     Attributes:
-        is_slow: whether a writer encodes in a thread of its own, so that who appends does not wait.
-        resizes: whether `decode_run` resizes images; else it is never asked to, and who reads does it.
+        is_slow: whether a writer encodes in a thread of its own, so that `append` does not wait.
+        resizes: whether `decode_run` resizes images; if not, readers resize what it decodes.
         sync_mark: (position, mask): a row is a sync row when ``blob[position] & mask``. None: decoding may begin at any
             row. `decode_run` is given any rows, in any order, and finds those that are best decoded together itself;
-            `run_of` tells others of them.
+            `run_of` reports them.
 
     Notes:
         As for `Codec`; what a decoder keeps open between calls is one a thread.
@@ -398,3 +430,55 @@ def _stored(feature: Feature) -> Feature:
     """Return a feature without what says how its rows are decoded."""
     names = codec_class(feature).decoding_options
     return replace(feature, options=tuple(option for option in feature.options if option[0] not in names))
+
+
+class Decoder(ABC):
+    """Make a step of a batch from a row of a feature: a crop, a smaller image, a part of it.
+
+    Subclass it, implement `convert`, and `output` where shape or dtype change; use it as ``Field(..., decoder=...)``.
+
+    Attributes:
+        is_random: whether `draw` returns something: then every window has a draw of its own, all its steps the same.
+        key: fields whose decoders have the same key draw the same numbers; None: each its own.
+        resizes_to: height and width, when `convert` does nothing but resize to them: video is then resized in the step
+            that turns its colours into RGB, and `convert` is not called.
+
+    Notes:
+        One instance serves many threads at once: keep no state that a call changes.
+    """
+
+    is_random: ClassVar[bool] = False
+    key: str | None = None
+    resizes_to: tuple[int, int] | None = None
+
+    def output(self, feature: Feature) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of a step that comes out; as they are in the feature, unless overridden.
+
+        One shape for all steps, also of images of any size: where nothing else is said, these are refused.
+        """
+        return feature.fixed_shape, feature.np_dtype
+
+    def draw(self, feature: Feature, draws: Draws) -> npt.NDArray[Any] | None:
+        """Return what is random about each window, [B, ...], or None.
+
+        Of images of any size no row is known yet: draw what holds for every size, such as parts of it.
+        """
+        return None
+
+    @abstractmethod
+    def convert(self, pixels: npt.NDArray[Any], out: npt.NDArray[Any], draw: Any) -> None:
+        """Make a step of a whole decoded row.
+
+        Args:
+            pixels: of the feature's dtype and shape, an image of any size of its own; not to be written.
+            out: of `output`'s shape and dtype, C-contiguous; written.
+            draw: the window's entry of what `draw` returned.
+        """
+
+    def decode(self, codec: Codec, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any], draw: Any) -> None:
+        """Make a step of an encoded row; to be overridden where less than the whole row need be decoded.
+
+        Raises:
+            DecodeError: the bytes are not a row of this codec.
+        """
+        self.convert(codec.decode(blob), out, draw)

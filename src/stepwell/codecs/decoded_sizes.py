@@ -18,7 +18,7 @@ __all__ = ["WHAT_TO_SET", "are_too_many_rows", "check_decoded_bytes", "is_too_la
 
 VARIABLE = "STEPWELL_MAX_ROW_BYTES"
 DEFAULT = "1 GiB"
-# images and zeros are compressed more than that, but of so much of them nobody has a single row
+# images and zeros are compressed more than that, but no single row of them is this large
 USUAL_RATIO = 64
 WHAT_TO_SET = (
     f"Allowed: {DEFAULT}, or {USUAL_RATIO} times what is stored. If it is right, set {VARIABLE}, e.g. to '8 GiB'."
@@ -26,11 +26,7 @@ WHAT_TO_SET = (
 
 
 def max_row_bytes() -> int:
-    """Return how many bytes a row may become that says itself how large it is.
-
-    Raises:
-        StepwellError: ``STEPWELL_MAX_ROW_BYTES`` is no size.
-    """
+    """Return how many bytes a row may become that says itself how large it is."""
     return _parsed(os.environ.get(VARIABLE) or DEFAULT)
 
 
@@ -54,19 +50,19 @@ def are_too_many_rows(num_rows: int, stored: int) -> bool:
     return is_too_large(8 * num_rows, stored)
 
 
-def check_decoded_bytes(num_bytes: int, stored: int, told: str) -> None:
-    """Refuse a row that would become too large, before memory is asked for.
+def check_decoded_bytes(num_bytes: int, stored: int, row: str) -> None:
+    """Refuse a row that would become too large, before memory is allocated.
 
     Args:
-        num_bytes: that it would take.
-        stored: bytes that it has.
-        told: what it is, for the message.
+        num_bytes: bytes of memory that the decoded row would take.
+        stored: bytes of the stored row.
+        row: its description, for the message.
 
     Raises:
-        DecodeError: it is.
+        DecodeError: too large.
 
     Example:
         >>> check_decoded_bytes(3 << 20, 100, "a png row")
     """
     if is_too_large(num_bytes, stored):
-        raise DecodeError(f"{told}, stored in {stored:,} bytes, would take {num_bytes:,} of memory. {WHAT_TO_SET}")
+        raise DecodeError(f"{row}, stored in {stored:,} bytes, would take {num_bytes:,} of memory. {WHAT_TO_SET}")

@@ -26,10 +26,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
+from stepwell.codecs.codec import (
+    RowEncoder,
+    SequentialCodec,
+    check_option_names,
+    choice_option,
+    int_option,
+    register_codec,
+)
 from stepwell.codecs.lossless import COMPRESSORS, Compressor
-from stepwell.codecs.options import check_option_names, choice_option, int_option
-from stepwell.codecs.payload import Payload, bytes_of
+from stepwell.codecs.raw import Payload, bytes_of
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 
@@ -165,7 +171,5 @@ def _opened(blob: Bytes, place: int) -> tuple[int, Bytes]:
         raise DecodeError(f"delta row of {blob.size} bytes: its checksum is wrong.")
     flags, stored_place = int(blob[CHECKSUM.size]), int(blob[CHECKSUM.size + 1])
     if stored_place != place or bool(flags & SYNC) != (place == 0):
-        raise DecodeError(
-            f"delta row of {blob.size} bytes: place {stored_place} of its run, where {place} is asked for."
-        )
+        raise DecodeError(f"delta row of {blob.size} bytes: place {stored_place} of its run, expected {place}.")
     return flags, blob[HEADER_BYTES:]

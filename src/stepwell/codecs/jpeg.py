@@ -1,24 +1,39 @@
-"""Camera images as JPEG, decoded by libjpeg-turbo straight into the batch."""
+"""Camera images as JPEG, decoded by libjpeg-turbo straight into the batch.
+
+A file is cut in two ways: below a crop, by a smaller height in its header, behind which libjpeg stops; and, where
+restart marks divide its rows of blocks into **tiles**, around a crop, by leaving other tiles out::
+
+    t00 FFD0 t01 FFD1 t02 FFD2     a crop within t11 and t12:    t11 FFD0 t12 EOI
+    t10 FFD3 t11 FFD4 t12 EOI
+
+Source:
+    ITU-T T.81, annex B.
+"""
 
 from __future__ import annotations
 
 import re
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.codec import Codec, check_option_names, choice_option, int_option, register_codec
 from stepwell.codecs.decoded_sizes import check_decoded_bytes
-from stepwell.codecs.jpeg_headers import Header, Part
-from stepwell.codecs.jpeg_tiles import with_tiles
-from stepwell.codecs.options import check_option_names, choice_option, int_option
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError, StepError
 from stepwell.schema import Feature
 
-__all__ = ["JpegCodec"]
+__all__ = ["Header", "JpegCodec", "Part", "with_tiles"]
 
+BASELINE = (0xC0, 0xC1)
+START_OF_SCAN, RESTART_INTERVAL = 0xDA, 0xDD
+FIRST_MARK, END = 0xD0, 0xD9
+ADOBE, ADOBE_BYTES = 0xEE, 14
+BLOCK = 8
+HUFFMAN_TABLES = 0xC4
+MAX_TABLES = 4
 DEFAULT_QUALITY = 95
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 TRANSFORMS = ("exact", "fast")
@@ -33,6 +48,216 @@ SHRINKS = (8, 4, 2)
 END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's first complaint, when rows of blocks are left over after those that the header promised
 LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A JPEG file of a part of an image."""
+
+    file: Bytes | bytearray  # its bytes
+    top: int  # of the part in the whole image, in pixels; left, height, width as well
+    left: int
+    height: int
+    width: int
+    is_open: bool = False  # whether the scan goes on behind the rows that the header promises
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The head of a JPEG file.
+
+    Args:
+        head: the bytes up to the scan's data; empty where they do not end.
+        size_place: where height and width stand in them; 0 where rows come in several scans, which cannot be cut.
+        unit: height and width of what is coded together, in pixels.
+        interval: units between restart marks; 0 without.
+        is_adobes: whether it has Adobe's mark: inks are inverted then.
+    """
+
+    head: bytes
+    size_place: int = 0
+    unit: tuple[int, int] = (BLOCK, BLOCK)
+    interval: int = 0
+    is_adobes: bool = False
+
+    @classmethod
+    def of(cls, image: bytes) -> Header:
+        """Return the header of a JPEG file."""
+        place, frame, interval, is_adobes = 2, 0, 0, False
+        while image[place : place + 1] == b"\xff":
+            marker, size = image[place + 1], int.from_bytes(image[place + 2 : place + 4], "big")
+            if marker == START_OF_SCAN:
+                is_whole = frame > 0 and image[place + 4] == image[frame + 9]
+                head = image[: place + 2 + size]
+                if not is_whole:
+                    return cls(head, is_adobes=is_adobes)
+                return cls(head, frame + 5, _unit(image, frame), interval, is_adobes)
+            if marker in BASELINE:
+                frame = place
+            if marker == ADOBE and size >= ADOBE_BYTES and image[place + 4 : place + 9] == b"Adobe":
+                is_adobes = True
+            if marker == RESTART_INTERVAL:
+                interval = int.from_bytes(image[place + 4 : place + 6], "big")
+            place += 2 + size
+        return cls(b"", is_adobes=is_adobes)
+
+    def part_of(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> Part:
+        """Return the smallest file that has the pixels of a box.
+
+        Args:
+            blob: the file of this header.
+            size: height and width of the image.
+            box: top, left, height and width of the box; it may reach beyond the image.
+        """
+        whole = Part(blob, 0, 0, *size)
+        if not self.size_place:
+            return whole
+        if self.interval:
+            return self._tiled_part(blob, size, box) or whole
+        stop, unit = box[0] + box[2], self.unit[0]
+        if -(-stop // unit) >= -(-size[0] // unit):
+            return whole
+        changed = bytearray(blob)
+        changed[self.size_place : self.size_place + 2] = stop.to_bytes(2, "big")
+        return Part(changed, 0, 0, stop, size[1], is_open=True)
+
+    def _tiled_part(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> Part | None:
+        """Return the file of the tiles that a box touches; None where tiles are not where the header says."""
+        sides = self.unit[0], self.interval * self.unit[1]
+        num_rows, num_columns = (-(-whole // side) for whole, side in zip(size, sides, strict=True))
+        if -(-size[1] // self.unit[1]) % self.interval:
+            return None
+        tiles = self._tiles(blob, num_rows * num_columns)
+        if tiles is None:
+            return None
+        first_row, first = max(box[0], 0) // sides[0], max(box[1], 0) // sides[1]
+        last_row = min(-(-(box[0] + box[2]) // sides[0]), num_rows)
+        last = min(-(-(box[1] + box[3]) // sides[1]), num_columns)
+        if first and size[1] - first * sides[1] < self.unit[1]:
+            # libjpeg interpolates no colours in an image of less than three samples of them
+            first -= 1
+        top, left = first_row * sides[0], first * sides[1]
+        height, width = min(last_row * sides[0], size[0]) - top, min(last * sides[1], size[1]) - left
+        chosen = tiles.reshape(num_rows, num_columns, 2)[first_row:last_row, first:last]
+        head = bytearray(self.head)
+        head[self.size_place : self.size_place + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+        pieces = [blob[row[0, 0] : row[-1, 1] + 2] for row in chosen]
+        file = np.concatenate([np.frombuffer(head, np.uint8), *pieces])
+        ends = len(head) + np.cumsum((chosen[..., 1] - chosen[..., 0] + 2).reshape(-1))
+        file[ends - 2] = 0xFF
+        file[ends - 1] = FIRST_MARK + np.arange(len(ends)) % 8
+        file[-1] = END
+        return Part(file, top, left, height, width)
+
+    def _tiles(self, blob: Bytes, number: int) -> npt.NDArray[np.int64] | None:
+        """Return where the tiles of a scan begin and end, int64 [number, 2]; None where marks are missing."""
+        scan = blob[len(self.head) :]
+        places = np.flatnonzero(scan[:-1] == 0xFF)
+        codes = scan[places + 1]
+        is_mark = codes != 0
+        marks = places[is_mark]
+        wanted = FIRST_MARK + np.arange(number) % 8
+        wanted[-1] = END
+        if len(marks) != number or (codes[is_mark] != wanted).any() or marks[-1] != len(scan) - 2:
+            return None
+        begins = np.concatenate([[0], marks[:-1] + 2])
+        return len(self.head) + np.stack([begins, marks], axis=1)
+
+
+def _unit(image: bytes, frame: int) -> tuple[int, int]:
+    """Return height and width of what is coded together, from the sampling factors in a frame header."""
+    factors = [image[frame + 11 + 3 * k] for k in range(image[frame + 9])]
+    if len(factors) == 1:
+        return BLOCK, BLOCK
+    return BLOCK * max(factor & 15 for factor in factors), BLOCK * max(factor >> 4 for factor in factors)
+
+
+def with_tiles(image: bytes, columns: int) -> bytes:
+    """Return a JPEG file with restart marks between tiles of one row of blocks."""
+    from stepwell.codecs.jpeg_kernels import NOT_CODED, mark_scan
+
+    header = Header.of(image)
+    if not header.size_place or header.interval:
+        return image
+    tables = _tables_of(header.head)
+    height, width = (int.from_bytes(image[header.size_place + k : header.size_place + k + 2], "big") for k in (0, 2))
+    rows, units = -(-height // header.unit[0]), -(-width // header.unit[1])
+    most = max(1, columns // header.unit[1])
+    interval = max(number for number in range(1, min(most, units) + 1) if units % number == 0)
+    scan = np.frombuffer(image, np.uint8)[len(header.head) :]
+    # behind each mark first coefficients take a little more; and bytes of ones, with what is stuffed, may be others
+    out = np.empty(2 * scan.size + 64 * rows * units // interval + 2048, np.uint8)
+    size = mark_scan(scan, tables.blocks, tables.lookups, tables.codes, interval, rows * units, out)
+    if size == NOT_CODED:
+        return image
+    start_of_scan = header.head.rindex(b"\xff\xda")
+    head, scan_header = header.head[:start_of_scan], header.head[start_of_scan:]
+    marks = b"\xff\xdd\x00\x04" + interval.to_bytes(2, "big")
+    return head + marks + scan_header + out[:size].tobytes() + b"\xff\xd9"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tables:
+    """The Huffman tables of a file, and which of them each block of a unit is coded with; see `mark_scan`."""
+
+    blocks: npt.NDArray[np.int64]
+    lookups: npt.NDArray[np.uint16]
+    codes: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=4)
+def _tables_of(head: bytes) -> _Tables:
+    """Return the tables of a head that ends with the header of a scan; rows of a feature have the same."""
+    lookups, codes = np.zeros((2 * MAX_TABLES, 1 << 16), np.uint16), np.zeros((2 * MAX_TABLES, 256), np.int64)
+    blocks: list[tuple[int, int, int]] = []
+    factors: dict[int, tuple[int, int]] = {}
+    *segments, (_, scan) = _segments(head)
+    for marker, body in segments:
+        if marker == HUFFMAN_TABLES:
+            for number, counts, symbols in _huffman_tables(body):
+                _fill(lookups[number], codes[number], counts, symbols)
+        elif marker in BASELINE:
+            factors = {body[6 + 3 * k]: divmod(body[7 + 3 * k], 16) for k in range(body[5])}
+    for component in range(scan[0]):
+        name, tables = scan[1 + 2 * component : 3 + 2 * component]
+        number = 1 if len(factors) == 1 else factors[name][0] * factors[name][1]
+        blocks += [(component, tables >> 4, MAX_TABLES + (tables & 15))] * number
+    return _Tables(np.array(blocks, np.int64), lookups, codes)
+
+
+def _segments(head: bytes) -> list[tuple[int, bytes]]:
+    found, place = [], 2
+    while place < len(head):
+        size = int.from_bytes(head[place + 2 : place + 4], "big")
+        found.append((head[place + 1], head[place + 4 : place + 2 + size]))
+        place += 2 + size
+    return found
+
+
+def _huffman_tables(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return number, counts of codes by length, and symbols, of each table of a segment."""
+    found, place = [], 0
+    while place < len(body):
+        kind, counts = body[place], body[place + 1 : place + 17]
+        stop = place + 17 + sum(counts)
+        found.append(((kind >> 4) * MAX_TABLES + (kind & 15), counts, body[place + 17 : stop]))
+        place = stop
+    return found
+
+
+def _fill(lookup: npt.NDArray[np.uint16], codes: npt.NDArray[np.int64], counts: bytes, symbols: bytes) -> None:
+    """Write the codes of one table, which are numbered in order of their lengths."""
+    code, place = 0, 0
+    for length, count in enumerate(counts, start=1):
+        for symbol in symbols[place : place + count]:
+            first = code << (16 - length)
+            lookup[first : first + (1 << (16 - length))] = length << 8 | symbol
+            codes[symbol] = code << 8 | length
+            code += 1
+        place += count
+        code <<= 1
 
 
 @register_codec
@@ -115,7 +340,7 @@ class JpegCodec(Codec):
         return out
 
     def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
-        """Return height and width, of images of any size as the header tells them; see `Codec.image_size`."""
+        """Return height and width, of images of any size from the header; see `Codec.image_size`."""
         if self._size is not None:
             return self._size
         try:
@@ -199,11 +424,7 @@ class JpegCodec(Codec):
         return memory.reshape(shape)
 
     def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[Header, tuple[int, int], bool]:
-        """Return header, height and width, and whether it has inks, such as the feature may have; remember them.
-
-        Raises:
-            ValueError: no header of a JPEG file, or one that tells of other sizes or colours.
-        """
+        """Return header, height and width, and whether it has inks, such as the feature may have; remember them."""
         known = self._known
         head = known[0].head
         if head and blob[: len(head)].tobytes() == head and (self._size or _may_hold(blob, known[1])):
@@ -216,7 +437,7 @@ class JpegCodec(Codec):
                 f"{height}x{width} {colorspace}, where the feature is {wanted} of {', '.join(self._colorspaces)}"
             )
         if self._size is None and not _may_hold(blob, size):
-            raise ValueError(f"its header tells of {height}x{width}, which it cannot hold")
+            raise ValueError(f"its header says {height}x{width}, which it cannot hold")
         if self._size is None:
             num_bytes = height * width * (1 if self._colorspace == "GRAY" else 3)
             check_decoded_bytes(num_bytes, blob.size, f"{height}x{width} pixels")
@@ -225,7 +446,7 @@ class JpegCodec(Codec):
 
 
 def _may_hold(blob: npt.NDArray[np.uint8], size: tuple[int, int]) -> bool:
-    """Whether a file may have so many pixels: memory for what a corrupt header tells is not to be asked for."""
+    """Return whether a file of this length can hold so many pixels: a corrupt header must not allocate memory."""
     return size[0] * size[1] <= MAX_PIXELS_A_BYTE * blob.size
 
 

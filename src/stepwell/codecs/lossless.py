@@ -18,10 +18,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec, register_codec
+from stepwell.codecs.codec import Codec, check_option_names, int_option, register_codec
 from stepwell.codecs.decoded_sizes import check_decoded_bytes
-from stepwell.codecs.options import check_option_names, int_option
-from stepwell.codecs.payload import Payload, bytes_of
+from stepwell.codecs.raw import Payload, bytes_of
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.schema import Feature
 

@@ -8,13 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import SequentialCodec, register_codec
-from stepwell.codecs.options import check_option_names
-from stepwell.codecs.video_decoding import decode_pictures
-from stepwell.codecs.video_encoding import VideoEncoder
-from stepwell.codecs.video_rows import FLAGS_PLACE, SYNC_FLAG, VideoRow, parse_row
-from stepwell.codecs.video_settings import EncoderSettings, check_is_picture
-from stepwell.codecs.video_streams import LastStream
+from stepwell.codecs.codec import SequentialCodec, check_option_names, register_codec
+from stepwell.codecs.video_decoding import decode_frames
+from stepwell.codecs.video_encoding import EncoderSettings, VideoEncoder, check_is_video
+from stepwell.codecs.video_streams import FLAGS_PLACE, SYNC_FLAG, LastStream, VideoRow, parse_row
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.schema import Feature
 
@@ -49,8 +46,8 @@ class VideoCodec(SequentialCodec):
     Notes:
         Safe for any number of threads: each opens its own decoders, at most 8, and drops those of its parent after a
         fork. Encoding and decoding release the GIL. Every row has a checksum: one that was changed or cut off is
-        refused, and so is a run of which ffmpeg cannot decode every picture up to the last one wanted. A file that was
-        damaged before it was imported is the exception: what its decoder does not notice shows in the pixels.
+        refused, and so is a run of which ffmpeg cannot decode every frame up to the last one wanted. A file that was
+        damaged before it was imported is the exception: damage that its decoder does not notice shows in the pixels.
 
     Source:
         ITU-T H.264 and H.265, AV1 bitstream specification; `video_rows` has the layout of a row.
@@ -64,7 +61,7 @@ class VideoCodec(SequentialCodec):
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
         check_option_names(feature, "encoder", "gop", "crf", "preset", "pixel_format")
-        check_is_picture(feature)
+        check_is_video(feature)
         try:
             import av  # noqa: F401
         except ImportError as error:
@@ -92,12 +89,12 @@ class VideoCodec(SequentialCodec):
             return
         rows = [parse_row(blob.data) for blob in blobs[: wanted[-1] + 1]]
         _check_is_run(rows)
-        pictures: dict[int, list[npt.NDArray[Any]]] = {row.picture: [] for row in rows}
+        outs_of: dict[int, list[npt.NDArray[Any]]] = {row.frame: [] for row in rows}
         for row, out in zip(wanted, outs, strict=True):
-            pictures[rows[row].picture].append(out)
+            outs_of[rows[row].frame].append(out)
         stream, head = self._streams.of(rows[0].kind, rows[0].packets[0])
         packets = [packet for row in rows for packet in row.packets]
-        decode_pictures(stream, head, packets, pictures, shape=self.feature.fixed_shape, size=size)
+        decode_frames(stream, head, packets, outs_of, shape=self.feature.fixed_shape, size=size)
 
 
 def _check_is_run(rows: list[VideoRow]) -> None:
@@ -109,7 +106,5 @@ def _check_is_run(rows: list[VideoRow]) -> None:
         num_packets += len(row.packets)
         if row.kind != rows[0].kind or (row.is_sync and place > 0):
             raise DecodeError(f"video run: row {place} begins a run of its own ({row.kind}, not {rows[0].kind}).")
-        if row.picture >= num_packets:
-            raise DecodeError(
-                f"video run: row {place} shows picture {row.picture} of the {num_packets} that are there."
-            )
+        if row.frame >= num_packets:
+            raise DecodeError(f"video run: row {place} shows frame {row.frame} of the {num_packets} that are there.")

@@ -1,4 +1,9 @@
-"""Decoders that are kept open, one a thread, and the way of a picture into an array."""
+"""Decoders that are kept open, one a thread, and the way of a frame into an array.
+
+Frames are converted between pixel formats, colour ranges and sizes with the same pixels in every PyAV from 15 on. PyAV
+names libswscale's flags and libavutil's colour constants only in parts, and in which release differs; the numbers are
+those of FFmpeg's public headers (libswscale/swscale.h, libavutil/pixfmt.h) and never change.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +12,86 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.video_pixels import FULL_RANGE, SMOOTH, FrameReformatter
 from stepwell.codecs.video_streams import START_CODE, StreamId
 from stepwell.errors import DecodeError, MissingDependencyError
 
-__all__ = ["MAX_OPEN_DECODERS", "PictureDecoder", "close_decoder", "coded_size", "decode_pictures", "open_decoder"]
+__all__ = [
+    "BT709",
+    "FULL_RANGE",
+    "LIMITED_RANGE",
+    "MAX_OPEN_DECODERS",
+    "SMOOTH",
+    "FrameDecoder",
+    "FrameReformatter",
+    "close_decoder",
+    "coded_size",
+    "decode_frames",
+    "open_decoder",
+]
 
+# AVCOL_PRI_BT709, AVCOL_TRC_BT709, AVCOL_SPC_BT709 and SWS_CS_ITU709
+BT709 = 1
+# AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
+LIMITED_RANGE, FULL_RANGE = 1, 2
+# SWS_BILINEAR | SWS_ACCURATE_RND
+SMOOTH = 0x2 | 0x40000
+# SWS_CS_ITU601 and SWS_CS_SMPTE170M: two numbers of one table of coefficients
+BT601, BT601_TOO = 5, 6
 MAX_OPEN_DECODERS = 8
 MIN_CODED_SIDE = 16
 SLICE_START_BYTES = len(START_CODE) + 1
-# decoders pad pictures to whole blocks and leave a margin that motion may point to
+# decoders pad frames to whole blocks and leave a margin that motion may point to
 PADDING = 256
 DecoderKey = tuple[StreamId, tuple[int, ...], tuple[int, int] | None]
 _LIBRARIES = {"av1": "libdav1d"}
 
 
-def coded_size(height: int, width: int) -> tuple[int, int]:
-    """Return the size at which own recordings are encoded: even, at least 16; what is more is cut off again.
+class FrameReformatter:
+    """libswscale through PyAV, on the calling thread."""
 
-    Example:
-        >>> coded_size(95, 7)
-        (96, 16)
-    """
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._reformat: Any = VideoReformatter().reformat
+        self._is_old = _is_before_17()
+
+    def reformat(self, frame: Any, pixel_format: str, **changes: Any) -> Any:
+        """Return a frame in another pixel format."""
+        if self._is_old:
+            return self._reformat(frame, format=pixel_format, **{**_source_colours(frame, pixel_format), **changes})
+        return self._reformat(frame, format=pixel_format, **changes, threads=1)
+
+
+@cache
+def _is_before_17() -> bool:
+    """Return whether PyAV reads no colours from frames, and converts on one thread only."""
+    import av
+
+    return int(av.__version__.split(".")[0]) < 17
+
+
+def _source_colours(frame: Any, pixel_format: str) -> dict[str, int]:
+    """Return what PyAV 17 reads from a frame. Older ones use BT.601 of limited range unless two arguments differ."""
+    is_full = frame.color_range == FULL_RANGE or frame.format.name.startswith("yuvj")
+    is_grey = "gray" in (pixel_format, frame.format.name)
+    source = BT601 if is_grey else int(frame.colorspace)
+    colours = {"src_color_range": FULL_RANGE if is_full else LIMITED_RANGE, "src_colorspace": source}
+    # of the destination's table only conversions to YUV make use, and those name it
+    return colours | {"dst_colorspace": BT601 if source == BT601_TOO else BT601_TOO}
+
+
+def coded_size(height: int, width: int) -> tuple[int, int]:
+    """Return the size at which own recordings are encoded: even, at least 16; what is more is cut off again."""
     return max(MIN_CODED_SIDE, height + height % 2), max(MIN_CODED_SIDE, width + width % 2)
 
 
-class PictureDecoder:
+class FrameDecoder:
     """One open decoder of one stream."""
 
     def __init__(self, stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
@@ -52,8 +106,8 @@ class PictureDecoder:
             raise DecodeError(f"this PyAV has no decoder {library!r}, which {stream.kind} video needs.") from error
         height, width = shape[:2]
         self._context.thread_count = 1
-        # explode: damage is an error, not a picture made up from its neighbours; but an open GOP may speak of pictures
-        # before it. strict: where a stream does not say by how much its pictures are reordered, wait for as many as
+        # explode: damage is an error, not a frame made up from its neighbours; but an open GOP may speak of frames
+        # before it. strict: where a stream does not say by how much its frames are reordered, wait for as many as
         # its level allows; else late ones are dropped.
         self._context.options = {
             "err_detect": "explode" if stream.is_closed else "crccheck",
@@ -71,10 +125,10 @@ class PictureDecoder:
         self._format = "rgb24" if shape[2:] == (3,) else "gray"
         self._channels = (3,) if shape[2:] == (3,) else ()
 
-    def pictures(self, packets: Sequence[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
-        """Yield (number, frame) of all pictures of a run's front, in the order in which they are shown."""
+    def frames(self, packets: Sequence[memoryview], head: bytes) -> Iterator[tuple[int, Any]]:
+        """Yield (number, frame) of all frames of a run's front, in the order in which they are shown."""
         self._context.flush_buffers()
-        # the parameter sets are known; to take them in again costs a tenth of a small picture
+        # the parameter sets are known; to take them in again costs a tenth of a small frame
         is_known = self._has_known_sets and head and head == self._head
         known = len(head) - SLICE_START_BYTES if is_known else 0
         num_late = 0
@@ -95,7 +149,7 @@ class PictureDecoder:
         return packet
 
     def _decode(self, packet: Any) -> list[tuple[int, Any]]:
-        """Return (number, frame) of the pictures that come out when a packet goes in, None for the end."""
+        """Return (number, frame) of the frames that come out when a packet goes in, None for the end."""
         try:
             frames = self._context.decode(packet)
         except self._error as error:
@@ -103,7 +157,7 @@ class PictureDecoder:
             raise DecodeError(f"video: {what} of the run cannot be decoded ({error}).") from error
         for frame in frames:
             if frame.is_corrupt:
-                raise DecodeError(f"video: picture {frame.pts} of the run is damaged.")
+                raise DecodeError(f"video: frame {frame.pts} of the run is damaged.")
         return [(frame.pts, frame) for frame in frames]
 
     def write(self, frame: Any, out: npt.NDArray[np.uint8]) -> None:
@@ -111,7 +165,7 @@ class PictureDecoder:
         actual = frame.height, frame.width
         if actual not in (self._shape, self._coded_size):
             raise DecodeError(
-                f"video: a picture of {actual[0]}x{actual[1]}, where the feature is {self._shape[0]}x{self._shape[1]}."
+                f"video: a frame of {actual[0]}x{actual[1]}, where the feature is {self._shape[0]}x{self._shape[1]}."
             )
         if self._size is not None and actual != self._shape:
             frame = self._cut(self._converted(frame))
@@ -145,13 +199,13 @@ class _OpenDecoders(threading.local):
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.decoders: OrderedDict[DecoderKey, PictureDecoder] = OrderedDict()
+        self.decoders: OrderedDict[DecoderKey, FrameDecoder] = OrderedDict()
 
 
 _OPEN = _OpenDecoders()
 
 
-def decode_pictures(
+def decode_frames(
     stream: StreamId,
     head: bytes,
     packets: Sequence[memoryview],
@@ -160,26 +214,26 @@ def decode_pictures(
     shape: tuple[int, ...],
     size: tuple[int, int] | None,
 ) -> None:
-    """Decode a run's front by this thread's decoder of its stream, and write the pictures that are wanted."""
+    """Decode a run's front by this thread's decoder of its stream, and write the frames that are wanted."""
     # resizing has its own conversion of colours: what keeps its size keeps its pixels
     key = stream, shape, None if size == shape[:2] else size
     left = dict(wanted)
     decoder = open_decoder(*key)
     try:
-        for number, frame in decoder.pictures(packets, head):
+        for number, frame in decoder.frames(packets, head):
             outs = left.pop(number, ())
             for out in outs[:1]:
                 decoder.write(frame, out)
             for out in outs[1:]:
                 out[...] = outs[0]
         if left:
-            raise DecodeError(f"video: no picture {min(left)} came out of the {len(packets)} packets of the run.")
+            raise DecodeError(f"video: no frame {min(left)} came out of the {len(packets)} packets of the run.")
     except DecodeError:
         close_decoder(*key)
         raise
 
 
-def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> PictureDecoder:
+def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int] | None) -> FrameDecoder:
     """Return this thread's decoder, opened unless it is; at most `MAX_OPEN_DECODERS` stay open in a thread."""
     if os.getpid() != _OPEN.pid:  # after a fork: what the parent opened stays the parent's
         _OPEN.pid = os.getpid()
@@ -189,7 +243,7 @@ def open_decoder(stream: StreamId, shape: tuple[int, ...], size: tuple[int, int]
     if decoder is not None:
         _OPEN.decoders.move_to_end(key)
         return decoder
-    decoder = _OPEN.decoders[key] = PictureDecoder(*key)
+    decoder = _OPEN.decoders[key] = FrameDecoder(*key)
     if len(_OPEN.decoders) > MAX_OPEN_DECODERS:
         _OPEN.decoders.popitem(last=False)
     return decoder

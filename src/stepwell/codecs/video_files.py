@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.video_packets import PacketReader, PacketTable, key_places, packet_table
-from stepwell.codecs.video_rows import pack_row
+from stepwell.codecs.video_streams import pack_row
 from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Feature, Video
 
@@ -108,7 +108,7 @@ class VideoFile:
         return Video((self._table.height, self._table.width, 3))
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
-        """Yield the bytes of each step; see `stepwell.codecs.video_rows`.
+        """Yield the bytes of each step; see `stepwell.codecs.video_streams`.
 
         Args:
             feature: which is to store them.
@@ -132,7 +132,7 @@ class VideoFile:
             reader.close()
 
     def _nearest(self, shown: npt.NDArray[np.int64], timestamps: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Return the packet whose picture each time shows."""
+        """Return the packet whose frame each time shows."""
         seconds = self._table.seconds[shown]
         after = np.searchsorted(seconds, timestamps).clip(0, len(seconds) - 1)
         before = np.maximum(after - 1, 0)
@@ -191,17 +191,15 @@ def _times(path: Path, timestamps: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def _shown_packets(table: PacketTable, start: float, stop: float) -> npt.NDArray[np.int64]:
-    """Return the packets whose pictures are shown in a range of time, in the order of showing."""
+    """Return the packets whose frames are shown in a range of time, in the order of showing."""
     order = np.argsort(table.pts, kind="stable")
     seconds = table.seconds[order]
     return order[table.is_shown[order] & (seconds >= start) & (seconds < stop)]
 
 
 def _runs(path: Path, table: PacketTable, packets: npt.NDArray[np.int64]) -> Iterator[tuple[int, list[int]]]:
-    """Yield (key packet to begin with, packets shown) of runs of steps.
-
-    A step's run begins where decoding does, see `key_places`.
-    """
+    """Yield (key packet to begin with, packets shown) of runs of steps."""
+    # A step's run begins where decoding does, see `key_places`.
     keys = np.flatnonzero(table.is_key)
     place = key_places(keys, table.pts, packets)
     if (place < 0).any():
@@ -216,11 +214,8 @@ def _runs(path: Path, table: PacketTable, packets: npt.NDArray[np.int64]) -> Ite
 
 
 def _run_rows(table: PacketTable, reader: PacketReader, key: int, packets: list[int]) -> Iterator[bytes]:
-    """Yield the rows of one run.
-
-    What is shown before the key packet and decoded after it needs the run before, and nothing that follows needs it:
-    it is left out.
-    """
+    """Yield the rows of one run."""
+    # Frames shown before the key packet and decoded after it need the run before, and no later frame needs them.
     numbers: dict[int, int] = {}
     following = key
     for place, packet in enumerate(packets):

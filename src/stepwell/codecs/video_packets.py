@@ -1,9 +1,20 @@
-"""The packets of a video file, as ffmpeg demuxes them: a table of all, and the bytes of some."""
+"""The packets of a video file, as ffmpeg demuxes them: a table of all, and the bytes of some.
+
+PyAV does not say how much later than decoded frames are shown, nor how they are turned; boxes of an mp4 file do::
+
+    moov ── trak ── tkhd                        number of the track, display matrix
+               └─── mdia ── minf ── stbl ── stsz        number of packets
+                                       └─── ctts        runs of packets that are shown equally late; none: not late
+
+Source:
+    ISO/IEC 14496-12, sections 4.2, 8.3, 8.6.1.3 and 8.7.3; of matrices section 6.2.2.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,17 +26,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mp4_boxes import display_matrix
-from stepwell.codecs.video_decoding import PictureDecoder
-from stepwell.codecs.video_rows import STREAM_KINDS
-from stepwell.codecs.video_streams import AV1_CONFIGURATION_BYTES, stream_of, with_sequence_header
+from stepwell.codecs.video_decoding import FrameDecoder
+from stepwell.codecs.video_streams import AV1_CONFIGURATION_BYTES, STREAM_KINDS, stream_of, with_sequence_header
 from stepwell.errors import DecodeError, MissingDependencyError
 from stepwell.files.local_files import check_status
 
-__all__ = ["PacketReader", "PacketTable", "key_places", "kind_of", "opened_video", "packet_table", "packets_of"]
+__all__ = [
+    "PacketReader",
+    "PacketTable",
+    "display_matrix",
+    "key_places",
+    "kind_of",
+    "opened_video",
+    "packet_delays",
+    "packet_table",
+    "packets_of",
+]
 
+HEAD = struct.Struct(">I4s")
+LARGE_HEAD = struct.Struct(">I4sQ")
+FULL_BOX_BYTES = 4
+# after version and flags of a track's header: two times of 32 or 64 bits
+TRACK_PLACES = {0: 8, 1: 16}
+# after version and flags: times, number, duration, layer, group and volume
+MATRIX_PLACES = {0: 36, 1: 48}
+MATRIX = struct.Struct(">iiiiiiiii")
+STSZ_COUNT_PLACE = FULL_BOX_BYTES + 4
+CTTS_ENTRY = np.dtype([("count", ">u4"), ("offset", ">i4")])
+MAX_MOOV_BYTES = 1 << 30
 MAX_KEPT_TABLES = 8
-# no protocol but that of files, and no demuxer that opens others: playlists, lists of pictures, devices
+# no protocol but that of files, and no demuxer that opens others: playlists, lists of frames, devices
 FORMATS = "mov,matroska,avi,asf,mpegts,mpeg,mpegvideo,flv,ogg,ivf,obu,h264,hevc,m4v,nut,mxf,gxf,rm,wtv,dv"
 FILE_ALONE = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
 # frames among which a stream that has B-frames shows some
@@ -40,48 +70,110 @@ _FILTERS = {
     "av1": "null",
 }
 
+Read = Callable[[int, int], bytes]
+
+
+def packet_delays(read: Read, num_bytes: int, track: int, num_packets: int) -> npt.NDArray[np.int64] | None:
+    """Return the ticks from decoding to showing each packet of a track, up to a constant; None if unknown."""
+    try:
+        data, trak = _track(read, num_bytes, track)
+        return _delays(data, _child(data, trak, b"mdia", b"minf", b"stbl"), num_packets)
+    except (StopIteration, struct.error, ValueError, KeyError):
+        return None
+
+
+def display_matrix(read: Read, num_bytes: int, track: int) -> tuple[float, float, float, float] | None:
+    """Return how players turn and mirror the frames of a track: x is shown at (a, b), y at (c, d)."""
+    try:
+        data, trak = _track(read, num_bytes, track)
+        header = _child(data, trak, b"tkhd")
+        matrix = MATRIX.unpack_from(data, header.start + FULL_BOX_BYTES + MATRIX_PLACES[data[header.start]])
+    except (StopIteration, struct.error, ValueError, KeyError):
+        return None
+    a, b, _, c, d = (value / 65536 for value in matrix[:5])
+    return a, b, c, d
+
+
+def _track(read: Read, num_bytes: int, track: int) -> tuple[bytes, range]:
+    """Return the bytes of a file's head, and the place of a track's description in them."""
+    moov = next(_boxes(read, 0, num_bytes, b"moov"))
+    data = read(moov.start, len(moov)) if len(moov) <= MAX_MOOV_BYTES else b""
+    for trak in _boxes(_reader(data), 0, len(data), b"trak"):
+        if _track_of(data, trak) == track:
+            return data, trak
+    raise ValueError
+
+
+def _delays(data: bytes, table: range, num_packets: int) -> npt.NDArray[np.int64] | None:
+    sizes = _child(data, table, b"stsz")
+    (count,) = struct.unpack_from(">I", data, sizes.start + STSZ_COUNT_PLACE)
+    if count != num_packets:
+        return None
+    shifts = next(_boxes(_reader(data), table.start, table.stop, b"ctts"), None)
+    if shifts is None:
+        return np.zeros(num_packets, np.int64)
+    (num_entries,) = struct.unpack_from(">I", data, shifts.start + FULL_BOX_BYTES)
+    entries = np.frombuffer(data, CTTS_ENTRY, num_entries, shifts.start + FULL_BOX_BYTES + 4)
+    if int(entries["count"].sum(dtype=np.int64)) != num_packets:
+        return None
+    return np.repeat(entries["offset"].astype(np.int64), entries["count"])
+
+
+def _track_of(data: bytes, trak: range) -> int:
+    header = _child(data, trak, b"tkhd")
+    (number,) = struct.unpack_from(">I", data, header.start + FULL_BOX_BYTES + TRACK_PLACES[data[header.start]])
+    return int(number)
+
+
+def _child(data: bytes, box: range, *kinds: bytes) -> range:
+    """Return the first box of a kind in a box, and so on downwards."""
+    for kind in kinds:
+        box = next(_boxes(_reader(data), box.start, box.stop, kind))
+    return box
+
+
+def _reader(data: bytes) -> Read:
+    return lambda place, count: data[place : place + count]
+
+
+def _boxes(read: Read, start: int, stop: int, wanted: bytes) -> Iterator[range]:
+    """Yield where the contents of boxes of a kind lie in a range that is full of boxes."""
+    while start + HEAD.size <= stop:
+        head = read(start, LARGE_HEAD.size)
+        size, kind = HEAD.unpack_from(head)
+        begin = start + HEAD.size
+        if size == 1:
+            size, begin = LARGE_HEAD.unpack(head)[2], start + LARGE_HEAD.size
+        end = stop if size == 0 else start + size
+        if not begin <= end <= stop:
+            raise ValueError
+        if kind == wanted:
+            yield range(begin, end)
+        start = end
+
 
 @dataclass(frozen=True, eq=False)
 class PacketTable:
-    """The packets of one video stream in the file's order, which is that of decoding.
+    """The packets of one video stream in the file's order, which is that of decoding."""
 
-    Args:
-        kind: of the stream, one of `STREAM_KINDS`.
-        height: of its pictures.
-        width: likewise.
-        dts: int64, decoding times; `NO_TIME` where the file has none.
-        pts: int64, presentation times.
-        seconds: float64, presentation times in seconds.
-        durations: float64, seconds.
-        is_key: bool, whether decoding can begin here.
-        is_shown: bool, whether the picture is to be shown: an edit list leaves some out.
-        positions: int64, where the packets lie in the file; -1 where ffmpeg does not know. Of formats other than mp4
-            something else may lie in front of the packet.
-        sizes: int64, bytes of the packets there.
-        extradata: what the head of the file says of the stream.
-    """
-
-    kind: str
-    height: int
-    width: int
-    dts: npt.NDArray[np.int64]
-    pts: npt.NDArray[np.int64]
-    seconds: npt.NDArray[np.float64]
-    durations: npt.NDArray[np.float64]
-    is_key: npt.NDArray[np.bool_]
-    is_shown: npt.NDArray[np.bool_]
+    kind: str  # of the stream, one of `STREAM_KINDS`
+    height: int  # of its frames
+    width: int  # likewise
+    dts: npt.NDArray[np.int64]  # int64, decoding times; `NO_TIME` where the file has none
+    pts: npt.NDArray[np.int64]  # int64, presentation times
+    seconds: npt.NDArray[np.float64]  # float64, presentation times in seconds
+    durations: npt.NDArray[np.float64]  # float64, seconds
+    is_key: npt.NDArray[np.bool_]  # bool, whether decoding can begin here
+    is_shown: npt.NDArray[np.bool_]  # bool, whether the frame is to be shown: an edit list leaves some out
+    # int64, where the packets lie in the file; -1 where ffmpeg does not know. Of formats other than mp4 something else
+    # may lie in front of the packet
     positions: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    extradata: bytes
+    sizes: npt.NDArray[np.int64]  # int64, bytes of the packets there
+    extradata: bytes  # the stream's description in the head of the file
 
 
 def packet_table(path: Path, stream: int) -> PacketTable:
-    """Return the packets of the n-th video stream of a file; reads all of the file, once while it stays the same.
-
-    Raises:
-        DecodeError: not a video, no such stream, or one that cannot be read at random.
-        FileNotFoundError: no such file.
-    """
+    """Return the packets of the n-th video stream of a file; reads all of the file, once while it stays the same."""
     status = path.stat()
     return _packet_table(str(path), stream, status.st_mtime_ns, status.st_size)
 
@@ -120,18 +212,8 @@ def _packet_table(path: str, stream: int, mtime_ns: int, size: int) -> PacketTab
 def key_places(
     keys: npt.NDArray[np.int64], pts: npt.NDArray[np.int64], packets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return at which key packets decoding begins that shall show what packets make.
-
-    It is the last one that is neither decoded nor shown after it.
-
-    Args:
-        keys: int64 [k], the key packets, ascending.
-        pts: int64, presentation times of all packets.
-        packets: int64 [n].
-
-    Returns:
-        int64 [n], places in ``keys``; -1 where there is none.
-    """
+    """Return the key packet at which decoding begins to show each packet's frame."""
+    # the last one that is neither decoded nor shown after the packet
     place = np.searchsorted(keys, packets, side="right") - 1
     while True:
         is_late = (place >= 0) & (pts[keys[place]] > pts[packets])
@@ -141,7 +223,7 @@ def key_places(
 
 
 def _check_times(path: str, stream: int) -> None:
-    """Refuse a file whose pictures change their order and whose times do not: avi and asf keep those of decoding."""
+    """Refuse a file whose frames change their order and whose times do not: avi and asf keep those of decoding."""
     with opened_video(path, stream) as (container, video):
         shown = [frame.pts for frame in islice(container.decode(video), LOOK_FRAMES) if frame.pts is not None]
         name = container.format.name
@@ -164,16 +246,9 @@ def _dts_of(packet: Any) -> int:
 
 
 class PacketReader:
-    """The bytes of packets by their number, read forwards.
+    """The bytes of packets by their number, read forwards."""
 
-    Args:
-        path: of the file.
-        stream: n-th video stream.
-        table: of the same file and stream.
-
-    Notes:
-        For one thread. Keeps the packets from the last one forgotten to the last one asked for.
-    """
+    # For one thread. Keeps the packets from the last one forgotten to the last one returned.
 
     def __init__(self, path: Path, stream: int, table: PacketTable) -> None:
         self._path, self._stream, self._table = str(path), stream, table
@@ -182,11 +257,7 @@ class PacketReader:
         self._last = -1
 
     def packet(self, number: int) -> bytes:
-        """Return a packet: with start codes, a key packet with parameter sets.
-
-        Raises:
-            DecodeError: the file was changed since its table was made, or its packets are asked for in another order.
-        """
+        """Return a packet: with start codes, a key packet with parameter sets."""
         if self._packets is None:
             self._packets = self._from(number)
         while self._last < number:
@@ -251,10 +322,8 @@ def packets_of(container: Any, video: Any) -> Iterator[Any]:
 
 @contextmanager
 def opened_video(path: str, stream: int) -> Iterator[tuple[Any, Any]]:
-    """Open a file; yields the container and its n-th video stream.
-
-    A text that names other files, a playlist for instance, is no video here, whatever the file is called.
-    """
+    """Open a file; yields the container and its n-th video stream."""
+    # A text that names other files, a playlist for instance, is refused, whatever the suffix of the file.
     try:
         import av
     except ImportError as error:
@@ -297,12 +366,12 @@ def _check_is_upright(path: str, track: int) -> None:
 
 
 def kind_of(video: Any) -> str:
-    """Return what a stream is called, whichever decoder ffmpeg would take."""
+    """Return the name of a stream's encoding, whichever decoder ffmpeg would take."""
     return "an unknown kind" if video.codec_context is None else str(video.codec.canonical_name)
 
 
 def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
-    """Return what makes the bytes of a row's packet of a demuxed packet."""
+    """Return the function that converts a demuxed packet to the bytes of a row's packet."""
     import av.bitstream
 
     filters = av.bitstream.BitStreamFilterContext(_FILTERS[kind], video)
@@ -319,10 +388,8 @@ def _converter(kind: str, video: Any) -> Callable[[Any], bytes]:
 
 
 def _beginning_test(kind: str, video: Any) -> Callable[[Any], bool]:
-    """Return what tells, before the packet is converted, whether decoding can begin at it.
-
-    Files flag more as key packets than that: where h264 refreshes a picture bit by bit, no packet shows all of it.
-    """
+    """Return a function of a packet, not yet converted: whether decoding can begin at it."""
+    # Files flag more as key packets than that: where h264 refreshes a frame bit by bit, no packet shows all of it.
     convert = _converter(kind, video)
     shape = video.codec_context.height, video.codec_context.width
 
@@ -331,14 +398,14 @@ def _beginning_test(kind: str, video: Any) -> Callable[[Any], bool]:
             return bool(packet.is_keyframe)
         data = convert(packet)
         stream, head = stream_of(kind, data)
-        return stream.is_closed or _shows(PictureDecoder(stream, shape, None), data, head)
+        return stream.is_closed or _shows(FrameDecoder(stream, shape, None), data, head)
 
     return begins
 
 
-def _shows(decoder: PictureDecoder, packet: bytes, head: bytes) -> bool:
-    """Return whether a picture comes out of a packet alone."""
+def _shows(decoder: FrameDecoder, packet: bytes, head: bytes) -> bool:
+    """Return whether a frame comes out of a packet alone."""
     try:
-        return any(True for _ in decoder.pictures([memoryview(packet)], head))
+        return any(True for _ in decoder.frames([memoryview(packet)], head))
     except DecodeError:
         return False

@@ -5,16 +5,165 @@
     in the file   |size|NAL unit|size|NAL unit|...                   h264, hevc; parameter sets in the file's head
     to a decoder  |parameter sets|start code|NAL unit|start code|... the sets in front of key packets only
     in the file   |OBU|OBU|...                                       av1; the sequence header perhaps in the head only
+
+A row's bytes are a marker that decoders skip, then the packets of the row::
+
+    h264   00 00 00 01 1e 80   F  C C C C  numbers  packets      a NAL unit of an unspecified type
+    hevc   00 00 00 01 60 01   F  C C C C  numbers  packets      likewise
+    av1    12 00 7a L  L  80   F  C C C C  numbers  80  packets  temporal delimiter, padding OBU of L bytes
+    mpeg4  00 00 01 b2 34 80   F  C C C C  numbers  packets      user data
+    vp9    00 00 01 b2 39 80   F  C C C C  numbers  packets      no stream that can be cut: only stepwell reads it
+
+    F        flags; bit 0: the row begins a run
+    C        CRC-32 of the following bytes, begun with F; little-endian, the top bit of each byte set
+    numbers  number of packets, the size of each, and the frame of the run that the row shows; 6 bits a byte, low ones
+             first, bit 6 where more follow
+
+Every byte from F on has its top bit set: no start code arises in a marker. So the rows of a column, back to back, are
+an elementary stream that ffmpeg plays when its format is named: ``ffplay -f h264 NAME.bin``; hevc; obu for av1.
+Packets are in the order of decoding, with parameter sets in band. **Frame** n of a run is the one that its n-th
+packet makes: own recordings show frames 0, 1, 2, ..., those with B-frames jump.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepwell.errors import DecodeError
 
-__all__ = ["START_CODE", "LastStream", "SampleFormat", "StreamId", "stream_of", "with_sequence_header"]
+__all__ = [
+    "FLAGS_PLACE",
+    "START_CODE",
+    "STREAM_KINDS",
+    "SYNC_FLAG",
+    "LastStream",
+    "SampleFormat",
+    "StreamId",
+    "VideoRow",
+    "pack_row",
+    "parse_row",
+    "stream_of",
+    "with_sequence_header",
+]
+
+FLAGS_PLACE = 6
+SYNC_FLAG = 0x01
+TOP_BIT = 0x80
+MORE_BIT = 0x40
+TOP_BITS = 0x80808080
+CHECKSUM_BYTES = 4
+HEAD_BYTES = FLAGS_PLACE + 1 + CHECKSUM_BYTES
+TEMPORAL_DELIMITER = b"\x12\x00"
+AV1_MARK = TEMPORAL_DELIMITER + b"\x7a"
+# an OBU's size in two bytes of LEB128, whatever it is, so that the flags stand at one place in all streams
+AV1_SIZE_PLACE = len(AV1_MARK)
+AV1_SIZE_BYTES = 2
+# an OBU ends with a set bit and clear ones up to the byte
+AV1_TRAILING_BITS = b"\x80"
+_MARKS = {
+    "h264": b"\0\0\0\1\x1e\x80",
+    "hevc": b"\0\0\0\1\x60\x01",
+    "mpeg4": b"\0\0\1\xb2\x34\x80",
+    "vp9": b"\0\0\1\xb2\x39\x80",
+}
+_KINDS = {mark: kind for kind, mark in _MARKS.items()}
+STREAM_KINDS = ("av1", *_MARKS)
+
+
+class VideoRow(NamedTuple):
+    """One parsed row."""
+
+    kind: str  # of the stream, one of `STREAM_KINDS`
+    is_sync: bool  # whether the row begins a run
+    # of the row, in the order of decoding; none where the row shows a frame of an earlier row
+    packets: list[memoryview]
+    frame: int  # which frame of the run the row shows
+
+
+def pack_row(kind: str, packets: Sequence[bytes], frame: int, *, is_sync: bool) -> bytes:
+    """Return the bytes of a row."""
+    if kind == "av1":
+        packets = _delimited(packets)
+    numbers = b"".join(map(_pack_number, (len(packets), *map(len, packets), frame)))
+    numbers += AV1_TRAILING_BITS * (kind == "av1")
+    body = numbers + b"".join(packets)
+    flags = TOP_BIT | (SYNC_FLAG if is_sync else 0)
+    checksum = _checksum(body, flags).to_bytes(CHECKSUM_BYTES, "little")
+    return _mark(kind, HEAD_BYTES + len(numbers)) + bytes((flags,)) + checksum + body
+
+
+def parse_row(blob: bytes | memoryview) -> VideoRow:
+    """Return what a row says and holds; its packets are views of it."""
+    head, view = bytes(blob[:HEAD_BYTES]), memoryview(blob)
+    kind = "av1" if head.startswith(AV1_MARK) else _KINDS.get(head[:FLAGS_PLACE])
+    if kind is None or len(blob) <= HEAD_BYTES:
+        raise DecodeError(
+            f"video row of {len(blob)} bytes begins with {head[:8].hex(' ')!r}: no marker of a video row."
+        )
+    flags, stored = head[FLAGS_PLACE], int.from_bytes(head[FLAGS_PLACE + 1 :], "little")
+    if stored != _checksum(view[HEAD_BYTES:], flags):
+        raise DecodeError(f"video row of {len(blob)} bytes: its checksum is wrong, bytes were changed or cut off.")
+    count, place = _parse_number(blob, HEAD_BYTES)
+    sizes = []
+    for _ in range(count):
+        size, place = _parse_number(blob, place)
+        sizes.append(size)
+    frame, place = _parse_number(blob, place)
+    if kind == "av1":
+        place += len(AV1_TRAILING_BITS)
+        if head[:FLAGS_PLACE] != _mark(kind, place):
+            raise DecodeError(f"video row of {len(blob)} bytes: its marker is of another size than it says.")
+    packets = []
+    for size in sizes:
+        packets.append(view[place : place + size])
+        place += size
+    if place != len(blob):
+        raise DecodeError(f"video row of {len(blob)} bytes: its packets end at byte {place}.")
+    return VideoRow(kind, flags & SYNC_FLAG != 0, packets, frame)
+
+
+def _delimited(packets: Sequence[bytes]) -> list[bytes]:
+    """Return packets of AV1 each behind a temporal delimiter, the first without: the marker begins with one."""
+    bare = [packet.removeprefix(TEMPORAL_DELIMITER) for packet in packets]
+    return [*bare[:1], *(TEMPORAL_DELIMITER + packet for packet in bare[1:])]
+
+
+def _mark(kind: str, marker_bytes: int) -> bytes:
+    """Return the bytes before the flags, of a marker that ends where the packets begin."""
+    if kind != "av1":
+        return _MARKS[kind]
+    size = marker_bytes - AV1_SIZE_PLACE - AV1_SIZE_BYTES
+    return AV1_MARK + bytes((TOP_BIT | size & 0x7F, size >> 7, TOP_BIT))
+
+
+def _checksum(body: bytes | memoryview, flags: int) -> int:
+    return zlib.crc32(body, flags) | TOP_BITS
+
+
+def _pack_number(value: int) -> bytes:
+    groups = bytearray()
+    while value >= MORE_BIT:
+        groups.append(TOP_BIT | MORE_BIT | value & 0x3F)
+        value >>= 6
+    groups.append(TOP_BIT | value)
+    return bytes(groups)
+
+
+def _parse_number(blob: bytes | memoryview, place: int) -> tuple[int, int]:
+    """Return a number and the place of the byte after it."""
+    value = shift = 0
+    while place < len(blob):
+        group = blob[place]
+        place += 1
+        value |= (group & 0x3F) << shift
+        if not group & MORE_BIT:
+            return value, place
+        shift += 6
+    raise DecodeError(f"video row of {len(blob)} bytes: its numbers do not end.")
+
 
 START_CODE = b"\0\0\1"
 H264_IDR = 5
@@ -22,7 +171,7 @@ _PARAMETER_SETS = {"h264": 7, "hevc": 33}
 _SLICES = {"h264": range(1, 6), "hevc": range(32)}
 # AV1: open bitstream units
 SEQUENCE_HEADER, FRAMES = 1, (3, 4, 6)
-# MPEG-4: a group of pictures, which has a time of its own, and a picture
+# MPEG-4: a group of pictures, which has a time of its own, and a frame
 MPEG4_PICTURES = (b"\0\0\1\xb3", b"\0\0\1\xb6")
 START = b"\0\0\0\1"
 AVCC_LENGTH_PLACE, AVCC_SETS_PLACE = 4, 5
@@ -34,29 +183,21 @@ AV1_TEMPORAL_DELIMITER = b"\x12\x00"
 
 @dataclass(frozen=True, slots=True)
 class StreamId:
-    """What runs must have in common to be decoded by one open decoder.
+    """The properties that runs share when one open decoder decodes them."""
 
-    A decoder keeps what a stream said about itself, its colours for instance, and takes it for said where the next
-    stream is silent.
+    # A decoder keeps properties of a stream, its colours for instance, and applies them to a next stream without them.
 
-    Args:
-        kind: of the stream, see `video_rows`.
-        parameters: the sequence parameter set of h264 and hevc, the sequence header of av1, what mpeg4 has before its
-            picture; empty for vp9, whose headers say everything.
-        is_closed: whether nothing in the run speaks of pictures before it.
-    """
-
-    kind: str
+    kind: str  # of the stream, a key of `STREAM_KINDS`
+    # the sequence parameter set of h264 and hevc, the sequence header of av1, the bytes of mpeg4 before its frame;
+    # empty for vp9, whose headers say everything
     parameters: bytes = b""
-    is_closed: bool = True
+    is_closed: bool = True  # whether nothing in the run speaks of frames before it
 
 
 class LastStream:
-    """The streams of runs, by what their first packets begin with: most begin as the last one did.
+    """The streams of runs, by what their first packets begin with: most begin as the last one did."""
 
-    Notes:
-        Safe for any number of threads: what it keeps is replaced as a whole, and threads see one or another.
-    """
+    # Safe for any number of threads: the known stream is replaced as a whole.
 
     def __init__(self) -> None:
         self._known = StreamId(""), b""
@@ -70,17 +211,7 @@ class LastStream:
 
 
 def stream_of(kind: str, packet: bytes) -> tuple[StreamId, bytes]:
-    """Return the stream of a run, and how its first packet begins: up to the type of the first slice.
-
-    Args:
-        kind: of the stream.
-        packet: the run's first.
-
-    Example:
-        >>> stream, head = stream_of("h264", bytes.fromhex("00000001 674d 000001 68ee 000001 6588"))
-        >>> stream.parameters.hex(), stream.is_closed, len(head)
-        ('674d', True, 15)
-    """
+    """Return the stream of a run, and how its first packet begins: up to the type of the first slice."""
     if kind == "av1":
         begin, end = _sequence_header(packet)
         return StreamId(kind, packet[begin:end]), packet[:end]
@@ -101,10 +232,8 @@ def stream_of(kind: str, packet: bytes) -> tuple[StreamId, bytes]:
 
 
 def _sequence_header(packet: bytes) -> tuple[int, int]:
-    """Return where the sequence header of a packet of AV1 begins and ends; (0, 0) where it has none.
-
-    Source: AV1 Bitstream & Decoding Process Specification, 5.3.2 and 4.10.5.
-    """
+    """Return where the sequence header of a packet of AV1 begins and ends; (0, 0) where it has none."""
+    # Source: AV1 Bitstream & Decoding Process Specification, 5.3.2 and 4.10.5.
     place = 0
     while place < len(packet):
         begin, header = place, packet[place]
@@ -139,33 +268,15 @@ def _units(packet: bytes) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class SampleFormat:
-    """How the packets of one stream become those of a decoder.
+    """How the packets of one stream become those of a decoder."""
 
-    Args:
-        kind: of the stream, one of `stepwell.codecs.video_rows.STREAM_KINDS`.
-        head: what goes in front of key packets: parameter sets with start codes, a sequence header.
-        length_bytes: of the size in front of each NAL unit; 0: packets are as decoders take them.
-    """
-
-    kind: str
-    head: bytes = b""
-    length_bytes: int = 0
+    kind: str  # of the stream, a key of `STREAM_KINDS`
+    head: bytes = b""  # what goes in front of key packets: parameter sets with start codes, a sequence header
+    length_bytes: int = 0  # of the size in front of each NAL unit; 0: packets are as decoders take them
 
     @classmethod
     def of(cls, kind: str, extradata: bytes) -> SampleFormat:
-        r"""Return the format that the head of a file tells of.
-
-        Args:
-            kind: of the stream.
-            extradata: what ffmpeg calls so.
-
-        Raises:
-            DecodeError: it is cut off.
-
-        Example:
-            >>> SampleFormat.of("h264", bytes.fromhex("01640014 ff e1 0002 6764 01 0003 68eecb"))
-            SampleFormat(kind='h264', head=b'\x00\x00\x00\x01gd\x00\x00\x00\x01h\xee\xcb', length_bytes=4)
-        """
+        """Return the format from the head of a file."""
         if kind == "av1":
             return cls(kind, extradata[AV1_CONFIGURATION_BYTES:])
         if kind not in ("h264", "hevc") or extradata[:1] in (b"", b"\0"):
@@ -178,15 +289,7 @@ class SampleFormat:
             raise DecodeError(f"the parameter sets of its {kind} stream are cut off") from None
 
     def packet(self, sample: bytes | memoryview, *, is_key: bool) -> bytes:
-        """Return the packet for a decoder.
-
-        Args:
-            sample: its bytes in the file.
-            is_key: whether decoding may begin at it.
-
-        Raises:
-            DecodeError: sizes of NAL units that do not add up to the sample's.
-        """
+        """Return the packet for a decoder."""
         data = self._with_start_codes(sample) if self.length_bytes else bytes(sample)
         if not is_key or not self.head:
             return data

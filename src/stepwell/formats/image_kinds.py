@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from stepwell.codecs.image_heads import ImageHead
+from stepwell.codecs.image_files import ImageHead
 from stepwell.errors import FormatError
 from stepwell.schema import Feature, Image
 

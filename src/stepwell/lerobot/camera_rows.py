@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.image_heads import read_image_head
+from stepwell.codecs.image_files import read_image_head
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode

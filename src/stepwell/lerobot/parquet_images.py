@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec, make_codec, register_codec
-from stepwell.codecs.options import choice_option
+from stepwell.codecs.codec import Codec, choice_option, make_codec, register_codec
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.lerobot.parquet_row_groups import RowGroups, Stamp, stamp_of
 from stepwell.references.file_codec import EmbeddedRows, NumberedFileCodec

@@ -17,8 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.video_rows import VideoRow, parse_row
-from stepwell.codecs.video_streams import StreamId, stream_of
+from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
 from stepwell.errors import MissingDependencyError, SchemaError
 from stepwell.lerobot.data_files import MEGABYTE, FileNumbers
 
@@ -88,8 +87,8 @@ def _stream(kind: str, packet: bytes) -> StreamId:
 def _is_plain(rows: Sequence[VideoRow]) -> bool:
     """Whether each row has one packet and shows what it makes, from a sync row on."""
     is_one = all(len(row.packets) == 1 and row.kind == rows[0].kind for row in rows)
-    follows = all(row.picture == (0 if row.is_sync else before.picture + 1) for before, row in pairwise(rows))
-    return is_one and follows and rows[0].is_sync and rows[0].picture == 0
+    follows = all(row.frame == (0 if row.is_sync else before.frame + 1) for before, row in pairwise(rows))
+    return is_one and follows and rows[0].is_sync and rows[0].frame == 0
 
 
 class VideoFiles:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.image_heads import ImageHead
+from stepwell.codecs.image_files import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.image_kinds import channels_of

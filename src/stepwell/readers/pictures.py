@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import Codec, make_codec
-from stepwell.codecs.image_heads import ImageHead, look_at_image
+from stepwell.codecs.image_files import ImageHead, look_at_image
 from stepwell.errors import DecodeError
 from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds, holds
 from stepwell.schema import Feature, Image

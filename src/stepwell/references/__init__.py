@@ -1,1 +1,1 @@
-"""Rows that lie in files of other systems: what refers to them, and how the files are found and read."""
+"""Rows that lie in files of other systems: references to them, and how the files are found and read."""

@@ -6,7 +6,7 @@
                      |
     "set/videos/top/chunk-{chunk:03d}/file-{file:03d}.mp4"     the option `files` of a `NumberedFileCodec`
                      |
-    file-003.mp4   ... the picture shown at `at` seconds       file-003.parquet   ... row number `at`
+    file-003.mp4   ... the frame shown at `at` seconds       file-003.parquet   ... row number `at`
 
 Such a column is read-only: it can be copied, and embedded in a store that needs no other files. Rows that are plain
 bytes of a file have references of their own kind, and their features list the files: `ListedFileCodec`.
@@ -59,7 +59,7 @@ class EmbeddedRows(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
         """Yield the rows as the feature's codec has them, first to last."""
@@ -71,7 +71,7 @@ class FileCodec(Codec):
     To add one: subclass, implement `decode`, `embedded` and `embed`. References are of 16 bytes.
 
     Attributes:
-        reference_maker: what makes references, said by errors.
+        reference_maker: the function that makes references, named by errors.
 
     Notes:
         As for `Codec`. The files are looked at when a row is decoded, not before: a store can be opened without them.
@@ -119,15 +119,7 @@ class FileCodec(Codec):
 
 
 class NumberedFileCodec(FileCodec):
-    """A codec of references into files that are named by the numbers of their directory and their own.
-
-    Args:
-        feature: the feature. Option ``files``: the files' path as a template of ``chunk`` and ``file``, absolute; see
-            `file_template`.
-
-    Raises:
-        SchemaError: no option ``files``, or one that is no such template.
-    """
+    """A codec of references into files that are named by the numbers of their directory and their own."""
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
@@ -139,11 +131,7 @@ class NumberedFileCodec(FileCodec):
         return self._files.format(chunk=chunk, file=file)
 
     def reached(self, chunk: int, file: int) -> str:
-        """Return the path of a file that is going to be read.
-
-        Raises:
-            UntrustedFileError: the user of the store did not allow it.
-        """
+        """Return the path of a file that is going to be read."""
         path = self._reached.get((chunk, file))
         if path is None:
             path = self.path_of(chunk, file)
@@ -153,17 +141,7 @@ class NumberedFileCodec(FileCodec):
 
 
 class ListedFileCodec(FileCodec):
-    """A codec of references into files that its feature lists.
-
-    Args:
-        feature: the feature. Options: ``files``, names, one a line, relative to ``root`` (a directory or an address; ""
-            where they are whole); ``states``, what each was when the references were made, a line each, see
-            `stepwell.references.span_files`: without, nobody can tell whether one was replaced since. `left_in_files`
-            makes such a feature.
-
-    Raises:
-        SchemaError: an option that is missing or wrong.
-    """
+    """A codec of references into files that its feature lists."""
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
@@ -172,49 +150,23 @@ class ListedFileCodec(FileCodec):
     @classmethod
     @abstractmethod
     def bytes_in_files(cls, references: npt.NDArray[np.uint8]) -> int:
-        """Return how many bytes rows have in their files.
-
-        Args:
-            references: uint8 [m], those of some rows back to back.
-        """
+        """Return how many bytes rows have in their files."""
 
 
 def left_in_files(feature: Feature, codec: str, paths: Sequence[PathLike]) -> Feature:
-    """Return a feature of references to rows of another one that lie in files.
-
-    Args:
-        feature: of the rows, as a store would hold them; its codec becomes the option ``format``.
-        codec: of the references, a `ListedFileCodec`.
-        paths: of all files that rows may lie in, or addresses.
-
-    Raises:
-        SchemaError: no files, or a path with a line break.
-    """
+    """Return a feature of references to rows of another one that lie in files."""
     root, files = common_root(paths)
     options = {**dict(feature.options), "root": root, "files": files, "format": feature.codec}
     return replace(feature, codec=codec, options=tuple(sorted(options.items())), codec_module=None)
 
 
 def noting_states(feature: Feature, states: str) -> Feature:
-    """Return a feature of references that says what its files were when these were made.
-
-    Args:
-        feature: the feature.
-        states: of a `ListedFileCodec` those of its files, in their order, see
-            `stepwell.references.span_files.noted_states`; of "parquet-image" such lines behind the file's two numbers.
-    """
+    """Return a feature of references that says what its files were when these were made."""
     return replace(feature, options=tuple(sorted({**dict(feature.options), "states": states}.items())))
 
 
 def files_of(feature: Feature) -> SpanFiles:
-    """Return the files that a feature lists.
-
-    Args:
-        feature: of a `ListedFileCodec`.
-
-    Raises:
-        SchemaError: an option that is missing or wrong.
-    """
+    """Return the files that a feature lists."""
     options = dict(feature.options)
     root, files, states = options.get("root"), options.get("files"), options.get("states", "")
     if not isinstance(root, str) or not isinstance(files, str) or not files or not isinstance(states, str):
@@ -229,32 +181,12 @@ def files_of(feature: Feature) -> SpanFiles:
 
 
 def file_template(directory: str, names: str) -> str:
-    """Return the option ``files`` of files in a directory, whatever characters its path has.
-
-    Args:
-        directory: absolute path.
-        names: of the files below it, with ``{chunk}`` and ``{file}``, e.g. ``"chunk-{chunk:03d}/file-{file:03d}.mp4"``.
-
-    Example:
-        >>> file_template("/data/{a}", "{chunk}/{file:02d}.mp4").format(chunk=1, file=7)
-        '/data/{a}/1/07.mp4'
-    """
+    """Return the option ``files`` of files in a directory, whatever characters its path has."""
     return f"{directory.replace('{', '{{').replace('}', '}}').rstrip('/')}/{names}"
 
 
 def make_references(chunk: npt.ArrayLike, file: npt.ArrayLike, at: npt.ArrayLike) -> list[bytes]:
-    """Return references as rows of a store.
-
-    Args:
-        chunk: int [n], number of the directory of each row's file; or one for all.
-        file: int [n], number of the file; likewise.
-        at: float [n], seconds in the video file, or the number of the row in the table; likewise.
-
-    Example:
-        >>> rows = make_references(0, 1, [0.0, 0.1])
-        >>> len(rows), len(rows[0]), parse_references([np.frombuffer(rows[1], np.uint8)])[0]["at"].item()
-        (2, 16, 0.1)
-    """
+    """Return references as rows of a store."""
     parts = np.broadcast_arrays(np.atleast_1d(chunk), file, at)
     references = np.empty(len(parts[0]), REFERENCE_DTYPE)
     for name, part in zip(REFERENCE_DTYPE.names or (), parts, strict=True):
@@ -264,11 +196,7 @@ def make_references(chunk: npt.ArrayLike, file: npt.ArrayLike, at: npt.ArrayLike
 
 
 def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]:
-    """Return rows as `REFERENCE_DTYPE` [n].
-
-    Raises:
-        DecodeError: a row that is no reference.
-    """
+    """Return rows as `REFERENCE_DTYPE` [n]."""
     for blob in blobs:
         if blob.size != REFERENCE_DTYPE.itemsize:
             raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE_DTYPE.itemsize}.")
@@ -276,11 +204,7 @@ def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]
 
 
 def template_of(feature: Feature) -> str:
-    """Return the option ``files`` of a `NumberedFileCodec`: a path with numbers in it.
-
-    Raises:
-        SchemaError: it is missing, or asks for more than the two numbers.
-    """
+    """Return the option ``files`` of a `NumberedFileCodec`: a path with numbers in it."""
     files = feature.option("files", None)
     try:
         parts = list(Formatter().parse(files)) if isinstance(files, str) else []

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import Codec, SequentialCodec, codec_class, make_codec, register_codec
-from stepwell.codecs.payload import bytes_of
+from stepwell.codecs.raw import bytes_of
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.references.file_codec import FileCodec, ListedFileCodec, files_of, left_in_files
 from stepwell.references.span_files import FilesOfBatch, PathLike, SpanFiles, number_of
@@ -68,23 +68,7 @@ def span_feature(feature: Feature, paths: Sequence[PathLike]) -> Feature:
 
 
 def make_spans(file: npt.ArrayLike, offsets: npt.ArrayLike, sizes: npt.ArrayLike) -> Blob:
-    """Return references as rows of a store.
-
-    Args:
-        file: int [n], number of each row's file; or one for all.
-        offsets: int [n], place of each row's first byte.
-        sizes: int [n], bytes of each row; or one for all.
-
-    Returns:
-        uint8 [n, 16].
-
-    Raises:
-        StepError: a number below 0, or a row of 4 GiB or more.
-
-    Example:
-        >>> make_spans(1, [0, 640], 640).view(SPAN_DTYPE)[:, 0].tolist()
-        [(1, 640, 0), (1, 640, 640)]
-    """
+    """Return references as rows of a store."""
     parts = np.broadcast_arrays(np.atleast_1d(np.asarray(offsets)), file, sizes)
     spans = np.empty(parts[0].shape, SPAN_DTYPE)
     for name, part, most in zip(
@@ -262,7 +246,7 @@ class FileSpans:
         [b'left', b'right']
 
     Notes:
-        An immutable value; files are read when rows are asked for, by any thread.
+        An immutable value; files are read when rows are decoded, by any thread.
     """
 
     feature: Feature
@@ -286,7 +270,7 @@ class FileSpans:
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
         return np.size(self.sizes)
 
     @property
@@ -298,14 +282,7 @@ class FileSpans:
         return self.num_rows
 
     def __getitem__(self, rows: slice | npt.ArrayLike) -> FileSpans:
-        """Return some of the rows, which are not read.
-
-        Args:
-            rows: a slice, int [k] indices or a bool [n] mask.
-
-        Raises:
-            IndexError: an index that no row has, or a mask of another length.
-        """
+        """Return some of the rows, which are not read."""
         chosen = rows_of(rows)
         file, offsets, sizes = (np.asarray(part)[chosen] for part in (self.file, self.offsets, self.sizes))
         return replace(self, file=file, offsets=offsets, sizes=sizes)
@@ -381,11 +358,7 @@ class FileSpans:
 
 
 def rows_of(rows: slice | npt.ArrayLike) -> slice | npt.NDArray[Any]:
-    """Return what chooses rows of an array: a slice, or indices or a mask as an array.
-
-    Raises:
-        IndexError: neither.
-    """
+    """Return what chooses rows of an array: a slice, or indices or a mask as an array."""
     if isinstance(rows, slice):
         return rows
     chosen = np.asarray(rows) if np.size(rows) else np.zeros(0, np.int64)

@@ -5,7 +5,7 @@
     $STEPWELL_CACHE/remote/                            $XDG_CACHE_HOME/stepwell | ~/.cache/stepwell
       5f2c9be0a1d4c377-91ab03cd77e2-train-000000.tar   digests of the address and of the file's state; its name
       .5f2c9be0a1d4c377-91ab....tar.partial            being fetched
-      .locks/5f2c9be0a1d4c377                          held by who fetches it; others wait
+      .locks/5f2c9be0a1d4c377                          held by the fetching process; others wait
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ CHANGED_NS = 0
 MAX_OPEN_FILES = 8
 # to use a file of the cache before other processes evict it
 MAX_TRIES = 10
-# a file that nobody wrote to for so long is what a killed process left
+# a file not written to for this long was left by a killed process
 ABANDONED_SECONDS = 3600.0
 GRACE_SECONDS = 5.0
 
 Used = TypeVar("Used")
 
-# what each address was when it was asked about last: until it is asked about again, a process sees no other
+# the state of each address at its last request: until the next one, a process sees no other
 _STATES: dict[str, RemoteState] = {}
 # hosts of which a warning was logged
 _UNREACHABLE: set[str] = set()
@@ -79,29 +79,8 @@ _OPEN: SharedCache[tuple[str, str], OpenFile] = SharedCache(MAX_OPEN_FILES, size
 
 
 def local_path(path: str) -> str:
-    """Return the path of a file on this machine, after fetching it where it is on another.
-
-    Args:
-        path: a path, which is returned as it is; or an address: http(s)://, s3://, gs://, file://, or another that
-            fsspec knows; or ``gzip://`` and one of these: what the compressed file holds, unpacked into the cache.
-
-    Returns:
-        The path. Of a fetched file it is good for some seconds: later it may be gone, as only the files used last are
-        kept, up to ``$STEPWELL_CACHE_BYTES`` (default 100 GB). What is open or mapped stays readable.
-
-    Raises:
-        DatasetNotFoundError: no such file, no access to it, or it is not in the cache and there is no answer.
-        FormatError: it is another file by now than when it was asked about first; or no address that can be read.
-        DiskFullError: no space in the cache.
-        MissingDependencyError: fsspec, or what it needs for the address, is not installed.
-
-    Example:
-        >>> local_path("data/train.tar"), local_path("file:///data/a%20b.tar")
-        ('data/train.tar', '/data/a b.tar')
-
-    Notes:
-        Any number of threads and processes may ask for the same file: one fetches it, the others wait.
-    """
+    """Return the path of a file on this machine, after fetching it where it is on another."""
+    # Any number of threads and processes may ask for the same file: one fetches it, the others wait.
     if SCHEME.match(path) is None:
         return path
     if not is_remote(path):
@@ -164,17 +143,7 @@ def use_fetched(path: str, use: Callable[[str], Used]) -> Used:
 
 
 def remote_states(addresses: Sequence[str]) -> list[RemoteState]:
-    """Return what files on other machines are now; `local_path` gives them in this state from now on.
-
-    Args:
-        addresses: of files; many are asked about at a time.
-
-    Returns:
-        Sizes and versions. Of a machine that cannot be reached: of the file that is in the cache.
-
-    Raises:
-        DatasetNotFoundError: no such file, no access to it, or no answer, and it is not in the cache.
-    """
+    """Return what files on other machines are now; `local_path` gives them in this state from now on."""
     if len(addresses) < 2:
         found = list(map(_ask, addresses))
     else:
@@ -222,7 +191,7 @@ def _source(address: str) -> RemoteSource:
 def _ask(address: str) -> RemoteState:
     kept = _versions(cache_directory() / "remote", address)
     try:
-        # of a server that did not answer for another file, what is kept is used at once
+        # after one failure of a server, cached files are used at once
         return _source(address).state(address, waits=not kept or _host(address) not in _UNREACHABLE)
     except UnreachableError as error:
         if not kept:
@@ -247,8 +216,8 @@ def _warn_of_kept(address: str, error: UnreachableError) -> None:
 
 def _fetch(address: str, state: RemoteState, target: Path) -> None:
     """Put a file into the cache, whole or not at all."""
-    told = os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES
-    limit = parse_bytes("STEPWELL_CACHE_BYTES", int(told) if told.isdecimal() else told)
+    value = os.environ.get("STEPWELL_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+    limit = parse_bytes("STEPWELL_CACHE_BYTES", int(value) if value.isdecimal() else value)
     for stale in _versions(target.parent, address):
         stale.unlink(missing_ok=True)
     _make_room(target.parent, limit - (state.num_bytes or 0))
@@ -267,7 +236,7 @@ def _fetch(address: str, state: RemoteState, target: Path) -> None:
 
 
 def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
-    """Remove the files whose last use is longest ago, until what is left has at most so many bytes."""
+    """Remove the least recently used files until the rest has at most so many bytes."""
     removable, held = [], 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -275,7 +244,7 @@ def _make_room(folder: Path, limit: int, keep: Path | None = None) -> None:
             if path.is_dir() or path == keep:
                 continue
             held += status.st_size
-            # what was asked for a moment ago is about to be opened
+            # a file used a moment ago is about to be opened
             least = ABANDONED_SECONDS if path.name.startswith(".") else GRACE_SECONDS
             if time.time() - max(status.st_atime, status.st_ctime) >= least:
                 removable.append((status.st_atime_ns, status.st_size, path))
@@ -293,12 +262,12 @@ def _versions(folder: Path, address: str) -> list[Path]:
 def _touch(path: Path) -> bool:
     """Note that a file is used; returns whether it is there."""
     try:
-        # the time of the last change stays, by which readers tell that a file is another one
+        # the time of the last change stays: readers recognise a replaced file by it
         os.utime(path, ns=(time.time_ns(), CHANGED_NS))
     except FileNotFoundError:
         return False
     except PermissionError:
-        pass  # a cache of somebody else's, which can be read
+        pass  # another user's cache, which can be read
     return True
 
 

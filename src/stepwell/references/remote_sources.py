@@ -1,4 +1,4 @@
-"""Where files of other machines are: what is asked about one, and how its bytes come; HTTP, and all that fsspec knows.
+"""Files of other machines: their state, and how their bytes come; HTTP, and all that fsspec knows.
 
 ::
 
@@ -61,20 +61,15 @@ Value = TypeVar("Value")
 
 
 class UnreachableError(DatasetNotFoundError):
-    """The machine did not answer, or not with what was asked for; another time it may."""
+    """The machine did not answer, or not with the file; another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """What a file was when it was asked about.
+    """The state of a file at a request."""
 
-    Args:
-        num_bytes: its size; None where the server does not tell.
-        version: digest of its size and of what else differs when it is written again (etag, time of change).
-    """
-
-    num_bytes: int | None
-    version: str
+    num_bytes: int | None  # its size; None where the server does not say
+    version: str  # digest of its size and of what else differs when it is written again (etag, time of change)
 
     @classmethod
     def of(cls, num_bytes: int | None, mark: Any) -> RemoteState:
@@ -94,11 +89,7 @@ class RemoteSource(Protocol):
 
 
 def source_of(address: str) -> RemoteSource:
-    """Return how an address is read.
-
-    Raises:
-        FormatError: ``pipe:`` and the like: nothing is run to read a file.
-    """
+    """Return how an address is read."""
     scheme = urlsplit(address).scheme.lower()
     if scheme == "pipe":
         raise FormatError(f"{scheme}: no commands are run. Give the address itself: https://, s3://, gs:// or a path.")
@@ -106,12 +97,7 @@ def source_of(address: str) -> RemoteSource:
 
 
 def list_addresses(pattern: str) -> list[str]:
-    """Return the addresses that a pattern with ``*``, ``?`` or ``[...]`` fits, sorted.
-
-    Raises:
-        FormatError: over HTTP, which has no lists.
-        DatasetNotFoundError: the machine cannot be reached.
-    """
+    """Return the addresses that a pattern with ``*``, ``?`` or ``[...]`` fits, sorted."""
     if urlsplit(pattern).scheme.lower() in ("http", "https"):
         raise FormatError(f"{plain_address(pattern)}: HTTP lists no files. Name them by braces: {{000000..000146}}.")
     system, path = _file_system(pattern)
@@ -203,9 +189,9 @@ def _opened(address: str, headers: Mapping[str, str]) -> Any:
 
 
 def _state_of(status: int, headers: Message) -> RemoteState:
-    """Return the state that an answer tells, to a range or to the whole."""
-    told = CONTENT_RANGE.fullmatch(headers.get("Content-Range") or "")
-    size = told[1] if status == 206 and told else headers.get("Content-Length")
+    """Return the state from the headers of an answer, to a range or to the whole."""
+    parts = CONTENT_RANGE.fullmatch(headers.get("Content-Range") or "")
+    size = parts[1] if status == 206 and parts else headers.get("Content-Length")
     mark = (headers.get("ETag") or headers.get("Last-Modified") or "").removeprefix("W/")
     return RemoteState.of(int(size) if size and size.isdecimal() else None, mark)
 
@@ -219,12 +205,7 @@ def _check_state(address: str, before: RemoteState, now: RemoteState) -> None:
 
 
 def write_piece(file: IO[bytes], piece: bytes) -> None:
-    """Write some bytes to a file of the cache.
-
-    Raises:
-        DiskFullError: no space.
-        StepwellError: it cannot be written.
-    """
+    """Write some bytes to a file of the cache."""
     try:
         file.write(piece)
     except OSError as error:
@@ -273,22 +254,22 @@ def _explained(address: str) -> Iterator[None]:
         ) from None
     except ValueError as error:
         # an address that no library can read; http.client's errors of answers are no ValueErrors
-        told = _told(error, address)
-        raise FormatError(f"{where} cannot be read: {told}. Allowed: http(s)://, and what fsspec knows.") from error
+        reason = _reason(error, address)
+        raise FormatError(f"{where} cannot be read: {reason}. Allowed: http(s)://, and what fsspec knows.") from error
     except (OSError, http.client.HTTPException) as error:
-        reason = _told(error, address)
+        reason = _reason(error, address)
         raise UnreachableError(f"{where} cannot be fetched: {reason}. Is there a network? Try again later.") from error
     except Exception as error:  # the libraries of object stores have trees of errors of their own
-        told = f"{type(error).__name__}: {_told(error, address)}"
-        raise UnreachableError(f"{where} cannot be fetched: {told}") from error
+        reason = f"{type(error).__name__}: {_reason(error, address)}"
+        raise UnreachableError(f"{where} cannot be fetched: {reason}") from error
 
 
-def _told(error: Exception, address: str) -> str:
+def _reason(error: Exception, address: str) -> str:
     """Return what an error says, unless it quotes what messages leave out of an address."""
-    told = str(getattr(error, "reason", None) or error)
+    text = str(getattr(error, "reason", None) or error)
     login, query = LOGIN.search(address), address.partition("?")[2]
     secrets = [query, *([] if login is None else login[1].split(":"))]
-    return type(error).__name__ if not told or any(secret and secret in told for secret in secrets) else told
+    return type(error).__name__ if not text or any(secret and secret in text for secret in secrets) else text
 
 
 def _refusal(where: str, status: int) -> DatasetNotFoundError:

@@ -96,19 +96,12 @@ class _Map:
 
 
 class FileMaps(NamedTuple):
-    """Addresses of files that are mapped, for as long as this lives.
+    """Addresses of files that are mapped, for as long as this lives."""
 
-    Args:
-        bases: int64 [files], 0 where one is not mapped.
-        sizes: int64 [files], bytes.
-        files: the maps, by number.
-        is_large: whether they exceed half of the memory: what will be read of them is worth announcing.
-    """
-
-    bases: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    files: dict[int, _Map]
-    is_large: bool = False
+    bases: npt.NDArray[np.int64]  # int64 [files], 0 where one is not mapped
+    sizes: npt.NDArray[np.int64]  # int64 [files], bytes
+    files: dict[int, _Map]  # the maps, by number
+    is_large: bool = False  # whether they exceed half of the memory: the rows to be read are worth announcing
 
     def with_files(self, added: dict[int, _Map], used: Sequence[int], num_files: int) -> FileMaps:
         """Return the same with more files; of too many only those that are used now."""
@@ -121,25 +114,17 @@ class FileMaps(NamedTuple):
 
 
 _SCRATCH = _Scratch()
-# for as long as somebody reads through them
+# for as long as a reader holds them
 _MAPS: weakref.WeakValueDictionary[tuple[str, FileState], _Map] = weakref.WeakValueDictionary()
 
 
 class SpanFiles:
-    """The files of one column.
+    """The files of one column."""
 
-    Args:
-        paths: or addresses; a span's number counts in them.
-        states: what each was when the spans were made, see `noted_states`; "": not known.
-        reach: where they may lie, see `stepwell.references.trusted_paths`; None: anywhere. Others are refused, with an
-            UntrustedFileError, before they are looked at.
-
-    Notes:
-        Safe for any number of threads, and after a fork. A file that is touched first is compared with what is noted of
-        it; from then on, whenever it is read (for a batch of rows once, see `FilesOfBatch`), with what it was then, by
-        inode, size and time: one that was cut off or replaced is an error, not other data, and no access behind the end
-        of a map. What is fetched is compared by its version when it comes, and by its size.
-    """
+    # Safe for any number of threads, and after a fork. On its first use a file is compared with its recorded
+    # state; from then on, at every read (once a batch, see `FilesOfBatch`), with its state at the first use, by inode,
+    # size and time: a truncated or replaced file is an error, not other data, and no access behind the end of a map.
+    # A fetched file is compared by version and size.
 
     def __init__(self, paths: Sequence[PathLike], states: str = "", reach: tuple[str, ...] | None = None) -> None:
         self.paths, self.states, self.reach = paths, states, reach
@@ -155,17 +140,13 @@ class SpanFiles:
         # of many files a long text: to find it in a cache would compare it with another feature's for each of them
         return lines_of(self.states)
 
-    def noted(self) -> Iterator[tuple[str, str]]:
-        """Yield path or address of each file, and what is noted of it: nothing where no states are given."""
+    def recorded_states(self) -> Iterator[tuple[str, str]]:
+        """Yield path or address of each file and its recorded state; nothing where no states are given."""
         lines = self._lines or [""] * len(self)
         yield from ((os.fspath(path), line) for path, line in zip(self.paths, lines, strict=True))
 
     def path(self, number: int) -> str:
-        """Return the path or address of a file.
-
-        Raises:
-            DecodeError: there is no such number.
-        """
+        """Return the path or address of a file."""
         if not 0 <= number < len(self.paths):
             raise DecodeError(f"a span in file {number}. There are {len(self.paths)}, numbered from 0.")
         return os.fspath(self.paths[number])
@@ -175,35 +156,15 @@ class SpanFiles:
         return plain_address(self.path(number))
 
     def read(self, number: int, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """Return bytes of a file: uint8 [size], overwritten by the next call in this thread.
-
-        Raises:
-            DecodeError: the file is gone, was changed, or ends before them.
-        """
+        """Return bytes of a file: uint8 [size], overwritten by the next call in this thread."""
         return self.filled(self.opened(number, offset, size), number, offset, _SCRATCH.of(size))
 
     def read_into(self, number: int, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        """Read bytes of a file into memory.
-
-        Args:
-            number: of the file.
-            offset: of the first byte.
-            out: uint8 [n], contiguous; written.
-
-        Raises:
-            DecodeError: the file is gone, was changed, or ends before them.
-        """
+        """Read bytes of a file into memory."""
         self.filled(self.opened(number, offset, out.size), number, offset, out)
 
     def addresses_of(self, numbers: npt.NDArray[np.uint32]) -> FileMaps:
-        """Return files that are mapped whole, those of some rows among them.
-
-        Args:
-            numbers: uint32 [n], of the rows' files.
-
-        Raises:
-            DecodeError: a file that there is not, that is gone or was changed.
-        """
+        """Return files that are mapped whole, those of some rows among them."""
         maps, added = self._maps, {}
         used = [0] if len(self.paths) == 1 else _distinct(numbers)
         for number in used:
@@ -216,7 +177,7 @@ class SpanFiles:
         return maps
 
     def _without_removed(self, maps: FileMaps) -> FileMaps:
-        """Return maps without those of files that went from the cache, whose space is free when nobody has them."""
+        """Return maps without those of files that left the cache, whose space is free when no map holds them."""
         kept = {
             number: file
             for number, file in maps.files.items()
@@ -225,11 +186,7 @@ class SpanFiles:
         return maps if len(kept) == len(maps.files) else maps._replace(files=kept)
 
     def opened(self, number: int, offset: int, size: int) -> OpenFile:
-        """Return a file that was looked at and has bytes up to ``offset + size``.
-
-        Raises:
-            DecodeError: the file is gone, was changed, or ends before them.
-        """
+        """Return a file that was looked at and has bytes up to ``offset + size``."""
         held = self._held.get(number)
         if held is not None:
             with suppress(OSError):
@@ -247,11 +204,7 @@ class SpanFiles:
         return file
 
     def filled(self, file: OpenFile, number: int, offset: int, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return memory with the bytes of a file that is open.
-
-        Raises:
-            DecodeError: it ends before them.
-        """
+        """Return memory with the bytes of a file that is open."""
         try:
             count = file.read_into(offset, out)
         except OSError as error:
@@ -266,10 +219,9 @@ class SpanFiles:
         return _MAPS.setdefault((local, found.state), found)
 
     def _used(self, number: int, use: Callable[[str, FileState], _Used]) -> tuple[str, FileState, _Used]:
-        """Return where a file lies on this machine, its state, and what is made of it.
-
-        One that was fetched may be gone when it is used, where the cache is small and many fetch: it is fetched again.
-        """
+        """Return where a file lies on this machine, its state, and what is made of it."""
+        # One that was fetched may be gone when it is used, where the cache is small and many fetch: it is fetched
+        # again.
         path = self.path(number)
         tries = MAX_TRIES if "://" in path else 1
         while True:
@@ -300,21 +252,21 @@ class SpanFiles:
         return local, state
 
     def _check_same(self, number: int, state: FileState, known: FileState) -> None:
-        """Refuse a file that is another by now; of those in a cache others change times, or fetch them anew."""
+        """Refuse a file that was replaced; in a cache, times change and files are fetched again."""
         path = self.path(number)
         if state != known and ("://" not in path or state[SIZE] != known[SIZE]):
             raise DecodeError(f"{self.called(number)}: {CHANGED}")
 
     def _found(self, number: int) -> tuple[str, FileState]:
-        """Return where a file lies on this machine, and its state, which is the noted one."""
+        """Return where a file lies on this machine, and its state, which is the recorded one."""
         return self._compared(number, _local(self.path(number)))
 
     def _compared(self, number: int, local: str) -> tuple[str, FileState]:
-        """Return a file's local path and its state, which is the noted one."""
+        """Return a file's local path and its state, which is the recorded one."""
         state = state_of(local)
-        told = difference(self.path(number), self._lines[number], state) if self.states else None
-        if told is not None:
-            raise DecodeError(f"{self.called(number)}: {told}")
+        changed = difference(self.path(number), self._lines[number], state) if self.states else None
+        if changed is not None:
+            raise DecodeError(f"{self.called(number)}: {changed}")
         return local, state
 
     def _fetched_again(self, number: int) -> tuple[str, FileState]:
@@ -335,16 +287,10 @@ class SpanFiles:
 
 
 class FilesOfBatch:
-    """The files of a column for the length of one batch: each is compared with what it was once, not for every row.
+    """The files of a column for the length of one batch: each is compared with what it was once, not for every row."""
 
-    Of many files the last few are remembered.
-
-    Args:
-        files: of the column.
-
-    Notes:
-        For one thread.
-    """
+    # Of many files the last few are remembered.
+    # For one thread.
 
     __slots__ = ("_files", "_opened")
 
@@ -382,12 +328,7 @@ def _local(path: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def paths_of(root: str, files: str) -> tuple[str, ...]:
-    r"""Return the files of a column, as paths and addresses.
-
-    Example:
-        >>> paths_of("/data/set", "a.tar\nb/c.tar"), paths_of("", "s3://one/a.tar")
-        (('/data/set/a.tar', '/data/set/b/c.tar'), ('s3://one/a.tar',))
-    """
+    """Return the files of a column, as paths and addresses."""
     prefix = f"{root.rstrip('/')}/" if root else ""
     return tuple(prefix + name for name in files.split("\n"))
 
@@ -398,11 +339,7 @@ def _numbers_of(root: str, files: str) -> dict[str, int]:
 
 
 def number_of(path: PathLike, root: str, files: str) -> int:
-    """Return the number of a file among a column's.
-
-    Raises:
-        SchemaError: it is none of them.
-    """
+    """Return the number of a file among a column's."""
     found = _numbers_of(root, files).get(_whole(path))
     if found is None:
         raise SchemaError(
@@ -412,23 +349,12 @@ def number_of(path: PathLike, root: str, files: str) -> int:
 
 
 def common_root(paths: Sequence[PathLike]) -> tuple[str, str]:
-    r"""Return the options ``root`` and ``files`` of some files.
-
-    Args:
-        paths: relative ones are made absolute.
-
-    Raises:
-        SchemaError: none at all, or a path with a line break.
-
-    Example:
-        >>> common_root(["/data/set/a.tar", "/data/set/b/c.tar"])
-        ('/data/set', 'a.tar\nb/c.tar')
-    """
+    """Return the options ``root`` and ``files`` of some files."""
     whole = [_whole(path) for path in paths]
     broken = next((path for path in whole if "\n" in path), None)
     if broken is not None or not whole:
-        told = "no files" if broken is None else f"{broken!r}, a path with a line break"
-        raise SchemaError(f"{told}: rows cannot be left there. Give paths of one line each, at least one.")
+        wrong = "no files" if broken is None else f"{broken!r}, a path with a line break"
+        raise SchemaError(f"{wrong}: rows cannot be left there. Give paths of one line each, at least one.")
     first, last = min(whole), max(whole)
     length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     end = first.rfind("/", 0, length)
@@ -444,38 +370,24 @@ def _whole(path: PathLike) -> str:
 
 
 def noted_states(states: Iterable[tuple[int, int | str] | None]) -> str:
-    r"""Return states of files as a feature's option has them.
-
-    Args:
-        states: bytes, -1 where they are not known, and version of each file: the time of its last change in
-            nanoseconds, or what another machine tells; None where nothing is known.
-
-    Example:
-        >>> noted_states([(1240, 1763728999123456789), None, (-1, "91ab03cd77e2")])
-        '1240 1763728999123456789\n\n-1 91ab03cd77e2'
-    """
+    """Return states of files as a feature's option has them."""
     return "\n".join("" if state is None else f"{state[0]} {state[1]}" for state in states)
 
 
 @functools.lru_cache(maxsize=16)
 def lines_of(states: str) -> tuple[str, ...]:
-    """Return the noted state of each file; () of an empty text."""
+    """Return the recorded state of each file; () of an empty text."""
     return tuple(states.split("\n")) if states else ()
 
 
 def noted_bytes(line: str) -> int:
-    """Return a file's size as it is noted; 0 where it is not known.
-
-    Example:
-        >>> noted_bytes("1240 1763728999123456789"), noted_bytes(""), noted_bytes("-1 91ab03cd77e2")
-        (1240, 0, 0)
-    """
+    """Return a file's recorded size; 0 where it is not known."""
     size = line.partition(" ")[0]
     return int(size) if size.isdecimal() else 0
 
 
 def difference(path: str, line: str, state: FileState | None = None) -> str | None:
-    """Return how a file differs from its noted state, as a message; None if it does not, or nothing is noted."""
+    """Return how a file differs from its recorded state, as a message; None if it does not, or without a state."""
     if not line:
         return None
     size, _, version = line.partition(" ")
@@ -498,7 +410,7 @@ def difference(path: str, line: str, state: FileState | None = None) -> str | No
 
 
 def problem_of(path: str, line: str) -> str | None:
-    """Return how a file differs from its noted state, or why it cannot be read; None if it is unchanged."""
+    """Return how a file differs from its recorded state, or why it cannot be read; None if it is unchanged."""
     try:
         return difference(path, line, None if "://" in path else state_of(path))
     except FileNotFoundError:
@@ -515,5 +427,5 @@ def _when(nanoseconds: str) -> str:
     """Return a time in ISO format, to the microsecond; other text as a version."""
     if not TIME_TEXT.fullmatch(nanoseconds):
         return f"version {nanoseconds}"
-    told = (EPOCH + timedelta(microseconds=int(nanoseconds) // 1000)).isoformat(" ")
-    return f"last changed {told.removesuffix('+00:00')} UTC"
+    time = (EPOCH + timedelta(microseconds=int(nanoseconds) // 1000)).isoformat(" ")
+    return f"last changed {time.removesuffix('+00:00')} UTC"

@@ -3,7 +3,7 @@
 ::
 
     a feature that code made               anywhere            reach None
-    a feature that a file tells of         nowhere             reach ()
+    a feature described by a file         nowhere             reach ()
     of a store in the cache                anywhere            it was made there by `stepwell.open` of an address
     of another store, opened with trust    beneath its roots   reach ("/data/set", "https://host/set")
 
@@ -21,7 +21,7 @@ from stepwell.files.addresses import plain_address
 __all__ = ["Trust", "check_reach", "is_beneath", "is_reached", "reach_of", "trusted_roots"]
 
 Trust = bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-"""What a user allows: True for everything, directories and addresses, or nothing more than ``STEPWELL_TRUST`` does."""
+"""Files that a user allows: True (all), directories and addresses; None: those of ``STEPWELL_TRUST`` alone."""
 
 VARIABLE = "STEPWELL_TRUST"
 
@@ -32,14 +32,7 @@ def trusted_roots() -> tuple[str, ...]:
 
 
 def reach_of(trust: Trust) -> tuple[str, ...] | None:
-    """Return where files may lie.
-
-    Args:
-        trust: what the user said.
-
-    Returns:
-        Resolved directories, and addresses; None: anywhere.
-    """
+    """Return where files may lie."""
     if trust is True:
         return None
     given = [] if trust is None or trust is False else [trust] if isinstance(trust, str | os.PathLike) else list(trust)
@@ -48,16 +41,7 @@ def reach_of(trust: Trust) -> tuple[str, ...] | None:
 
 
 def check_reach(path: str, reach: Sequence[str] | None, *, of: str = "references of this store") -> None:
-    """Refuse a file beyond where references may lead.
-
-    Args:
-        path: of the file, or its address.
-        reach: of the feature.
-        of: whose files they are.
-
-    Raises:
-        UntrustedFileError: it says which file it is, and how to allow it.
-    """
+    """Refuse a file beyond where references may lead."""
     if is_reached(path, reach):
         return
     is_address = "://" in path
@@ -76,18 +60,7 @@ def is_reached(path: str, reach: Sequence[str] | None) -> bool:
 
 
 def is_beneath(path: str, root: str) -> bool:
-    """Return whether a path, as it resolves, is a directory or lies in it; an address at an address.
-
-    Args:
-        path: of a file or directory.
-        root: of a directory, resolved.
-
-    Example:
-        >>> is_beneath("https://host/set/a.tar", "https://host/set"), is_beneath("https://host/set/../a", "https://host/set")
-        (True, False)
-        >>> is_beneath("/data/set/../b", "/data/set"), is_beneath("/data/set/b", "/")
-        (False, True)
-    """
+    """Return whether a path, as it resolves, is a directory or lies in it; an address at an address."""
     prefix = f"{root.rstrip('/')}/"
     if "://" in path or "://" in root:
         return path.startswith(prefix) and ".." not in path.replace("%2e", ".").replace("%2E", ".").split("/")

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.codec import RowEncoder, SequentialCodec, register_codec
-from stepwell.codecs.video_decoding import decode_pictures
+from stepwell.codecs.video_decoding import decode_frames
+from stepwell.codecs.video_encoding import check_is_video
 from stepwell.codecs.video_files import VideoFile
-from stepwell.codecs.video_settings import check_is_picture
 from stepwell.codecs.video_streams import LastStream
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, open_file, state_of
@@ -151,7 +151,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
     Notes:
         Safe for any number of threads, and after a fork. Of each file an index is kept, about 24 bytes a frame and
         256 MiB of them in a process; 64 files are kept open; decoders are one a thread and kind of stream, at most 8,
-        not one a file. A file that is replaced while it is read is read anew.
+        not one a file. A file that is replaced while it is read is read again.
     """
 
     name: ClassVar[str] = "video-file"
@@ -161,7 +161,7 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
 
     def __init__(self, feature: Feature) -> None:
         super().__init__(feature)
-        check_is_picture(feature)
+        check_is_video(feature)
         tolerance = feature.option("tolerance", DEFAULT_TOLERANCE)
         if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not tolerance >= 0:
             raise SchemaError(
@@ -273,9 +273,9 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             stream, head = self._streams.of(index.samples.kind, packets[0])
             if stream.is_closed or index.is_exact:
                 places = {number: place for place, number in enumerate(numbers)}
-                pictures = {places[number]: outs for number, outs in wanted.items()}
+                outs_of = {places[number]: outs for number, outs in wanted.items()}
                 shape, views = self.feature.fixed_shape, [memoryview(packet) for packet in packets]
-                decode_pictures(stream, head, views, pictures, shape=shape, size=size)
+                decode_frames(stream, head, views, outs_of, shape=shape, size=size)
                 return
         except DecodeError as error:
             frame = index.frame_of(min(wanted))
@@ -303,7 +303,7 @@ class _Packets:
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
         return sum(video.num_rows for video in self._videos)
 
     def rows(self, feature: Feature) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The index of a video file: which picture is shown when, and where in the file the packets lie that make it.
+"""The index of a video file: which frame is shown when, and where in the file the packets lie that make it.
 
 ::
 
@@ -22,10 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.mp4_boxes import Read, packet_delays
-from stepwell.codecs.video_packets import kind_of, opened_video, packet_table, packets_of
-from stepwell.codecs.video_rows import STREAM_KINDS
-from stepwell.codecs.video_streams import SampleFormat
+from stepwell.codecs.video_packets import Read, kind_of, opened_video, packet_delays, packet_table, packets_of
+from stepwell.codecs.video_streams import STREAM_KINDS, SampleFormat
 from stepwell.errors import DecodeError
 
 __all__ = ["VideoIndex", "exact_index", "make_index"]
@@ -38,33 +36,20 @@ KEY_FLAG, DISCARD_FLAG = 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoIndex:
-    """The first video stream of a file.
+    """The first video stream of a file."""
 
-    Args:
-        height: of its pictures.
-        width: likewise.
-        samples: how its packets become those of a decoder.
-        seconds: float64 [n], when each frame that is shown is, ascending.
-        packets: int32 [n], the packet that makes it; None: packet i makes frame i.
-        pts: int64 [m], when each packet's picture is shown, in ticks; None where frame i is packet i.
-        positions: int64 [m], where each packet lies in the file.
-        sizes: int32 [m], its bytes.
-        keys: int32 [k], the packets at which decoding may begin, ascending.
-        key_frames: int32 [k], at which frame each of their runs begins.
-        is_exact: whether every key packet was looked at: h264 flags some at which decoding cannot begin.
-    """
-
-    height: int
-    width: int
-    samples: SampleFormat
-    seconds: npt.NDArray[np.float64]
-    packets: npt.NDArray[np.int32] | None
+    height: int  # of its frames
+    width: int  # likewise
+    samples: SampleFormat  # how its packets become those of a decoder
+    seconds: npt.NDArray[np.float64]  # float64 [n], when each frame that is shown is, ascending
+    packets: npt.NDArray[np.int32] | None  # int32 [n], the packet that makes it; None: packet i makes frame i
+    # int64 [m], when each packet's frame is shown, in ticks; None where frame i is packet i
     pts: npt.NDArray[np.int64] | None
-    positions: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int32]
-    keys: npt.NDArray[np.int32]
-    key_frames: npt.NDArray[np.int32]
-    is_exact: bool
+    positions: npt.NDArray[np.int64]  # int64 [m], where each packet lies in the file
+    sizes: npt.NDArray[np.int32]  # int32 [m], its bytes
+    keys: npt.NDArray[np.int32]  # int32 [k], the packets at which decoding may begin, ascending
+    key_frames: npt.NDArray[np.int32]  # int32 [k], at which frame each of their runs begins
+    is_exact: bool  # whether every key packet was looked at: h264 flags some at which decoding cannot begin
 
     @property
     def nbytes(self) -> int:
@@ -89,10 +74,7 @@ class VideoIndex:
         return packet if self.packets is None else int(np.flatnonzero(self.packets == packet)[0])
 
     def key_of(self, packet: int) -> int:
-        """Return the key packet at which decoding begins that shall show what a packet makes; -1 where there is none.
-
-        It is the last one that is neither decoded nor shown after it, see `stepwell.codecs.video_packets.key_places`.
-        """
+        """Return the key packet at which decoding begins to show a packet's frame, -1 without one; see `key_places`."""
         place = int(self.keys.searchsorted(packet, side="right")) - 1
         if self.pts is not None:
             shown = self.pts.item(packet)
@@ -101,11 +83,8 @@ class VideoIndex:
         return self.keys.item(place) if place >= 0 else -1
 
     def needed(self, key: int, last: int) -> list[int]:
-        """Return the packets to decode from a key packet up to another one.
-
-        What is shown before the key packet and decoded after it needs the run before, and nothing that follows needs
-        it: it is left out.
-        """
+        """Return the packets to decode from a key packet up to another one."""
+        # Frames shown before the key packet and decoded after it need the run before, and no later frame needs them.
         if self.pts is None:
             return list(range(key, last + 1))
         found: list[int] = (key + np.flatnonzero(self.pts[key : last + 1] >= self.pts[key])).tolist()
@@ -126,17 +105,7 @@ class VideoIndex:
 
 
 def make_index(path: str, num_bytes: int, read: Read) -> VideoIndex:
-    """Return the index of a file.
-
-    Args:
-        path: of the file.
-        num_bytes: it has.
-        read: (place, count) to bytes of it.
-
-    Raises:
-        DecodeError: not a video, damaged, or one whose packets cannot be found by their place.
-        MissingDependencyError: PyAV is not installed.
-    """
+    """Return the index of a file."""
     with opened_video(path, 0) as (container, video):
         found = _index_of_head(path, container, video, num_bytes, read)
     return found or exact_index(path, read)
@@ -170,7 +139,7 @@ def exact_index(path: str, read: Read) -> VideoIndex:
 
 
 def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: Read) -> VideoIndex | None:
-    """Return the index that the file's head tells, None where it may not tell everything."""
+    """Return the index from the file's head, None where the head may be incomplete."""
     kind, context, entries = kind_of(video), video.codec_context, getattr(video, "index_entries", None)
     if "mp4" not in container.format.name or kind not in STREAM_KINDS or not entries:
         return None
@@ -187,7 +156,7 @@ def _index_of_head(path: str, container: Any, video: Any, num_bytes: int, read: 
         return None
     pts += shift
     is_whole = (positions + sizes).max() <= num_bytes
-    # of a file that is cut off the last packets cannot be looked at; who reads one of them is told
+    # the last packets of a truncated file cannot be looked at; reading one of them is an error
     if is_whole and not _is_confirmed(container, video, np.stack([positions, sizes, pts, is_key], axis=1)):
         return None
     shown = np.argsort(pts, kind="stable")
@@ -257,7 +226,7 @@ def _is_confirmed(container: Any, video: Any, table: npt.NDArray[np.int64]) -> b
     late = list(islice(packets_of(container, video), LOOK_LATE_PACKETS))
     for packet in packets + late:
         place = np.flatnonzero(table[:, 0] == packet.pos)[:1]
-        told = [packet.pos, packet.size, packet.pts, packet.is_keyframe]
-        if packet.is_discard or not place.size or table[place[0]].tolist() != told:
+        stored = [packet.pos, packet.size, packet.pts, packet.is_keyframe]
+        if packet.is_discard or not place.size or table[place[0]].tolist() != stored:
             return False
     return bool(late)

@@ -310,7 +310,7 @@ def _files_in_place(store: Store) -> FilesInPlace | None:
             # features of one data set list the same ones
             if options not in seen:
                 seen.add(options)
-                sizes.update((path, noted_bytes(line)) for path, line in files_of(feature).noted())
+                sizes.update((path, noted_bytes(line)) for path, line in files_of(feature).recorded_states())
         elif kind is not None and issubclass(kind, NumberedFileCodec):
             sizes.update(_numbered_sizes(store, name, feature))
     return FilesInPlace(len(sizes), sum(sizes.values())) if sizes else None

@@ -281,7 +281,7 @@ def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
     except StepwellError:
         # a codec that this process does not have; decoding says what is wrong with options
         return
-    yield from files.noted()
+    yield from files.recorded_states()
 
 
 def _check_state(path: str, line: str, reach: tuple[str, ...] | None) -> None:

@@ -13,9 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec, RowEncoder, SequentialCodec, register_codec
-from stepwell.codecs.options import check_option_names, choice_option, int_option
-from stepwell.codecs.payload import Payload
+from stepwell.codecs.codec import (
+    Codec,
+    RowEncoder,
+    SequentialCodec,
+    check_option_names,
+    choice_option,
+    int_option,
+    register_codec,
+)
+from stepwell.codecs.raw import Payload
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Feature
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, most_bytes
-from stepwell.codecs.image_heads import read_image_head
+from stepwell.codecs.image_files import read_image_head
 from stepwell.errors import DecodeError, FormatError
 from stepwell.schema import Image
 from stepwell.tfds.examples import Examples

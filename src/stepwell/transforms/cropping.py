@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs.codec import Codec
-from stepwell.codecs.decoders import Decoder
+from stepwell.codecs.codec import Codec, Decoder
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.schema import Feature

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.codecs.image_heads import HEAD_BYTES, ImageHead, read_image_head
+from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import FormatError, SchemaError
 from stepwell.files.local_files import OpenFile
 from stepwell.formats.image_kinds import ImageKinds

@@ -10,10 +10,9 @@ import pytest
 import stepwell
 from stepwell.errors import CorruptSegmentError, RateLimitError, StoreExistsError, StoreNotFoundError, TableError
 from stepwell.replay.checkpoints import checkpoint, load, restore, save
-from stepwell.replay.conditions import steps_since_applied
 from stepwell.replay.limiters import SampleToInsertRatio
 from stepwell.replay.loader import ReplayLoader
-from stepwell.replay.patterns import Pattern
+from stepwell.replay.patterns import Pattern, steps_since_applied
 from stepwell.replay.selectors import Fifo
 from stepwell.replay.tables import Table
 from stepwell.schema import Array

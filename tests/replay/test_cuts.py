@@ -9,7 +9,7 @@ import pytest
 import stepwell
 from stepwell import Array, Field, Image, Loader
 from stepwell.replay import Pattern, ReplayLoader, Table, sequence_fields, transition_fields
-from stepwell.replay.conditions import step_index
+from stepwell.replay.patterns import step_index
 from stepwell.windows.reader import PlaceReader
 
 GAMMA = 0.5

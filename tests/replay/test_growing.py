@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.replay import SampleToInsertRatio, Table
-from stepwell.replay.growing import Grower
-from stepwell.replay.items import Items
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, Prioritized, Uniform
 from stepwell.schema import Array
@@ -62,7 +60,8 @@ def test_a_table_that_goes_the_short_way_is_the_one_that_never_does(
         )
         for _ in range(2)
     ]
-    tables[1]._contents._grower = None
+    tables[1]._intake._shape = None
+    tables[1].history.grow = lambda: None
     with store.writer() as writer:
         is_open = False
         for action, argument in actions:
@@ -127,5 +126,7 @@ def test_steps_of_one_writer_go_the_short_way(tmp_path, sampler, monkeypatch):
 
 
 @pytest.mark.parametrize("selectors", [(Uniform(), Lifo()), (MaxHeap(), Fifo()), (Fifo(), Fifo())])
-def test_other_selectors_have_no_short_way(selectors):
-    assert Grower.of(Items(), *selectors, 10) is None
+def test_other_selectors_have_no_short_way(tmp_path, selectors):
+    sampler, remover = selectors
+    table = Table(stepwell.create(tmp_path / "a.well"), sampler=sampler, remover=remover)
+    assert not table._contents.grows_in_one

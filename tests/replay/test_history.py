@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell import Array, Schema
+from stepwell.replay.episode_records import HI_FINAL, HI_STEP, IS_GONE, LO, ORIGIN, SKIPPED, START
 from stepwell.replay.history import History
-from stepwell.replay.records import HI_FINAL, HI_STEP, IS_GONE, LO, ORIGIN, SKIPPED, START
 from stepwell.store.layout import split_id, step_id
 
 SCHEMA = Schema({"x": Array((), "int64", final=True)})

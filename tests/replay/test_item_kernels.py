@@ -1,7 +1,7 @@
 import numpy as np
 
 from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
-from stepwell.replay.item_kernels import item_places, take_items
+from stepwell.replay.item_kernels import TAKEN_KEY, TAKEN_SIZE, TAKEN_WORDS, item_places, take_items
 from stepwell.replay.items import Items
 
 
@@ -31,7 +31,14 @@ def test_the_first_item_whose_step_was_evicted_is_named() -> None:
 def test_an_item_drawn_twice_in_a_batch_is_counted_twice() -> None:
     items = Items()
     slots = items.insert_run(0, 5, 2, length=2**31 - 1)
-    words, halves = np.empty((4, 3), np.int64), np.empty((2, 3), np.int32)
-    take_items(slots[[1, 0, 1]], items._lines, words, halves)
+    records = np.array([[4, 2, 5, 9, 10, 0, 0, 0]])
+    words, halves = np.empty((TAKEN_WORDS, 3), np.int64), np.empty((2, 3), np.int32)
+    assert take_items(slots[[1, 0, 1]], items._lines, records, 0, 2, words, halves) == (2, -1)
     assert halves.tolist() == [[2**31 - 1] * 3, [1, 1, 2]]
-    assert words[3].tolist() == [6, 5, 6]
+    assert words[:PLACE_ROWS, 0].tolist() == [0, 4, 6, 5, 9, 10]
+    assert words[ROW].tolist() == [6, 5, 6]
+    assert words[TAKEN_KEY].tolist() == items.keys_of(slots[[1, 0, 1]]).tolist()
+    assert words[TAKEN_SIZE].tolist() == [2, 2, 2]
+    # the step of an item that went
+    records[0, 2] = 6
+    assert take_items(slots[[1, 0, 1]], items._lines, records, 0, 2, words, halves) == (0, 1)

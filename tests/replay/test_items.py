@@ -6,8 +6,12 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.replay.item_kernels import MAX_GENERATION
+from stepwell.kernels.places import EPISODE, ROW
+from stepwell.replay.item_kernels import MAX_GENERATION, TAKEN_KEY, TAKEN_PRIORITY
 from stepwell.replay.items import Items
+
+# of episodes of which nothing was evicted
+RECORDS = np.zeros((16, 8), np.int64)
 
 
 @dataclass
@@ -79,14 +83,15 @@ def test_items_are_what_a_plain_dict_says(changes: list[tuple[str, int, int, int
             for i, key in enumerate(some):
                 model[key].priority = priority + i
         else:
-            taken = items.take(slots)
-            assert taken.num_first == len({key for key in some if not model[key].times_sampled})
+            words, halves, num_first, _ = items.take(slots, RECORDS, 0)
+            assert num_first == len({key for key in some if not model[key].times_sampled})
             for i, key in enumerate(some):
                 entry = model[key]
                 entry.times_sampled += 1
-                assert tuple(column[i] for column in taken[:6]) == (
-                    key, entry.episode, entry.row, entry.length, entry.priority, entry.times_sampled,
-                )  # fmt: skip
+                taken = words[[TAKEN_KEY, EPISODE, ROW], i].tolist()
+                assert taken == [key, entry.episode, entry.row]
+                assert words[TAKEN_PRIORITY].view(np.float64)[i] == entry.priority
+                assert halves[:, i].tolist() == [entry.length, entry.times_sampled]
         if new:
             model |= dict(zip(items.keys_of(slots).tolist(), new, strict=True))
         model = {key: entry for key, entry in model.items() if key not in gone}
@@ -158,7 +163,7 @@ def test_memory_grows_by_doubling_up_to_one_item_more_than_the_table_holds() -> 
 def test_all_that_is_told_of_an_item_survives_growth() -> None:
     items = Items(max_size=100_000)
     slots = items.insert_run(3, 0, 1000, length=9, priority=0.25)
-    items.take(slots[:7])
+    items.take(slots[:7], RECORDS, 0)
     keys = items.keys_of(slots)
     items.insert_run(4, 0, 50_000)
     assert items.slots_of(keys).tolist() == slots.tolist()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.errors import TableError
-from stepwell.replay.counts import Counts
+from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
 
 PROBE = SampleToInsertRatio(2.0, 3, 4.0)

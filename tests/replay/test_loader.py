@@ -16,12 +16,12 @@ import stepwell
 from stepwell import Array, Field, View
 from stepwell.errors import LoaderError, OrderError, RateLimitError, StateError, TableError, WindowError
 from stepwell.order import sequential, weighted
-from stepwell.replay import drawing, waiting
+from stepwell.replay import drawing, limiters
 from stepwell.replay.limiters import MinSize, SampleToInsertRatio
 from stepwell.replay.loader import ReplayLoader
 from stepwell.replay.patterns import Pattern
+from stepwell.replay.sampling import NO_KEY
 from stepwell.replay.selectors import Prioritized
-from stepwell.replay.sources import NO_KEY
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import transition_fields
 
@@ -260,7 +260,7 @@ def test_threads_say_how_long_they_waited_in_all(store: stepwell.Store, close: A
 def test_threads_log_a_long_wait_without_a_time_out_once(
     store: stepwell.Store, close: Any, monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(limiters, "SILENT_SECONDS", 0.05)
     monkeypatch.setattr(drawing, "POLL_SECONDS", 0.02)
     loader = close(ReplayLoader(Table(store, limiter=MinSize(1000)), {"reward": "reward"}, threads=1, timeout=None))
 
@@ -440,7 +440,7 @@ def test_windows_clipped_to_items_do_not_leave_them(store: stepwell.Store) -> No
 
 
 def test_a_batch_of_episodes_that_are_long_gone_is_drawn_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("stepwell.replay.records.LEAST_DROPPED", 1)
+    monkeypatch.setattr("stepwell.replay.episode_records.LEAST_DROPPED", 1)
     ring = stepwell.create(tmp_path / "small.well", SCHEMA, capacity=40)
     write(ring, (20,))
     table = Table(ring)

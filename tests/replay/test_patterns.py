@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import SegmentGoneError, TableError
-from stepwell.replay.conditions import Condition, feature, is_end, step_index, steps_since_applied
-from stepwell.replay.matching import Matcher
-from stepwell.replay.patterns import Pattern, at_episode_end, every_step
+from stepwell.replay.intake import Matcher
+from stepwell.replay.patterns import (
+    Condition,
+    Pattern,
+    at_episode_end,
+    every_step,
+    feature,
+    is_end,
+    step_index,
+    steps_since_applied,
+)
 from stepwell.schema import Array, Schema
 
 OPEN, GOES_ON, TERMINATED = 4, 16, 1

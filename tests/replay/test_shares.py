@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import OrderError
-from stepwell.replay.shares import checked_shares, deal_rows
+from stepwell.replay.drawing import checked_shares, deal_rows
 
 
 @settings(deadline=None, max_examples=60)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import stepwell
 from stepwell.errors import RateLimitError
-from stepwell.replay.counts import Counts
+from stepwell.replay.contents import Counts, joined_samples
 from stepwell.replay.limiters import MinSize, Queue, SampleToInsertRatio
-from stepwell.replay.samples import joined_samples
 from stepwell.replay.tables import Table
 from stepwell.schema import Array
 

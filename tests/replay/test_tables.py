@@ -12,7 +12,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import RateLimitError, TableError
-from stepwell.replay import waiting
+from stepwell.replay import limiters as waiting
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import MinSize, Queue, SampleToInsertRatio
 from stepwell.replay.patterns import Pattern

@@ -9,9 +9,8 @@ import pytest
 import stepwell
 from stepwell import Array, Schema
 from stepwell.replay import Pattern, Table
-from stepwell.replay.followed import FollowedSegment
-from stepwell.replay.records import HI_STEP, LO, SEGMENT
-from stepwell.replay.trimming import RingTrimmer
+from stepwell.replay.episode_records import HI_STEP, LO, SEGMENT
+from stepwell.replay.following import FollowedSegment, RingTrimmer
 from stepwell.store import ring, segment_writer
 from stepwell.store.ring import RingCut
 

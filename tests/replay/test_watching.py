@@ -8,7 +8,7 @@ import pytest
 
 import stepwell
 from stepwell import Array, Schema
-from stepwell.replay.watching import StoreWatch
+from stepwell.replay.following import StoreWatch
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_changes_are_noticed_and_nothing_else(store, is_old):
 
 def test_a_change_within_one_tick_of_the_clock_is_noticed(store, monkeypatch):
     # however slow the machine is
-    monkeypatch.setattr("stepwell.replay.watching.TICK_NS", 10**12)
+    monkeypatch.setattr("stepwell.replay.following.TICK_NS", 10**12)
     watch = StoreWatch(str(store.path))
     stamps = [directory.stat().st_mtime_ns for directory in (store.path, store.path / "segments")]
     watch.begin_look()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import TableError
-from stepwell.replay.weights import BetaSchedule, importance_weights
+from stepwell.replay.drawing import BetaSchedule, importance_weights
 
 
 @settings(deadline=None, max_examples=60)
@@ -26,7 +26,7 @@ def test_weights_equal_the_formula(probabilities: list[float], size: int, beta: 
 
 
 def test_the_kernel_weighs_each_of_several_batches_alone() -> None:
-    from stepwell.replay.weight_kernels import importance_weights as kernel
+    from stepwell.replay.batch_kernels import importance_weights as kernel
 
     probabilities, sizes = np.random.default_rng(0).uniform(0.01, 1, 12), np.full(12, 50)
     for normalize in (False, True):

@@ -5,17 +5,25 @@ patterns, conditions and learning targets are here.
 """
 
 from stepwell.replay.checkpoints import checkpoint, load, restore, save
-from stepwell.replay.conditions import Condition, feature, is_end, step_index, steps_since_applied
+from stepwell.replay.contents import Sample
+from stepwell.replay.drawing import importance_weights
 from stepwell.replay.extensions import Extension
 from stepwell.replay.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
 from stepwell.replay.loader import ReplayLoader
-from stepwell.replay.patterns import Pattern, at_episode_end, every_step
-from stepwell.replay.samples import Sample
+from stepwell.replay.patterns import (
+    Condition,
+    Pattern,
+    at_episode_end,
+    every_step,
+    feature,
+    is_end,
+    step_index,
+    steps_since_applied,
+)
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Uniform
 from stepwell.replay.table_info import TableInfo
 from stepwell.replay.tables import Table
 from stepwell.replay.transitions import LearningTargets, sequence_fields, transition_fields
-from stepwell.replay.weights import importance_weights
 from stepwell.replay.writing import TableTarget, TableWriter
 
 __all__ = [

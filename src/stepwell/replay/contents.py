@@ -2,26 +2,115 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.replay.counts import Counts
-from stepwell.replay.growing import Grower
+from stepwell.errors import TableError
+from stepwell.kernels.places import EPISODE, PLACE_ROWS, ROW
+from stepwell.replay.item_kernels import TAKEN_KEY, TAKEN_PRIORITY, TAKEN_SIZE, accept_draws, grow_items
 from stepwell.replay.items import Items
-from stepwell.replay.samples import Sample
-from stepwell.replay.selectors import Fifo, Lifo, Selector
+from stepwell.replay.selectors import Fifo, Lifo, Prioritized, Selector, Uniform
 
 if TYPE_CHECKING:
+    from stepwell.replay.episode_records import EpisodeRecords
     from stepwell.replay.extensions import Notices
-    from stepwell.replay.tails import Growth
+    from stepwell.replay.following import Growth
 
-__all__ = ["Contents"]
+__all__ = ["Contents", "Counts", "Sample", "checked_count", "joined_samples"]
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
+# of a sampler without weights
+NO_TREE = (None, None)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of items since a table was made or reset; each item counts on its own.
+
+    Args:
+        inserts: items put in.
+        samples: items drawn, each time they were.
+        deletes: items that are gone, whatever the cause: the causes below, and `Table.delete`.
+        dropped: removed by the remover, to make room.
+        exhausted: drawn ``max_times_sampled`` times.
+        evicted: whose steps the ring evicted, or that were deleted from the store.
+        unique_samples: items drawn at least once.
+        updates: priorities set.
+        missed_updates: priorities for items that were gone.
+    """
+
+    inserts: int = 0
+    samples: int = 0
+    deletes: int = 0
+    dropped: int = 0
+    exhausted: int = 0
+    evicted: int = 0
+    unique_samples: int = 0
+    updates: int = 0
+    missed_updates: int = 0
+
+    @property
+    def size(self) -> int:
+        """Items that are there."""
+        return self.inserts - self.deletes
+
+
+class Sample(NamedTuple):
+    """Items drawn from a table, in the order in which they were drawn; one row each, so an item may be there twice.
+
+    Args:
+        keys: uint64 [n], for `Table.update_priorities` and `Table.delete`.
+        episodes: int64 [n], numbers of the table's history.
+        rows: int64 [n], of the first step in its segment.
+        lengths: int32 [n], steps that the item covers.
+        probabilities: float64 [n], of being drawn, at the time; 1.0 where the sampler has no choice.
+        priorities: float64 [n], at the time.
+        times_sampled: int32 [n], this time included.
+        table_size: int64 [n], items in the table at the time, this one included.
+        num_items: items in the table before the first row was drawn.
+    """
+
+    keys: npt.NDArray[np.uint64]
+    episodes: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+    priorities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    table_size: npt.NDArray[np.int64]
+    num_items: int
+
+    def __repr__(self) -> str:
+        return f"<Sample  {len(self.keys)} rows of {self.num_items} items>"
+
+    def part(self, rows: slice | npt.NDArray[np.bool_]) -> Sample:
+        """Return some of the rows: a slice of them, or those where a mask holds."""
+        return Sample._make([*(column[rows] for column in self[:-1]), self.num_items])
+
+
+def checked_count(count: int) -> int:
+    """Return a number of rows to draw.
+
+    Raises:
+        TableError: no whole number, or below 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise TableError(f"sample({count!r}): draw a whole number of rows, one or more.")
+    return int(count)
+
+
+def joined_samples(parts: Sequence[Sample]) -> Sample:
+    """Return the rows of several samples, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = (np.concatenate(column) for column in zip(*(part[:-1] for part in parts), strict=True))
+    return Sample._make([*columns, parts[0].num_items])
 
 
 class Contents:
@@ -33,7 +122,8 @@ class Contents:
         remover: selects what goes when there are more.
         max_times_sampled: draws after which an item goes; 0 for any number.
         keys: of the random numbers of the sampler and of the remover, and a number that other tables do not have.
-        notices: told of every change.
+        notices: for the extensions, of every change.
+        records: of the table's history.
 
     Notes:
         Used under its table's lock. Priorities are checked before they come here.
@@ -47,6 +137,7 @@ class Contents:
         max_times_sampled: int,
         keys: tuple[int, ...],
         notices: Notices,
+        records: EpisodeRecords,
     ) -> None:
         self.items = Items(max_size, first_generation=keys[2] >> 33)
         self.counts = Counts()
@@ -59,7 +150,11 @@ class Contents:
         self._sampler_key, self._remover_key, _ = keys
         self._notices = notices
         self._kept_keys: list[Keys] | None = None
-        self._grower = None if notices else Grower.of(self.items, sampler, remover, max_size)
+        self._records = records
+        # the two selectors that `grow_items` knows, and the set of slots of the sampler
+        self.grows_in_one = not notices and type(remover) is Fifo and type(sampler) in {Uniform, Prioritized}
+        self._weights = sampler if isinstance(sampler, Prioritized) else None
+        self._members: Any = sampler if self._weights is None else self._weights.members
         self._drops_oldest = isinstance(remover, Fifo)
         self._pops = max_times_sampled == 1 and isinstance(sampler, Fifo | Lifo)
 
@@ -101,23 +196,39 @@ class Contents:
         if surplus > 0 and self._drops_oldest:
             self._drop(surplus)
 
-    def grow(self, growth: Growth, window: tuple[Ints, int], shape: Ints) -> int:
-        """Evict items and insert others as `evict` and `insert`, by a short way where there is one.
+    def grow(self, growth: Growth, shape: Ints) -> int:
+        """Evict items and insert others as `evict` and `insert`, in one call where the selectors allow it.
 
         Args:
-            growth: what an open episode grew by.
-            window: the history's records, int64 [E, 8], and the number of the first one's episode.
+            growth: what an episode grew by.
             shape: int64 [6], of a pattern without conditions.
 
         Returns:
             How many were inserted; below 0: none, and all is still to be evicted and inserted the other way.
         """
-        if self._grower is None:
+        if not self.grows_in_one:
             return -1
-        dropped = self.counts.dropped
-        num = self._grower.grow(growth, window, shape, self.largest, self.counts)
-        self.num_drops += self.counts.dropped - dropped
-        return num
+        weights, members, counts = self._weights, self._members, self.counts
+        remover: Any = self.remover
+        tree, exponent = (NO_TREE, 1.0) if weights is None else (weights.tree, weights.exponent)
+        evicted, dropped, inserted = grow_items(
+            *growth, *self._records.window, shape, self._max_size, self.largest, exponent,
+            *self.items.arrays, *remover.arrays, *members.arrays, *tree,
+        )  # fmt: skip
+        if evicted < 0:
+            return -1
+        change = max(inserted, 0) - evicted - dropped
+        remover.num += change
+        members.num += change
+        if weights is not None:
+            weights.num += change
+        counts.inserts += max(inserted, 0)
+        if evicted + dropped:
+            counts.deletes += evicted + dropped
+            counts.dropped += dropped
+            counts.evicted += evicted
+            self.num_drops += dropped
+        return int(inserted)
 
     def insert_keyed(self, found: Ints, priorities: Reals) -> Keys:
         """Insert items as `insert`; return their keys, also of those that had to go at once."""
@@ -217,40 +328,39 @@ class Contents:
 
     # drawn
 
-    def draw(self, count: int, min_size: int) -> Sample:
+    def draw(self, count: int, min_size: int) -> tuple[Sample, Ints | None]:
         """Draw items one after the other; fewer than ``count`` when fewer than ``min_size`` items are left before.
 
         Args:
             count: at least 1.
             min_size: at least 1, and not more than there are.
+
+        Returns:
+            What was drawn, and the places, int64 [6, n]; None where a step is not there.
         """
         if self._max_times:
             return self._draw_exhausting(count, min_size)
         slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         self.num_draws += count
-        sizes = np.empty(count, np.int64)
-        sizes.fill(len(self.items))
-        return self._taken(slots, probabilities, sizes)
+        return self._taken(slots, probabilities)
 
-    def _draw_exhausting(self, count: int, min_size: int) -> Sample:
+    def _draw_exhausting(self, count: int, min_size: int) -> tuple[Sample, Ints | None]:
         """Draw until what was selected is used up: at most ``count``, at least one."""
         size = len(self.items)
         if self._pops:
             count = min(count, size - min_size + 1)
             slots = self.sampler.pop(count, self._sampler_key, self.num_draws)
             self.num_draws += count
-            sample = self._taken(slots, np.ones(count), np.arange(size, size - count, -1))
+            sample, places = self._taken(slots, np.ones(count), np.arange(size, size - count, -1))
         else:
-            sample, slots = self._draw_accepted(count, min_size)
+            sample, places, slots = self._draw_accepted(count, min_size)
         gone = slots[sample.times_sampled >= self._max_times]
         if len(gone):
             self.remove(gone)
             self.counts.exhausted += len(gone)
-        return sample
+        return sample, places
 
-    def _draw_accepted(self, count: int, min_size: int) -> tuple[Sample, Ints]:
-        from stepwell.replay.exhausting_kernels import accept_draws
-
+    def _draw_accepted(self, count: int, min_size: int) -> tuple[Sample, Ints | None, Ints]:
         slots, probabilities = self.sampler.select(count, self._sampler_key, self.num_draws)
         sizes = np.empty(count, np.int64)
         num, looked = accept_draws(
@@ -258,15 +368,26 @@ class Contents:
         )
         # what was not looked at is drawn again, with the same random numbers
         self.num_draws += looked
-        return self._taken(slots[:num], probabilities[:num], sizes[:num]), slots[:num]
+        return *self._taken(slots[:num], probabilities[:num], sizes[:num]), slots[:num]
 
-    def _taken(self, slots: Ints, probabilities: Reals, sizes: Ints) -> Sample:
-        taken = self.items.take(slots)
+    def _taken(self, slots: Ints, probabilities: Reals, sizes: Ints | None = None) -> tuple[Sample, Ints | None]:
+        words, halves, num_first, missing = self.items.take(slots, *self._records.window)
         counts = self.counts
         counts.samples += len(slots)
-        keys, episodes, rows, lengths, priorities, times_sampled, num_first = taken
         counts.unique_samples += num_first
-        sample = Sample(keys, episodes, rows, lengths, probabilities, priorities, times_sampled, sizes, int(sizes[0]))
-        if self._notices:
+        if sizes is None:
+            sizes = words[TAKEN_SIZE]
+        sample = Sample(
+            words[TAKEN_KEY].view(np.uint64),
+            words[EPISODE],
+            words[ROW],
+            halves[0],
+            probabilities,
+            words[TAKEN_PRIORITY].view(np.float64),
+            halves[1],
+            sizes,
+            int(sizes[0]),
+        )
+        if self._notices.extensions:
             self._notices.add("on_sample", sample)
-        return sample
+        return sample, None if missing >= 0 else words[:PLACE_ROWS]

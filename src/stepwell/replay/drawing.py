@@ -2,30 +2,61 @@
 
 ::
 
-    sources ---- draw(count) ----> Drawn: places and numbers of a batch ----> read ----> Batch
+    sources ---- draw(count) ----> Drawn: places, keys and weights of a batch ----> DrawnReader ----> Batch
        ^                              |
        '-- priorities updated by the learner; what is drawn already does not see them: `max_staleness` batches
+
+Several sources share a batch exactly over time::
+
+    batch of 10, shares 1 : 2             rows      3 7 | 3 7 | 4 6 | 3 7 | ...
+                                          owed     +.3-.3|+.7-.7| 0  0 | ...
+
+Each batch a source is owed its share of the rows; it gets what is owed rounded, and the rest is carried on. So after
+any number of batches it has had at most one row more or less than its share of all rows.
+
+Importance weights make up for drawing some items more often than others: the weight of a row is ``(N * P) ** -beta``,
+with N items in the table and P the probability of the item when it was drawn. With ``beta=1`` the mean of ``weight *
+loss`` is what uniform draws would give; smaller ones correct in part. Over the largest of the batch (``normalize``),
+weights only scale down.
+
+Source: T. Schaul et al., Prioritized experience replay, 2016, section 3.4.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import LoaderError, RateLimitError
-from stepwell.replay.rows import Rows
-from stepwell.replay.shares import deal_rows
-from stepwell.replay.sources import RowSource
-from stepwell.replay.waiting import LongWait
-from stepwell.replay.weights import BetaSchedule
+from stepwell.errors import LoaderError, OrderError, RateLimitError, TableError
+from stepwell.order.mixture import check_weights
+from stepwell.replay.limiters import LongWait
+from stepwell.replay.sampling import Rows, RowSource, joined
 
-__all__ = ["Drawer", "Drawn", "Progress", "TurnTaker"]
+if TYPE_CHECKING:
+    from stepwell.windows.held import HeldRows
+    from stepwell.windows.reader import Drawing, PlaceReader
+
+__all__ = [
+    "Beta",
+    "BetaSchedule",
+    "Drawer",
+    "Drawn",
+    "DrawnReader",
+    "Progress",
+    "TurnTaker",
+    "checked_shares",
+    "deal_rows",
+    "importance_weights",
+    "look_up",
+    "to_numpy",
+]
 
 # how long a thread waits for a rate limiter before it looks whether the loader was closed
 POLL_SECONDS = 0.1
@@ -66,9 +97,6 @@ class Drawn:
     weights: npt.NDArray[np.float32]
     afters: tuple[Progress, ...]
 
-    def __len__(self) -> int:
-        return len(self.weights)
-
 
 class Drawer:
     """Draws the rows of one batch after the other.
@@ -97,7 +125,7 @@ class Drawer:
         normalize: bool,
         timeout: float | None,
     ) -> None:
-        from stepwell.replay.weight_kernels import importance_weights
+        from stepwell.replay.batch_kernels import importance_weights
 
         self._weigh = importance_weights
         self._sources = list(sources)
@@ -134,7 +162,17 @@ class Drawer:
             RateLimitError: the rows did not come in time; what other sources gave is kept for the next call.
         """
         if self._begun is None and len(tickets) == len(self._sources) == 1:
-            return [self._draw_one(self._sources[0])]
+            # what most loaders do, in few calls
+            number, owed, (taken,) = self.progress
+            size, source = self._batch_size, self._sources[0]
+            try:
+                drawn = source.draw(taken, size, 0.0)
+            except RateLimitError:
+                drawn = self._wait_for(source, taken, size)
+            self.progress = Progress(number + 1, owed, (taken + size,))
+            betas, weights = np.array([self._beta(number * size)]), np.empty(size, np.float32)
+            self._weigh(drawn.probabilities, drawn.table_size, betas, self._normalize, weights)
+            return [Drawn(number, [drawn], self._whole, weights, (self.progress,))]
         if self._begun is None:
             self._begun = (self._plans(len(tickets)), [])
         plans, rows = self._begun
@@ -152,15 +190,6 @@ class Drawer:
             self._drawn(after.number - 1, parts, counts, (after,))
             for (counts, after), parts in zip(plans, parts_of, strict=True)
         ]
-
-    def _draw_one(self, source: RowSource) -> Drawn:
-        """Draw the next batch of the only source: what most loaders do, in few calls."""
-        number, owed, (taken,) = self.progress
-        rows = self._wait_for(source, taken, self._batch_size)
-        self.progress = Progress(number + 1, owed, (taken + self._batch_size,))
-        betas, weights = np.array([self._beta(number * self._batch_size)]), np.empty(self._batch_size, np.float32)
-        self._weigh(rows.probabilities, rows.table_size, betas, self._normalize, weights)
-        return Drawn(number, [rows], self._whole, weights, (self.progress,))
 
     def draw_again(self, drawn: Drawn) -> Drawn:
         """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.
@@ -280,3 +309,205 @@ class TurnTaker:
                 self._turn += 1
                 self._changed.notify_all()
         return drawn
+
+
+def checked_shares(shares: Sequence[float] | None, num_sources: int) -> tuple[float, ...]:
+    """Return shares that sum to 1.
+
+    Args:
+        shares: one a source, in any unit; None: all alike.
+        num_sources: how many there must be.
+
+    Raises:
+        OrderError: another number of shares, one that is negative or not finite, or none above 0.
+    """
+    found = check_weights("shares", np.ones(num_sources) if shares is None else shares)
+    if len(found) != num_sources:
+        raise OrderError(f"{len(found)} shares for {num_sources} sources. One is needed for each.")
+    total = math.fsum(found.tolist())
+    return tuple(share / total for share in found.tolist())
+
+
+def deal_rows(shares: Sequence[float], owed: Sequence[float], batch_size: int) -> tuple[list[int], list[float]]:
+    """Return the rows that each source has in the next batch, and what each is owed afterwards.
+
+    Args:
+        shares: of the sources; they sum to 1.
+        owed: rows that each has had too few of (negative: too many); they sum to 0.
+        batch_size: rows to deal.
+
+    Example:
+        >>> deal_rows([0.5, 0.5], [0.0, 0.0], 256)
+        ([128, 128], [0.0, 0.0])
+    """
+    due = [before + share * batch_size for share, before in zip(shares, owed, strict=True)]
+    # what rounding has left of a whole number is one
+    rows = [max(0, math.floor(each + 1e-9)) for each in due]
+    rest = batch_size - sum(rows)
+    while rest:
+        step = 1 if rest > 0 else -1
+        # the one that is owed most has one more; or of those that have any, the one that is owed least one less
+        candidates = [s for s in range(len(rows)) if step > 0 or rows[s] > 0]
+        chosen = max(candidates, key=lambda s: step * (due[s] - rows[s]))
+        rows[chosen] += step
+        rest -= step
+    return rows, [each - count for each, count in zip(due, rows, strict=True)]
+
+
+class DrawnReader:
+    """Reads what was drawn: the fields, then the columns of the table.
+
+    Args:
+        reader: of the sources' places.
+    """
+
+    def __init__(self, reader: PlaceReader) -> None:
+        self._reader = reader
+        self.fields = reader.fields
+        self._sources: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
+
+    def num_bytes(self, num_rows: int, /) -> int:
+        """Return the bytes of memory that the fields of a batch take."""
+        return self._reader.num_bytes(num_rows)
+
+    def read(
+        self,
+        drawn: Drawn,
+        memory: npt.NDArray[np.uint8] | None = None,
+        /,
+        *,
+        held: HeldRows | None = None,
+        draws: Drawing | None = None,
+    ) -> dict[str, Any]:
+        """Return the arrays of a batch by key, those of the fields views of ``memory``, and how its rows were drawn.
+
+        Args:
+            drawn: of which rows.
+            memory: as of `PlaceReader.read_places`, and ``draws`` likewise.
+            held: not used.
+        """
+        parts = drawn.parts
+        if len(parts) == 1:
+            rows, places = parts[0], [parts[0].places]
+        else:
+            rows, places = joined(parts), [part.places for part in parts]
+        values: dict[str, Any] = self._reader.read_places(places, memory, draws=draws)
+        values["table.key"] = rows.keys
+        values["table.probability"] = rows.probabilities
+        values["table.weight"] = drawn.weights
+        values["table.priority"] = rows.priorities
+        values["table.times_sampled"] = rows.times_sampled
+        values["table.size"] = rows.table_size
+        sources = self._sources.get(drawn.counts)
+        values["table.source"] = self._source_of(drawn.counts) if sources is None else sources
+        return values
+
+    def _source_of(self, counts: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """Return which source each row is of; the same array for the same counts."""
+        found = self._sources[counts] = np.repeat(np.arange(len(counts)), counts)
+        found.flags.writeable = False
+        return found
+
+
+def look_up(batch: Mapping[str, Any], name: str) -> Any:
+    """Return a column of the table from a batch, nested or not.
+
+    Raises:
+        TableError: it is not there.
+    """
+    if f"table.{name}" in batch:
+        return batch[f"table.{name}"]
+    nested = batch.get("table")
+    if isinstance(nested, Mapping) and name in nested:
+        return nested[name]
+    raise TableError(f"the batch has no 'table.{name}'. Give the batch as the loader returned it.")
+
+
+def to_numpy(values: Any) -> npt.NDArray[Any]:
+    """Return an array of what may be a torch tensor, on any device, with a gradient or without."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+Beta: TypeAlias = float | Sequence[float] | Callable[[int], float]
+
+
+class BetaSchedule:
+    """The exponent of importance weights at any number of rows drawn so far.
+
+    Args:
+        beta: a number; ``(first, last, samples)``, which goes from first to last in a straight line over so many rows
+            and stays there; or a function of the rows drawn so far.
+
+    Raises:
+        TableError: none of these, or a number that is negative or not finite.
+
+    Example:
+        >>> beta = BetaSchedule((0.4, 1.0, 1_000_000))
+        >>> beta(0), beta(500_000), beta(2_000_000)
+        (0.4, 0.7, 1.0)
+    """
+
+    def __init__(self, beta: Beta) -> None:
+        self._beta = beta
+        self._function: Callable[[int], float] | None = None
+        self._first = self._last = 0.0
+        self._samples = 1
+        if callable(beta):
+            self._function = beta
+        elif isinstance(beta, tuple | list):
+            if len(beta) != 3 or not beta[2] > 0:
+                raise TableError(f"beta={beta!r}. Allowed: a number, (first, last, samples) or a function of samples.")
+            self._first, self._last = _checked(beta[0]), _checked(beta[1])
+            self._samples = int(beta[2])
+        else:
+            self._first = self._last = _checked(beta)
+
+    def __call__(self, num_samples: int) -> float:
+        """Return beta after a number of rows.
+
+        Raises:
+            TableError: the function returned what beta cannot be.
+        """
+        if self._function is not None:
+            return _checked(self._function(num_samples))
+        if num_samples >= self._samples:
+            return self._last
+        return self._first + (self._last - self._first) * (num_samples / self._samples)
+
+    def __repr__(self) -> str:
+        return f"BetaSchedule({self._beta!r})"
+
+
+def importance_weights(
+    probabilities: npt.ArrayLike, sizes: npt.ArrayLike, beta: float, *, normalize: bool = True
+) -> npt.NDArray[np.float32]:
+    """Return the importance weights of rows.
+
+    Args:
+        probabilities: float64 [n], of the items when they were drawn; above 0.
+        sizes: int64 [n] or one number, items in the table then.
+        beta: 0 (no correction) to 1 (full).
+        normalize: divide by the largest.
+
+    Returns:
+        float32 [n], computed in float64.
+
+    Example:
+        >>> importance_weights([0.5, 0.25], 4, beta=1.0).tolist()
+        [0.5, 1.0]
+    """
+    from stepwell.replay.batch_kernels import importance_weights as kernel
+
+    drawn = np.asarray(probabilities, np.float64)
+    weights = np.empty(len(drawn), np.float32)
+    counts = np.broadcast_to(np.asarray(sizes, np.int64), drawn.shape)
+    kernel(drawn, counts, np.array([beta], np.float64), normalize, weights)
+    return weights
+
+
+def _checked(beta: object) -> float:
+    if isinstance(beta, int | float | np.number) and math.isfinite(beta) and beta >= 0:
+        return float(beta)
+    raise TableError(f"beta={beta!r}. Allowed is a finite number of 0 or more.")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from stepwell.replay.samples import Sample
+    from stepwell.replay.contents import Sample
     from stepwell.replay.tables import Table
 
 __all__ = ["Extension", "Notices"]
@@ -76,6 +76,8 @@ class Notices:
 
     def deliver(self, table: Table) -> None:
         """Make the calls that wait, in order; raises the first error when all are made."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         failed: Exception | None = None
         for event, arguments in waiting:

@@ -15,17 +15,14 @@ few numbers of each; what is done at every call grows with what is new, never wi
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import LoaderError, SegmentGoneError, TableError
 from stepwell.kernels.places import CHAIN_START, CHAIN_STEP, PLACE_ROWS
-from stepwell.replay.advances import NOTHING, Advance, advance_of, joined
-from stepwell.replay.cuts import Cuts
-from stepwell.replay.followed import FollowedSegment
-from stepwell.replay.records import (
+from stepwell.replay.episode_records import (
     FLAGS,
     HI_FINAL,
     HI_STEP,
@@ -39,25 +36,56 @@ from stepwell.replay.records import (
     SEGMENT,
     SKIPPED,
     START,
+    Cuts,
     EpisodeRecords,
     flags_of,
     records_of,
 )
-from stepwell.replay.tails import Growth, Tail
-from stepwell.replay.trimming import RingTrimmer
-from stepwell.replay.watching import StoreWatch
+from stepwell.replay.following import FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
 from stepwell.store import Segment, Store
 from stepwell.store.deletion import hidden_steps, read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.layout import split_id, step_id
 from stepwell.windows.chains import Chains, cells_of
 
-__all__ = ["Advance", "History"]
+__all__ = ["NOTHING", "Advance", "History", "advance_of", "joined"]
 
 Int64s = npt.NDArray[np.int64]
+
+
+class Advance(NamedTuple):
+    """What `stepwell.replay.history.History.advance` found.
+
+    Args:
+        runs: int64 [r, 4]: episode, first row, stop row, whether it has ended; rows of steps that are new, the oldest
+            first. A final row is in no run. An episode that ended without new steps has an empty one.
+        evicted: int64 [m, 2]: episode, and the first of its rows that is still there; its ``hi_final`` when none is.
+    """
+
+    runs: Int64s
+    evicted: Int64s
+
+
+NOTHING = Advance(np.empty((0, 4), np.int64), np.empty((0, 2), np.int64))
+
+
+def advance_of(growth: Growth) -> Advance:
+    """Return what an episode grew by."""
+    episode, first, stop, has_ended, cut, left = growth
+    evicted = NOTHING.evicted if cut < 0 else np.array([[cut, left]])
+    return Advance(np.array([[episode, first, stop, has_ended]]), evicted)
+
+
+def joined(parts: list[Any], width: int) -> Int64s:
+    """Return rows and arrays of rows as one array, int64 [n, width]."""
+    if all(type(part) is tuple for part in parts):
+        return np.array(parts, np.int64).reshape(-1, width)
+    return np.concatenate([np.asarray(part, np.int64).reshape(-1, width) for part in parts])
+
+
 # maps of segments that went are kept for batches that were drawn before
 LEAVE_SECONDS = 2.0
-FIRST_ROOM = 64
+FIRST_SEGMENTS = 64
 # of columns that are true at the last step of some episodes: which flags are looked at, and what they are then
 _ENDINGS = {
     "terminated": (IS_TERMINATED, IS_TERMINATED),
@@ -78,6 +106,7 @@ class History:
         segment_stores: int64 [S], zeros: a history has one store.
         revision: grows whenever a segment comes or goes.
         is_ring: whether the store has a capacity.
+        table: the `EpisodeRecords`.
         chains: the pieces of episodes that a ring cut, or None.
 
     Example:
@@ -102,7 +131,7 @@ class History:
     is_live = True
 
     def __init__(self, store: Store) -> None:
-        from stepwell.replay.history_kernels import mark_last_steps
+        from stepwell.replay.batch_kernels import mark_last_steps
         from stepwell.replay.item_kernels import item_places
 
         # bound once: an import statement would cost as much as the kernel's call
@@ -112,14 +141,14 @@ class History:
         self.segments: list[Any] = []
         self.revision = 0
         self.is_ring = getattr(self.store, "capacity", None) is not None
-        self._table = EpisodeRecords()
-        self._cuts = Cuts(self._table)
+        self.table = EpisodeRecords()
+        self._cuts = Cuts(self.table)
         self.chains: Chains | None = None
         self._followed: dict[str, FollowedSegment] = {}
         self._by_ordinal: dict[int, FollowedSegment] = {}
         self._live: list[FollowedSegment] = []
         self._leaving: list[tuple[float, int]] = []
-        self._ordinals, self._need_rows = np.zeros((2, FIRST_ROOM), np.int64)
+        self._ordinals, self._need_rows = np.zeros((2, FIRST_SEGMENTS), np.int64)
         self._deleted: Int64s = np.empty(0, np.int64)
         self._trimmer = RingTrimmer(self.store) if self.is_ring else None
         self._runs: list[Any] = []
@@ -131,18 +160,18 @@ class History:
 
     @property
     def records(self) -> Int64s:
-        """What is known of each episode, int64 [capacity, 8] by episode - `base`; see `stepwell.replay.records`."""
-        return self._table.window[0]
+        """What is known of each episode, int64 [capacity, 8] by episode - `base`; see `EpisodeRecords`."""
+        return self.table.window[0]
 
     @property
     def base(self) -> int:
         """Number of the first episode in `records`."""
-        return self._table.window[1]
+        return self.table.window[1]
 
     @property
     def num_seen(self) -> int:
         """How many episodes were seen so far: the number of the next one."""
-        return self._table.num_seen
+        return self.table.num_seen
 
     @property
     def segment_stores(self) -> Int64s:
@@ -169,9 +198,14 @@ class History:
         Notes:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
-        growth = self.grow() if may_grow else None
-        if growth is not None:
-            return advance_of(growth)
+        while may_grow and (growth := self.grow()) is not None:
+            episode, first, stop, has_ended, cut, left = growth
+            if first < stop or has_ended:
+                self._runs.append((episode, first, stop, has_ended))
+            if cut >= 0:
+                self._evicted.append((cut, left))
+            if not has_ended:
+                return self._taken()
         self._drop_tail()
         changed: list[FollowedSegment] = []
         if not self._watch.is_same():
@@ -187,26 +221,33 @@ class History:
         self._take(changed)
         if self._trimmer is not None:
             self._trim(self._trimmer, changed)
-        runs, evicted = joined(self._runs, 4), self._evicted
-        self._runs, self._evicted = [], []
-        if self._cuts.take(runs[:, 0]):
+        found = self._taken()
+        if self._cuts.take(found.runs[:, 0]):
             self.chains = self._cuts.chains()
-        self._tail = Tail.of(self._live, self._table, self._trimmer)
-        return Advance(runs, joined(evicted, 2))
+        self._tail = Tail.of(self._live, self.table, self._trimmer)
+        return found
+
+    def _taken(self) -> Advance:
+        """Return what was taken in since the last call."""
+        runs, evicted = self._runs, self._evicted
+        if not runs and not evicted:
+            return NOTHING
+        self._runs, self._evicted = [], []
+        return Advance(joined(runs, 4), joined(evicted, 2))
 
     def grow(self) -> Growth | None:
-        """Take in new rows of the one open episode, where nothing else happened.
+        """Take in new rows of one episode, and its end, where nothing else happened.
 
         Returns:
-            What is new, maybe nothing. None: call `advance`, nothing was taken in.
+            What is new, maybe nothing; after an end there may be more. None: call `advance`, nothing was taken in.
         """
         tail = self._tail
         if tail is None or not self._watch.is_same():
             return None
         growth = tail.grow()
-        if growth is not None and growth[1] < growth[2]:
+        if growth is not None and (growth[1] < growth[2] or growth[3]):
             self._grown = tail.followed
-            self._need_rows[tail.followed.number] = growth[2]
+            self._need_rows[tail.followed.number] = tail.followed.num_rows
             if self._leaving:
                 self._let_go(time.monotonic())
         return growth
@@ -233,14 +274,14 @@ class History:
                 chosen = np.flatnonzero(ordinals == ordinal)
                 episodes[chosen] = followed.episodes_at(rows[chosen])
         # asked for last: another thread may have added what was just found
-        records, base = self._table.window
+        records, base = self.table.window
         found = records[np.maximum(episodes - base, 0)]
         is_there = (episodes >= base) & (rows >= found[:, LO]) & (rows < found[:, HI_STEP])
         return np.where(is_there, episodes, -1), rows
 
     def step_ids(self, episodes: npt.ArrayLike, rows: npt.ArrayLike) -> Int64s:
         """Return the ids of rows of episodes, int64 [n]; the episodes must be kept."""
-        records, base = self._table.window
+        records, base = self.table.window
         segments = records[np.asarray(episodes, np.int64) - base, SEGMENT]
         ordinals = self._ordinals[segments]
         return step_id(ordinals, np.asarray(rows, np.int64))
@@ -257,7 +298,7 @@ class History:
         """
         episodes, rows = np.asarray(episodes, np.int64), np.asarray(rows, np.int64)
         places = np.empty((PLACE_ROWS, len(rows)), np.int64)
-        missing = self._item_places(episodes, rows, *self._table.window, places)
+        missing = self._item_places(episodes, rows, *self.table.window, places)
         if missing >= 0:
             raise TableError(
                 f"the steps of row {missing} of the sample were evicted since it was drawn. Read a sample before the "
@@ -269,7 +310,7 @@ class History:
         """Return the store's path, the episode's number here and the step of a row, for people."""
         followed = next((one for one in self._followed.values() if one.number == segment), None)
         episode = -1 if followed is None else int(followed.episodes_at(np.array([row]))[0])
-        records, base = self._table.window
+        records, base = self.table.window
         if episode < base:
             return f"{self.store.path}: row {row} of a segment that is gone"
         record = records[episode - base]
@@ -293,7 +334,7 @@ class History:
             return index[:, None]
         if name in _ENDINGS:
             return self._endings(name, *self._last_pieces(places, rows))
-        records, base = self._table.window
+        records, base = self.table.window
         if places.shape[1] and int(places[0].min()) < base:
             raise self._long_gone(places[0].min())
         found = records[places[0] - base]
@@ -328,7 +369,7 @@ class History:
 
     def _endings(self, name: str, episodes: Int64s, rows: Int64s) -> npt.NDArray[np.bool_]:
         """Return which rows are the last steps of episodes that ended as the column says."""
-        records, base = self._table.window
+        records, base = self.table.window
         marks = np.empty(rows.shape, np.bool_)
         missing = self._mark_last_steps(episodes, rows, records, base, HI_STEP, FLAGS, *_ENDINGS[name], marks)
         if missing >= 0:
@@ -380,7 +421,7 @@ class History:
         """Let all episodes of a segment go that went."""
         followed = self._followed.pop(name)
         self._by_ordinal.pop(followed.segment.ordinal, None)
-        self._evicted.append(self._table.mark_gone(followed.episodes))
+        self._evicted.append(self.table.mark_gone(followed.episodes))
         self._leaving.append((time.monotonic() + LEAVE_SECONDS, followed.number))
 
     def _let_go(self, now: float) -> None:
@@ -399,7 +440,7 @@ class History:
         for ordinal in np.unique(ordinals).tolist():
             followed = self._by_ordinal.get(ordinal)
             if followed is not None:
-                self._evicted.append(self._table.mark_gone(followed.episodes_from(rows[ordinals == ordinal])))
+                self._evicted.append(self.table.mark_gone(followed.episodes_from(rows[ordinals == ordinal])))
 
     def _waits(self, followed: FollowedSegment) -> bool:
         """Whether a segment begins with a piece of an episode whose piece before has not ended yet.
@@ -439,14 +480,14 @@ class History:
     def _end(self, followed: FollowedSegment, new: npt.NDArray[np.void]) -> None:
         """End the open episode of a segment, as the first of its new records says."""
         episode, followed.open_episode = followed.open_episode, -1
-        records, base = self._table.window
+        records, base = self.table.window
         record = records[episode - base]
         if record[FLAGS] & IS_GONE:
             return
         if not len(new) or new["discarded"][0]:
             if len(new):
                 record[HI_FINAL] = record[START] + int(new["rows"][0])
-            self._evicted.append(self._table.mark_gone(np.array([episode])))
+            self._evicted.append(self.table.mark_gone(np.array([episode])))
             return
         start, length, rows, origin, _, terminated, truncated, interrupted, _, cut = new[0].item()
         seen = int(record[HI_STEP])
@@ -456,7 +497,7 @@ class History:
         self._runs.append((episode, seen, start + length, 1))
         if record[LO] >= record[HI_STEP]:
             # all its steps went while it was recorded, by a writer that stood still
-            self._evicted.append(self._table.mark_gone(np.array([episode])))
+            self._evicted.append(self.table.mark_gone(np.array([episode])))
 
     def _add_ended(self, fresh: list[tuple[FollowedSegment, npt.NDArray[np.void]]]) -> None:
         """Add episodes that began and ended since the last look, of all segments at once."""
@@ -474,7 +515,7 @@ class History:
             ended, segments, hidden = ended[is_shown], segments[is_shown], hidden[is_shown]
         records = records_of(ended, segments)
         records[:, LO] += hidden
-        first = self._table.add(records)
+        first = self.table.add(records)
         episodes = np.arange(first, first + len(records))
         starts = records[:, START].copy()
         begin = 0
@@ -493,7 +534,7 @@ class History:
         segment, episode = followed.segment, followed.open_episode
         num_rows = segment.num_rows
         if episode >= 0:
-            records, base = self._table.window
+            records, base = self.table.window
             record = records[episode - base]
             record[HI_STEP] = record[HI_FINAL] = num_rows
             if num_rows > followed.num_rows:
@@ -503,7 +544,7 @@ class History:
         if num_rows > start:
             skipped, origin = segment.next_piece(segment.records)
             rows = np.array([[followed.number, start, start, num_rows, num_rows, skipped, IS_OPEN, origin]], np.int64)
-            followed.open_episode = self._table.add(rows)
+            followed.open_episode = self.table.add(rows)
             followed.add(rows[0, START : START + 1], np.array([followed.open_episode]))
             self._runs.append((followed.open_episode, start, num_rows, 0))
 
@@ -517,12 +558,12 @@ class History:
             followed.first_row = first_row
             if not len(episodes):
                 continue
-            records, base = self._table.window
+            records, base = self.table.window
             last, record = int(episodes[-1]), records[max(int(episodes[-1]) - base, 0)]
             is_cut = last >= base and (record[HI_FINAL] > first_row or bool(record[FLAGS] & IS_OPEN))
             whole = episodes[:-1] if is_cut else episodes
             if len(whole):
-                self._evicted.append(self._table.mark_gone(whole))
+                self._evicted.append(self.table.mark_gone(whole))
             if is_cut and not record[FLAGS] & IS_GONE:
                 record[LO] = first_row
                 self._evicted.append((last, first_row))

@@ -23,22 +23,45 @@ import numpy as np
 
 from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import prefetch
-from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, ROW, SEGMENT
-from stepwell.replay.link_kernels import END, FIRST, LAST, NEXT, PREVIOUS, link_after, unlink
+from stepwell.kernels.places import EPISODE, HI_FINAL, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
+from stepwell.replay.link_kernels import (
+    END,
+    FIRST,
+    LAST,
+    NEXT,
+    PREVIOUS,
+    add_members,
+    append_slots,
+    link_after,
+    pop_slots,
+    remove_members,
+    unlink,
+    unlink_slots,
+)
+from stepwell.replay.pattern_kernels import anchors_of_runs
+from stepwell.replay.sum_tree_kernels import clear_weights, set_weights
 
 __all__ = [
     "FREE",
     "ITEM_WORDS",
     "LINKS",
     "MAX_GENERATION",
+    "MOST_EVICTED",
+    "NO_ROOM",
     "NUM",
     "NUM_INSERTED",
     "NUM_RETIRED",
     "NUM_TOUCHED",
     "NUM_USED",
     "STATE_WORDS",
+    "TAKEN_KEY",
+    "TAKEN_PRIORITY",
+    "TAKEN_SIZE",
+    "TAKEN_WORDS",
+    "accept_draws",
     "evicted_items",
     "find_items",
+    "grow_items",
     "insert_items",
     "insert_run",
     "item_keys",
@@ -58,6 +81,8 @@ LINKS = slice(14, 16)
 # words of the state of a table's items
 NUM, NUM_USED, FREE, NUM_INSERTED, NUM_TOUCHED, NUM_RETIRED = range(6)
 STATE_WORDS = 6
+# rows of what is written of items that are drawn: their places, then these
+TAKEN_KEY, TAKEN_PRIORITY, TAKEN_SIZE, TAKEN_WORDS = range(PLACE_ROWS, PLACE_ROWS + 4)
 MAX_GENERATION = 0xFFFFFFFF
 _ONE_TIME = 1 << 32
 _LOW_HALF = 0xFFFFFFFF
@@ -281,20 +306,28 @@ def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
 
 
 @kernel
-def take_items(slots: Any, items: Any, words: Any, halves: Any) -> Any:
-    """Count a sample of each slot's item and copy what the sample tells; return how many were the first of their item.
+def take_items(  # noqa: PLR0917
+    slots: Any, items: Any, records: Any, base: Any, size: Any, words: Any, halves: Any
+) -> Any:
+    """Count a sample of each slot's item, and write what the sample says of it and where it lies.
 
     A slot may come several times.
 
     Args:
         slots: int64 [n].
         items: int64 [capacity, ITEM_WORDS], times sampled written.
-        words: int64 [4, n], written: key, priority (bits), episode, row.
+        records: int64 [E, 8] of a `History`, as of `item_places`; ``base`` likewise.
+        size: items in the table.
+        words: int64 [TAKEN_WORDS, n], written: places, key, priority (bits), ``size``.
         halves: int32 [2, n], written: length, times sampled with this one.
+
+    Returns:
+        How many were the first of their item, and -1 or the index of an item whose step is not there.
     """
-    address = items.ctypes.data
+    address, num_records = items.ctypes.data, records.shape[0]
     num = slots.size
     num_first = np.int64(0)
+    missing = np.int64(-1)
     for i in range(min(_AHEAD, num)):
         prefetch(address + _ITEM_BYTES * slots[i])
     for i in range(num):
@@ -303,14 +336,29 @@ def take_items(slots: Any, items: Any, words: Any, halves: Any) -> Any:
         slot = slots[i]
         counts = items[slot, _COUNTS] + _ONE_TIME
         items[slot, _COUNTS] = counts
-        words[0, i] = items[slot, _GENERATION] << 32 | slot
-        words[1, i] = items[slot, _PRIORITY]
-        words[2, i] = items[slot, _EPISODE]
-        words[3, i] = items[slot, _ROW]
+        words[EPISODE, i] = items[slot, _EPISODE]
+        words[ROW, i] = items[slot, _ROW]
+        words[TAKEN_KEY, i] = items[slot, _GENERATION] << 32 | slot
+        words[TAKEN_PRIORITY, i] = items[slot, _PRIORITY]
+        words[TAKEN_SIZE, i] = size
         halves[0, i] = counts & _LOW_HALF
         halves[1, i] = counts >> 32
         num_first += halves[1, i] == 1
-    return num_first
+    record_address, record_bytes = records.ctypes.data, 8 * records.shape[1]
+    for i in range(min(_AHEAD, num)):
+        prefetch(record_address + record_bytes * (words[EPISODE, i] - base))
+    for i in range(num):
+        if i + _AHEAD < num:
+            prefetch(record_address + record_bytes * (words[EPISODE, i + _AHEAD] - base))
+        line = words[EPISODE, i] - base
+        if line < 0 or line >= num_records or words[ROW, i] < records[line, 2]:
+            missing = np.int64(i)
+            break
+        words[SEGMENT, i] = records[line, 0]
+        words[LO, i] = records[line, 2]
+        words[HI_STEP, i] = records[line, 3]
+        words[HI_FINAL, i] = records[line, 4]
+    return num_first, missing
 
 
 @kernel
@@ -342,3 +390,130 @@ def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) 
         places[HI_STEP, i] = records[line, 3]
         places[HI_FINAL, i] = records[line, 4]
     return -1
+
+
+MOST_EVICTED = 64
+NO_ROOM = -1
+# columns of the records of a history
+START, SKIPPED = 1, 5
+
+
+@kernel
+def grow_items(  # noqa: PLR0917
+    episode: Any, first: Any, stop: Any, has_ended: Any, cut: Any, left: Any, records: Any, base: Any, shape: Any,
+    max_size: Any, priority: Any, exponent: Any, items: Any, ends: Any, items_base: Any, state: Any,
+    order: Any, order_ends: Any, members: Any, places: Any, sums: Any, levels: Any,
+) -> Any:  # fmt: skip
+    """Let items of an episode go whose first step is gone, then insert those that new rows of another one complete.
+
+    For a table that throws out its oldest item, and draws uniformly or by priority. The kernels that are called one
+    after the other here are those that such a table calls; a step at a time, calling them from Python costs more than
+    their work.
+
+    Args:
+        episode: that grew.
+        first: its first new row; ``stop``: the row after its last new step; ``has_ended``: 1 where that is its last.
+        cut: an episode of which rows are gone, or -1; ``left``: the first row of it that is there.
+        records: int64 [E, 8] of a history, by episode - ``base``.
+        base: int64.
+        shape: int64 [6]: length, every, ahead, behind, whether ends are kept, whether items lie at ends only.
+        max_size: items that the table keeps.
+        priority: float64, of new items; ``exponent``: float64, of the sampler.
+        items: int64 [capacity, ITEM_WORDS], written; as ``ends``, ``items_base`` and ``state`` those of
+            `stepwell.replay.item_kernels.insert_items`.
+        order: int32 [capacity, 2], links of the remover, the oldest item first; written, as its ``order_ends``.
+        members: int32 [capacity], set of the sampler; written, as its ``places``.
+        sums: float64 [lines, 8], weights of the sampler; written. ``levels``: int64; both None where it has no weights.
+
+    Returns:
+        Numbers of items evicted, dropped and inserted. Of these, `NO_ROOM` where the arrays are too short: none was
+        inserted. All three are `NO_ROOM` where more than `MOST_EVICTED` would go, or items may begin in an earlier
+        piece of an episode that a ring cut: nothing was changed.
+    """
+    record = records[episode - base]
+    if record[SKIPPED] > 0 and first - record[START] < shape[0] - 1 + shape[2] + shape[3]:
+        # items begin in the piece of the episode before this one
+        return NO_ROOM, NO_ROOM, NO_ROOM
+    links = items.view(np.int32)[:, LINKS]
+    runs = np.empty((1, 4), np.int64)
+    runs[0] = episode, first, stop, has_ended
+    found = anchors_of_runs(
+        runs, records, base, shape[0], shape[1], shape[2], shape[3], shape[4] != 0, shape[5] != 0
+    )  # fmt: skip
+    num = found.shape[1]
+    gone = np.empty(MOST_EVICTED, np.int64)
+    num_evicted = 0
+    if cut >= 0:
+        trimmed = np.empty((2, 1), np.int64)
+        trimmed[0], trimmed[1] = cut, left
+        num_evicted = evicted_items(trimmed[0], trimmed[1], items, links, ends, items_base, gone)
+    num_dropped = max(0, state[NUM] - num_evicted + num - max_size) if num else 0
+    if num_evicted + num_dropped > MOST_EVICTED or num > max_size:
+        return NO_ROOM, NO_ROOM, NO_ROOM
+    if num_evicted + num_dropped:
+        unlink_slots(gone[:num_evicted], order, order_ends)
+        pop_slots(order, order_ends, FIRST, gone[num_evicted : num_evicted + num_dropped])
+        gone = gone[: num_evicted + num_dropped]
+        remove_members(gone, members, places, state[NUM])
+        if levels is not None:
+            clear_weights(gone, sums, levels)
+        remove_items(gone, items, links, ends, items_base, state)
+    num_free = state[NUM_USED] - state[NUM] - state[NUM_RETIRED]
+    need = state[NUM_USED] + max(0, num - num_free)
+    if need > order.shape[0] or need > places.size:
+        return num_evicted, num_dropped, NO_ROOM
+    if levels is not None and need > 8 * levels[1]:
+        return num_evicted, num_dropped, NO_ROOM
+    slots = np.empty(num, np.int64)
+    priorities = np.full(num, priority)
+    if not insert_items(
+        found[0], found[1], found[2], priorities.view(np.int64), items, links, ends, items_base, state, slots
+    ):
+        return num_evicted, num_dropped, NO_ROOM
+    if num:
+        append_slots(slots, order, order_ends)
+        add_members(slots, members, places, state[NUM] - num)
+        if levels is not None:
+            set_weights(slots, priorities, exponent, sums, levels)
+    return num_evicted, num_dropped, num
+
+
+@kernel
+def accept_draws(  # noqa: PLR0917
+    slots: Any, probabilities: Any, times_sampled: Any, max_times: Any, size: Any, min_size: Any, sizes: Any
+) -> Any:
+    """Keep the draws that hit items which are still there, at the front; return (how many, draws looked at).
+
+    For items that go when they were drawn often enough. Draws come with replacement from what was there before the
+    batch. One that hits an item which the batch has used up is passed over: what is left is distributed as draws from
+    the items that are left (rejection), and its probability is taken over their share of the whole. When that share
+    falls below a half the rest is left for another selection.
+
+    Args:
+        slots: int64 [n], drawn; written.
+        probabilities: float64 [n], of each draw, over all items; written: over the items that were left.
+        times_sampled: int32 [capacity], by slot, before these draws; as it was afterwards.
+        max_times: draws after which an item is gone.
+        size: items before these draws.
+        min_size: with fewer items left than that, nothing more is drawn.
+        sizes: int64 [n], written: items before each draw.
+    """
+    share = 1.0
+    num = 0
+    looked = 0
+    while looked < slots.size and size >= min_size and share >= 0.5:
+        slot, probability = slots[looked], probabilities[looked]
+        looked += 1
+        if times_sampled[slot] >= max_times:
+            continue
+        slots[num] = slot
+        probabilities[num] = probability / share
+        sizes[num] = size
+        num += 1
+        times_sampled[slot] += 1
+        if times_sampled[slot] == max_times:
+            size -= 1
+            share -= probability
+    for i in range(num):
+        times_sampled[slots[i]] -= 1
+    return num, looked

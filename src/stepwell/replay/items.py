@@ -7,12 +7,11 @@ that an item takes is drawn in `stepwell.replay.item_kernels`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.replay.alignment import aligned_empty
 from stepwell.replay.item_kernels import (
     FREE,
     ITEM_WORDS,
@@ -24,6 +23,7 @@ from stepwell.replay.item_kernels import (
     NUM_TOUCHED,
     NUM_USED,
     STATE_WORDS,
+    TAKEN_WORDS,
     evicted_items,
     find_items,
     insert_items,
@@ -35,27 +35,15 @@ from stepwell.replay.item_kernels import (
     take_items,
     update_items,
 )
-from stepwell.replay.link_kernels import END
+from stepwell.replay.link_kernels import END, aligned_empty
 
-__all__ = ["Items", "TakenItems"]
+__all__ = ["Items"]
 
 Integers = npt.NDArray[np.int64]
 Links = npt.NDArray[np.int32]
 _FIRST_CAPACITY = 1024
 _FIRST_EPISODES = 64
 _FEW_EVICTED = 64
-
-
-class TakenItems(NamedTuple):
-    """What a sample tells of its items, arrays [n] in the order of the draws, and how many were never drawn before."""
-
-    keys: npt.NDArray[np.uint64]
-    episodes: Integers
-    rows: Integers
-    lengths: npt.NDArray[np.int32]
-    priorities: npt.NDArray[np.float64]
-    times_sampled: npt.NDArray[np.int32]
-    num_first: int
 
 
 class Items:
@@ -74,6 +62,7 @@ class Items:
         sequence: int64 [capacity], inserts before this item.
         touched: int64 [capacity], inserts and updates before this item's last one.
         generation: uint32 [capacity]; a key is ``generation << 32 | slot``.
+        arrays: lines, ends, base and state, as `stepwell.replay.item_kernels.grow_items` takes them.
 
     Example:
         >>> items = Items(max_size=10)
@@ -109,11 +98,6 @@ class Items:
     def capacity(self) -> int:
         """Slots that there is memory for."""
         return len(self._lines)
-
-    @property
-    def arrays(self) -> tuple[Integers, Links, int, Integers]:
-        """What `stepwell.replay.growing_kernels.grow_items` works on: lines, ends, base and state."""
-        return self._lines, self._ends, self._base, self._state
 
     @property
     def num_inserted(self) -> int:
@@ -273,17 +257,21 @@ class Items:
             num = evicted_items(episodes, first_rows, self._lines, self._links, self._ends, self._base, slots)
         return slots[:num]
 
-    def take(self, slots: Integers) -> TakenItems:
-        """Count a sample of each slot's item, and return what the sample tells; a slot may come several times.
+    def take(self, slots: Integers, records: Integers, base: int) -> tuple[Integers, Links, int, int]:
+        """Count a sample of each slot's item; a slot may come several times.
 
         Args:
             slots: int64 [n].
+            records: int64 [E, 8] of a history; ``base``: the number of the first one's episode.
+
+        Returns:
+            int64 [TAKEN_WORDS, n] and int32 [2, n] as of `stepwell.replay.item_kernels.take_items`; how many were never
+            drawn before; and -1, or the index of an item whose step is not there.
         """
-        words = np.empty((5, len(slots)), np.int64)
-        halves = words[4].view(np.int32).reshape(2, -1)
-        num_first = take_items(slots, self._lines, words, halves)
-        keys, priorities = words[0].view(np.uint64), words[1].view(np.float64)
-        return TakenItems(keys, words[2], words[3], halves[0], priorities, halves[1], num_first)
+        words = np.empty((TAKEN_WORDS, len(slots)), np.int64)
+        halves = np.empty((2, len(slots)), np.int32)
+        num_first, missing = take_items(slots, self._lines, records, base, self._state[NUM], words, halves)
+        return words, halves, num_first, missing
 
     def clear(self) -> None:
         """Remove all items; their keys find nothing from now on."""
@@ -309,6 +297,7 @@ class Items:
         ends = np.full((num_lines, 2), END, np.int32)
         ends[alive + self._base - lowest] = self._ends[alive]
         self._ends, self._base = ends, lowest
+        self.arrays = self._lines, ends, lowest, self._state
 
     def _empty_lines(self, capacity: int) -> Integers:
         lines = aligned_empty((capacity, ITEM_WORDS), np.int64)
@@ -324,3 +313,4 @@ class Items:
         self.sequence, self.touched = lines[:, 3], lines[:, 4]
         self.length, self.times_sampled = halves[:, 10], halves[:, 11]
         self.generation = halves.view(np.uint32)[:, 12]
+        self.arrays = lines, self._ends, self._base, self._state

@@ -14,9 +14,11 @@ Notes:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.permutation import mix64
@@ -29,6 +31,7 @@ __all__ = [
     "NEXT",
     "PREVIOUS",
     "add_members",
+    "aligned_empty",
     "append_slots",
     "draw_members",
     "link_after",
@@ -40,11 +43,31 @@ __all__ = [
     "unlink_slots",
 ]
 
+# bytes of a cache line
+LINE_BYTES = 64
 END, ABSENT = -1, -2
 NEXT, PREVIOUS = 0, 1
 FIRST, LAST = 0, 1
 _U11 = np.uint64(11)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array with any contents whose first byte lies on a cache line.
+
+    Args:
+        shape: as of `numpy.empty`.
+        dtype: as of `numpy.empty`.
+
+    Example:
+        >>> aligned_empty((3, 8), np.float64).ctypes.data % 64
+        0
+    """
+    dimensions = (shape,) if isinstance(shape, int) else shape
+    num_bytes = math.prod(dimensions) * np.dtype(dtype).itemsize
+    block = np.empty(num_bytes + LINE_BYTES, np.uint8)
+    start = -block.ctypes.data % LINE_BYTES
+    return block[start : start + num_bytes].view(dtype).reshape(dimensions)
 
 
 @inlined

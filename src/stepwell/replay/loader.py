@@ -21,19 +21,26 @@ from stepwell.loader.memory import import_torch
 from stepwell.loader.pipeline import Inline, Pipeline
 from stepwell.loader.settings import LoaderSettings
 from stepwell.loader.transforms import BatchKey
-from stepwell.replay.batches import DrawnReader, look_up, to_numpy
-from stepwell.replay.drawing import Drawer, Drawn, Progress, TurnTaker
-from stepwell.replay.openings import open_sources
-from stepwell.replay.shares import checked_shares
-from stepwell.replay.waiting import checked_timeout
-from stepwell.replay.weights import BetaSchedule
+from stepwell.replay.drawing import (
+    BetaSchedule,
+    Drawer,
+    Drawn,
+    DrawnReader,
+    Progress,
+    TurnTaker,
+    checked_shares,
+    look_up,
+    to_numpy,
+)
+from stepwell.replay.limiters import checked_timeout
+from stepwell.replay.sampling import open_sources
 
 if TYPE_CHECKING:
     from stepwell.loader.memory import Target
     from stepwell.loader.transforms import WholeTransform
     from stepwell.order import Order
+    from stepwell.replay.drawing import Beta
     from stepwell.replay.tables import Table
-    from stepwell.replay.weights import Beta
     from stepwell.store import Store
     from stepwell.windows import View
 
@@ -364,22 +371,26 @@ class _Build:
         def build(jobs: Sequence[Any]) -> list[Built]:
             built: list[Built] = []
             for drawn in draw(jobs):
-                for number, values in enumerate(self._read(drawn)):
+                first, num_rows = drawn.number * self._batch_size, len(drawn.weights)
+                key = BatchKey(self._seed, ((0, range(first, first + num_rows)),), num_rows)
+                try:
+                    each = self._builder.read(drawn, key, len(drawn.afters))
+                except LoaderError as error:
+                    each = self._read_again(drawn, key, error)
+                for number, values in enumerate(each):
                     built.append((drawn.afters[number], Batch(values, 0, drawn.number + number)))
             return built
 
         return build
 
-    def _read(self, drawn: Drawn) -> list[dict[str, Any]]:
-        number, first = len(drawn.afters), drawn.number * self._batch_size
-        num_rows = number * self._batch_size
-        key = BatchKey(self._seed, ((0, range(first, first + num_rows)),), num_rows)
+    def _read_again(self, drawn: Drawn, key: BatchKey, error: LoaderError) -> list[dict[str, Any]]:
+        """Draw and read batches again where a writer went round the ring, and removed a segment, in between."""
         for _ in range(MAX_REDRAWS):
-            try:
-                return self._builder.read(drawn, key, number)
-            except LoaderError as error:
-                # a writer went round the ring, and removed a segment, between the draw and the read
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    raise
+            if not isinstance(error.__cause__, FileNotFoundError):
+                break
             drawn = self._drawer.draw_again(drawn)
-        return self._builder.read(drawn, key, number)
+            try:
+                return self._builder.read(drawn, key, len(drawn.afters))
+            except LoaderError as again:
+                error = again
+        raise error

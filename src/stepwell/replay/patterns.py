@@ -1,28 +1,151 @@
-"""Patterns: which slices of the history become items of a table, and when.
+"""Patterns: which slices of the history become items, when, and under which conditions.
 
-::
+A condition looks at the step at which a pattern would make an item: ``step_index % 2 == 0``, ``feature("reward") > 0``.
+The step is the item's last one, as in Reverb's ``StructuredWriter``: its values are known when the item is made.
 
-    episode     0   1   2   3   4   5   6   7   8 | end          Pattern(length=3, every=2, ahead=1)
-    item 0      [---------]   a                                  made once step 3 is committed
-    item 2              [---------]   a                          step 5
-    item 4                      [---------]   a                  step 7
-    item 6                              [---------]              the end: a step ahead would be padding (ends="keep")
-    item 8                                      [-              shorter, for the same reason
-
-An item covers steps [a, a + length) and is made once step a + length - 1 + ahead is committed, or the episode has
-ended.
+Source: Reverb, ``reverb/structured_writer.py`` (``Condition``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from stepwell.errors import TableError
-from stepwell.replay.conditions import IS_END, STEPS_SINCE_APPLIED, Condition
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Pattern", "at_episode_end", "every_step"]
+from stepwell.errors import TableError
+
+__all__ = [
+    "Condition",
+    "Pattern",
+    "StepValue",
+    "at_episode_end",
+    "every_step",
+    "feature",
+    "is_end",
+    "step_index",
+    "steps_since_applied",
+]
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+STEP_INDEX, STEPS_SINCE_APPLIED, IS_END, FEATURE = "step_index", "steps_since_applied", "is_end", "feature"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of a value of a step with a number; made by comparing one of the values of this module.
+
+    Args:
+        source: "step_index", "steps_since_applied", "is_end" or "feature".
+        name: of the feature.
+        modulus: what the value is reduced by first; 0 for not at all.
+        comparison: "==", "!=", "<", "<=", ">" or ">=".
+        number: what it is compared with.
+    """
+
+    source: str
+    name: str
+    modulus: int
+    comparison: str
+    number: float
+
+    def __post_init__(self) -> None:
+        if self.source not in (STEP_INDEX, STEPS_SINCE_APPLIED, IS_END, FEATURE) or self.comparison not in OPERATORS:
+            raise TableError(
+                f"no condition is {self.source!r} {self.comparison!r}. Compare step_index, steps_since_applied, is_end "
+                "or feature(name) with a number."
+            )
+
+    def holds(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return for which values it holds.
+
+        Args:
+            values: [n], of the condition's source.
+
+        Example:
+            >>> (step_index % 2 == 0).holds(np.arange(4))
+            array([ True, False,  True, False])
+        """
+        values = values % self.modulus if self.modulus else values
+        return np.asarray(OPERATORS[self.comparison](values, self.number), np.bool_)
+
+    def __bool__(self) -> bool:
+        raise TableError(
+            f"{self} is neither true nor false here. Give several conditions as where=[a, b]; all must hold."
+        )
+
+    def __str__(self) -> str:
+        value = f'feature("{self.name}")' if self.source == FEATURE else self.source
+        return f"{value}{f' % {self.modulus}' if self.modulus else ''} {self.comparison} {self.number:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepValue:
+    """A number that each step has; comparing it with another number makes a `Condition`."""
+
+    source: str
+    name: str = ""
+    modulus: int = 0
+
+    def __mod__(self, modulus: int) -> StepValue:
+        """Return the value's remainder."""
+        if not isinstance(modulus, int) or modulus < 1:
+            raise TableError(f"{self.source} % {modulus!r}: the modulus must be a whole number, at least 1.")
+        return replace(self, modulus=modulus)
+
+    def compared(self, comparison: str, number: float) -> Condition:
+        """Return the condition that the value compares so with a number."""
+        return Condition(self.source, self.name, self.modulus, comparison, float(number))
+
+    def __eq__(self, number: float) -> Condition:  # type: ignore[override]
+        return self.compared("==", number)
+
+    def __ne__(self, number: float) -> Condition:  # type: ignore[override]
+        return self.compared("!=", number)
+
+    def __lt__(self, number: float) -> Condition:
+        return self.compared("<", number)
+
+    def __le__(self, number: float) -> Condition:
+        return self.compared("<=", number)
+
+    def __gt__(self, number: float) -> Condition:
+        return self.compared(">", number)
+
+    def __ge__(self, number: float) -> Condition:
+        return self.compared(">=", number)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+step_index = StepValue(STEP_INDEX)
+"""How many steps of the episode lie before the item's last step."""
+
+steps_since_applied = StepValue(STEPS_SINCE_APPLIED)
+"""Steps since this pattern last made an item in the episode, or since the episode began: 1 at its first step."""
+
+is_end = StepValue(IS_END) == 1
+"""The item's last step is the last of an episode that has ended."""
+
+
+def feature(name: str) -> StepValue:
+    """Return the value of a scalar raw feature (a number or a bool) at the item's last step.
+
+    Example:
+        >>> print(feature("reward") > 0)
+        feature("reward") > 0
+    """
+    return StepValue(FEATURE, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +162,7 @@ class Pattern:
             those of which all steps, ``ahead`` and ``behind`` are there.
         at: "step" for items all along an episode, "end" for one item that covers its last ``length`` steps; with
             ``ends="drop"`` the last ones that have all ``ahead`` steps after them.
-        where: conditions on an item's last step, of `stepwell.replay.conditions`; all must hold.
+        where: conditions on an item's last step, of `stepwell.replay.patterns`; all must hold.
 
     Raises:
         TableError: numbers or words that cannot be.
@@ -47,7 +170,7 @@ class Pattern:
     Example:
         >>> Pattern(length=4, every=2).reach
         4
-        >>> from stepwell.replay.conditions import step_index
+        >>> from stepwell.replay.patterns import step_index
         >>> print(Pattern(where=[step_index % 2 == 0]))
         Pattern(where=[step_index % 2 == 0])
     """
@@ -75,7 +198,7 @@ class Pattern:
         for condition in conditions:
             if not isinstance(condition, Condition):
                 raise TableError(
-                    f"where={condition!r} is no condition. Compare a value of stepwell.replay.conditions with a "
+                    f"where={condition!r} is no condition. Compare a value of stepwell.replay.patterns with a "
                     "number, such as step_index % 2 == 0."
                 )
             if condition.source == IS_END and self.ahead == 0 and self.at == "step":

@@ -133,20 +133,20 @@ class _InsertionOrder(Selector):
 
     def clear(self) -> None:
         self.num = 0
-        self._links = np.full((_FIRST_CAPACITY, 2), ABSENT, np.int32)
-        self._ends = np.full((1, 2), END, np.int32)
+        links, self._ends = np.full((_FIRST_CAPACITY, 2), ABSENT, np.int32), np.full((1, 2), END, np.int32)
+        self._set_links(links)
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         added = append_slots(slots, self._links, self._ends)
         if added < 0:
-            self._links = _lengthened(self._links, -added)
+            self._set_links(_lengthened(self._links, -added))
             added = append_slots(slots, self._links, self._ends)
         self.num += added
 
-    @property
-    def arrays(self) -> tuple[Links, Links]:
-        """Its list, as `stepwell.replay.link_kernels.append_slots` takes it: int32 [capacity, 2] and [1, 2]."""
-        return self._links, self._ends
+    def _set_links(self, links: Links) -> None:
+        self._links = links
+        # as `stepwell.replay.link_kernels.append_slots` takes them: int32 [capacity, 2] and [1, 2]
+        self.arrays = links, self._ends
 
     def update(self, slots: Slots, priorities: Reals) -> None:
         """Do nothing: priorities are ignored."""
@@ -197,20 +197,17 @@ class Uniform(Selector):
     def clear(self) -> None:
         """Take all slots out."""
         self.num = 0
-        self._members = np.empty(_FIRST_CAPACITY, np.int32)
-        self._places = np.full(_FIRST_CAPACITY, ABSENT, np.int32)
+        self._set_arrays(np.empty(_FIRST_CAPACITY, np.int32), np.full(_FIRST_CAPACITY, ABSENT, np.int32))
 
-    @property
-    def arrays(self) -> tuple[Links, Links]:
-        """Its set, as `stepwell.replay.link_kernels.add_members` takes it: members and places, int32 [capacity]."""
-        return self._members, self._places
+    def _set_arrays(self, members: Links, places: Links) -> None:
+        # as `stepwell.replay.link_kernels.add_members` takes them: int32 [capacity] each
+        self._members, self._places = self.arrays = members, places
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         """Put slots in."""
         num = add_members(slots, self._members, self._places, self.num)
         if num < 0:
-            self._places = _lengthened(self._places, -num)
-            self._members = _lengthened(self._members, -num)
+            self._set_arrays(_lengthened(self._members, -num), _lengthened(self._places, -num))
             num = add_members(slots, self._members, self._places, self.num)
         self.num = num
 
@@ -223,7 +220,8 @@ class Uniform(Selector):
 
     def select(self, count: int, key: int, first: int) -> tuple[Slots, Reals]:
         """Draw slots with replacement, as `Selector.select`."""
-        self._need(1)
+        if self.num < 1:
+            self._need(1)
         slots, probabilities = np.empty(count, np.int64), np.empty(count)
         draw_members(self._members, self.num, np.uint64(key), first, slots, probabilities)
         return slots, probabilities
@@ -331,45 +329,46 @@ class Prioritized(Selector):
     def clear(self) -> None:
         """Take all slots out."""
         self.num = 0
-        # who is in it: where all priorities are 0, any of those is drawn
-        self._any = Uniform()
-        self._sums, self._levels = make_tree(_FIRST_CAPACITY)
+        # the slots in it: where all priorities are 0, any of those is drawn
+        self._members = Uniform()
+        self._tree = make_tree(_FIRST_CAPACITY)
 
     @property
     def members(self) -> Uniform:
-        """Who is in it."""
-        return self._any
+        """The slots in it."""
+        return self._members
 
     @property
     def tree(self) -> tuple[Reals, Slots]:
-        """Its sums and their levels, of `stepwell.replay.sum_tree_kernels.make_tree`."""
-        return self._sums, self._levels
+        """Sums of the weights and their levels, of `stepwell.replay.sum_tree_kernels.make_tree`."""
+        return self._tree
 
     def insert(self, slots: Slots, priorities: Reals) -> None:
         """Put slots in."""
-        self._any.insert(slots, priorities)
-        self.num = self._any.num
-        need = -set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+        self._members.insert(slots, priorities)
+        self.num = self._members.num
+        need = -set_weights(slots, priorities, self.exponent, *self._tree)
         if need > 0:
             self._grow(need)
-            set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+            set_weights(slots, priorities, self.exponent, *self._tree)
 
     def update(self, slots: Slots, priorities: Reals) -> None:
         """Set priorities; of a slot that comes twice the last one stays."""
-        set_weights(slots, priorities, self.exponent, self._sums, self._levels)
+        set_weights(slots, priorities, self.exponent, *self._tree)
 
     def remove(self, slots: Slots) -> None:
         """Take slots out; those that are not in it are passed over."""
-        self._any.remove(slots)
-        self.num = self._any.num
-        clear_weights(slots, self._sums, self._levels)
+        self._members.remove(slots)
+        self.num = self._members.num
+        clear_weights(slots, *self._tree)
 
     def select(self, count: int, key: int, first: int) -> tuple[Slots, Reals]:
         """Draw slots with replacement, as `Selector.select`."""
-        self._need(1)
+        if self.num < 1:
+            self._need(1)
         slots, probabilities = np.empty(count, np.int64), np.empty(count)
-        if not draw_weighted(self._sums, self._levels, np.uint64(key), first, slots, probabilities):
-            return self._any.select(count, key, first)
+        if not draw_weighted(*self._tree, np.uint64(key), first, slots, probabilities):
+            return self._members.select(count, key, first)
         return slots, probabilities
 
     def pop(self, count: int, key: int, first: int) -> Slots:
@@ -379,14 +378,14 @@ class Prioritized(Selector):
 
     def order(self) -> Slots:
         """Return its slots, as `Uniform.order`."""
-        return self._any.order()
+        return self._members.order()
 
     def _grow(self, need: int) -> None:
-        num_lines = self._levels[1]
+        num_lines = self._tree[1][1]
         sums, levels = make_tree(max(need, 16 * int(num_lines)))
-        sums[:num_lines] = self._sums[:num_lines]
+        sums[:num_lines] = self._tree[0][:num_lines]
         sum_all(sums, levels)
-        self._sums, self._levels = sums, levels
+        self._tree = sums, levels
 
 
 def _pop_one_by_one(selector: Selector, count: int, key: int, first: int) -> Slots:

@@ -29,8 +29,7 @@ import numpy.typing as npt
 from stepwell.kernels.kernel import inlined, kernel
 from stepwell.kernels.memory import prefetch
 from stepwell.kernels.permutation import mix64
-from stepwell.replay.alignment import aligned_empty
-from stepwell.replay.link_kernels import lowest_capacity, random_unit
+from stepwell.replay.link_kernels import aligned_empty, lowest_capacity, random_unit
 
 __all__ = ["LARGEST_WEIGHT", "clear_weights", "draw_weighted", "make_tree", "set_weights", "sum_all", "total_weight"]
 

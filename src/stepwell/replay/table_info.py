@@ -17,7 +17,7 @@ import html
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stepwell.replay.counts import Counts
+from stepwell.replay.contents import Counts
 from stepwell.replay.limiters import Limiter
 
 if TYPE_CHECKING:

@@ -1,18 +1,35 @@
-"""What a table was made with: checked, comparable, and as JSON for checkpoints."""
+"""The arguments of a table and of its methods, checked as a whole before anything changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import TableError
+from stepwell.kernels.places import CHAIN_START, CHAIN_STEP
 from stepwell.replay import selectors
+from stepwell.replay.episode_records import HI_STEP, LO
 from stepwell.replay.limiters import Limiter
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Selector
+from stepwell.store.layout import split_id
 
-__all__ = ["TableSettings", "make_selector"]
+if TYPE_CHECKING:
+    from stepwell.replay.history import History
+
+__all__ = [
+    "TableSettings",
+    "checked_keys",
+    "checked_priorities",
+    "checked_updates",
+    "find_slices",
+    "make_selector",
+    "slices_of_steps",
+]
 
 SELECTORS = {
     "uniform": "Uniform",
@@ -155,3 +172,145 @@ def _text_of(selector: Selector) -> str:
             exponent = getattr(selector, "exponent", None)
             return text if exponent is None else f"{text}({exponent!r})"
     return f"{OWN} {type(selector).__name__}"
+
+
+def checked_keys(keys: Any) -> npt.NDArray[np.uint64]:
+    """Return keys as uint64 [n]; TableError when they are no keys."""
+    if isinstance(keys, list | tuple):
+        # numpy makes float64 of Python numbers that no signed integer holds together
+        keys = np.array(keys, object if keys else np.uint64)
+        if any(not isinstance(key, int | np.integer) or not 0 <= key < 1 << 64 for key in keys.flat):
+            raise TableError("keys are whole numbers of 64 bits, as a sample gives them.")
+        keys = keys.astype(np.uint64)
+    array = np.asarray(keys)
+    if array.dtype != np.uint64:
+        if array.size and (array.dtype.kind not in "iu" or (array.dtype.kind == "i" and int(array.min()) < 0)):
+            raise TableError(f"keys of dtype {array.dtype}: they are uint64, as a sample gives them.")
+        array = array.astype(np.uint64)
+    if array.ndim != 1:
+        array = array.reshape(-1)
+    return np.ascontiguousarray(array)
+
+
+def checked_priorities(priorities: Any, count: int) -> npt.NDArray[np.float64]:
+    """Return priorities as float64 [count]; one number is given to all.
+
+    Raises:
+        TableError: another number of them, or one that is NaN, infinite or negative: the message says which.
+    """
+    try:
+        array = np.asarray(priorities, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TableError(f"priorities that are no numbers: {error}. Nothing was changed.") from error
+    if array.ndim == 0:
+        array = np.full(count, float(array))
+    if array.ndim != 1:
+        array = array.reshape(-1)
+    if len(array) != count:
+        raise TableError(f"{len(array)} priorities for {count} items. Give one for each.")
+    # one pass: NaN and negative numbers fail the first comparison, infinite ones the second
+    if count and not (array.min() >= 0.0 and array.max() < np.inf):
+        bad = np.flatnonzero(~((array >= 0.0) & (array < np.inf)))
+        raise TableError(
+            f"priority {array[bad[0]]} at index {bad[0]} ({len(bad)} of {count} are bad): a priority is finite and not "
+            "negative. Nothing was changed."
+        )
+    return np.ascontiguousarray(array)
+
+
+def checked_updates(
+    updates: Mapping[int, float] | tuple[Any, Any],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
+    """Return the keys and priorities of a mapping, or of two arrays.
+
+    Raises:
+        TableError: as `checked_keys` and `checked_priorities`.
+    """
+    if isinstance(updates, Mapping):
+        updates = list(updates.keys()), list(updates.values())
+    keys = checked_keys(updates[0])
+    return keys, checked_priorities(updates[1], len(keys))
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def slices_of_steps(steps: Any, length: Any) -> tuple[Ints, Ints, Ints | None]:
+    """Return the first step, the number of steps and, where it is known, the last step of each slice, int64 [n] each.
+
+    Args:
+        steps: without a length: ids of the steps of one slice [k], or of several of one length [n, k]. With one: the
+            id of the first step, or of several slices [n].
+        length: steps of each, one number or [n]; None.
+
+    Raises:
+        TableError: no ids, or ids that do not follow each other.
+
+    Example:
+        >>> slices_of_steps([[4, 5, 6], [7, 8, 9]], None)
+        (array([4, 7]), array([3, 3]), array([6, 9]))
+        >>> slices_of_steps([4, 7], 2)
+        (array([4, 7]), array([2, 2]), None)
+    """
+    ids = np.asarray(steps)
+    if not ids.size or ids.dtype.kind not in "iu":
+        raise TableError(f"step ids are whole numbers, of Writer.append; got {ids.size} of dtype {ids.dtype}.")
+    ids = ids.astype(np.int64)
+    if length is None:
+        slices = np.atleast_2d(ids)
+        # where a ring cut the episode, the next step is the first one of another segment
+        if slices.ndim != 2 or ((np.diff(slices, axis=1) != 1) & (split_id(slices[:, 1:])[1] != 0)).any():
+            raise TableError(
+                "an item is a slice of steps that follow each other in one episode. Make several items of others."
+            )
+        return slices[:, 0].copy(), np.full(len(slices), slices.shape[1], np.int64), slices[:, -1].copy()
+    firsts = ids.reshape(-1)
+    lengths = np.broadcast_to(np.asarray(length), firsts.shape)
+    if lengths.dtype.kind not in "iu" or lengths.min() < 1:
+        raise TableError(f"length={length!r}: an item covers one step or more.")
+    return firsts, lengths.astype(np.int64), None
+
+
+def find_slices(history: History, firsts: Ints, lengths: Ints, lasts: Ints | None = None) -> Ints:
+    """Return the items that slices are, int64 [3, n]: episode, row and number of steps.
+
+    Args:
+        history: that has followed its store.
+        firsts: int64 [n], ids of their first steps.
+        lengths: int64 [n].
+        lasts: int64 [n], ids of their last steps, where they are known.
+
+    Raises:
+        TableError: a slice that is not there as a whole, in one episode.
+    """
+    episodes, rows = history.find(firsts)
+    is_there = episodes >= 0
+    if is_there.all():
+        records = history.records[episodes - history.base]
+        stops, chains = records[:, HI_STEP], history.chains
+        if chains is not None:
+            at = chains.find(episodes)
+            ends = chains.bounds()[at, 1] - chains.pieces[at, CHAIN_STEP] + chains.pieces[at, CHAIN_START]
+            stops = np.where(at >= 0, ends, stops)
+        is_there = (rows >= records[:, LO]) & (rows + lengths <= stops)
+        if lasts is not None:
+            is_there[is_there] = _last_ids(history, episodes, rows, lengths)[is_there] == lasts[is_there]
+    if not is_there.all():
+        index = int(np.flatnonzero(~is_there)[0])
+        raise TableError(
+            f"item {index} of {len(firsts)}: {lengths[index]} steps from step id {firsts[index]} are not in one "
+            "episode of the store, or are not committed yet, or were evicted. Nothing was inserted."
+        )
+    return np.stack([episodes, rows, lengths])
+
+
+def _last_ids(history: History, episodes: Ints, rows: Ints, lengths: Ints) -> Ints:
+    """Return the ids of the last steps of slices that are there; of others any numbers."""
+    rows, chains = rows + lengths - 1, history.chains
+    if chains is not None:
+        at = chains.find(episodes)
+        chosen = np.flatnonzero(at >= 0)
+        pieces, found = chains.piece_of(at[chosen], rows[chosen])
+        episodes = episodes.copy()
+        episodes[chosen], rows[chosen] = chains.numbers[pieces], found
+    return history.step_ids(np.maximum(episodes, history.base), rows)

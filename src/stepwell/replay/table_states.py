@@ -19,16 +19,15 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
 from stepwell.json_text import parse_json
-from stepwell.replay.counts import Counts
-from stepwell.replay.records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
-from stepwell.replay.samples import Sample, joined_samples
+from stepwell.replay.contents import Counts, Sample, joined_samples
+from stepwell.replay.episode_records import FLAGS, HI_FINAL, IS_GONE, IS_OPEN, START
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector
 from stepwell.store.layout import split_id
 
 if TYPE_CHECKING:
     from stepwell.replay.contents import Contents
     from stepwell.replay.history import History
-    from stepwell.replay.pending import Pending
+    from stepwell.replay.intake import Pending
 
 __all__ = [
     "Seen",

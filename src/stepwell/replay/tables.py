@@ -23,23 +23,26 @@ import numpy.typing as npt
 from stepwell.errors import TableError
 from stepwell.order.order import derive_key
 from stepwell.replay import table_states
-from stepwell.replay.contents import Contents
+from stepwell.replay.contents import Contents, Sample, checked_count, joined_samples
 from stepwell.replay.extensions import Extension, Notices
 from stepwell.replay.history import History
-from stepwell.replay.intake import Intake
-from stepwell.replay.limiters import Limiter, MinSize, Queue, Stack
+from stepwell.replay.intake import Intake, still_there_samples
+from stepwell.replay.limiters import Changes, Limiter, MinSize, Queue, Stack, Waiting, checked_timeout
 from stepwell.replay.patterns import EVERY_STEP, Pattern
-from stepwell.replay.pending import still_there_samples
-from stepwell.replay.priorities import checked_keys, checked_priorities, checked_updates
-from stepwell.replay.samples import Sample, checked_count, joined_samples
 from stepwell.replay.selectors import Selector
-from stepwell.replay.slices import find_slices, slices_of_steps
 from stepwell.replay.table_info import RateMeter, TableInfo
-from stepwell.replay.table_settings import TableSettings, make_selector
-from stepwell.replay.waiting import Changes, Waiting, checked_timeout
+from stepwell.replay.table_settings import (
+    TableSettings,
+    checked_keys,
+    checked_priorities,
+    checked_updates,
+    find_slices,
+    make_selector,
+    slices_of_steps,
+)
 
 if TYPE_CHECKING:
-    from stepwell.replay.saved_states import StateSaver
+    from stepwell.replay.checkpoints import StateSaver
     from stepwell.store import Store
     from stepwell.store.store import Mode
 
@@ -49,7 +52,6 @@ Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Reals = npt.NDArray[np.float64]
 Pathlike = str | os.PathLike[str]
-NO_PLACES = np.empty((6, 0), np.int64)
 
 
 class Table:
@@ -122,13 +124,18 @@ class Table:
             seed,
             follow_seconds,
         )
+        # how long a draw may do without following, and when the store was followed last
+        self._follow_seconds = self.settings.follow_seconds
         self._followed = -float("inf")
         self.store = store
         self.history = History(store)
         self._limiter, self._notices = self.settings.limiter, Notices(extensions)
+        self._has_extensions = bool(extensions)
         purposes = (seed, "table sampler"), (seed, "table remover"), (0, f"items of table {name}")
         keys = tuple(int(derive_key(number, 0, purpose)[0]) for number, purpose in purposes)
-        self._contents = Contents(max_size, chosen, removing, max_times_sampled, keys, self._notices)
+        self._contents = Contents(
+            max_size, chosen, removing, max_times_sampled, keys, self._notices, self.history.table
+        )
         self._intake = Intake(self.history, pattern, self._limiter, self._contents)
         # rows that were drawn for a call that ran into its time-out
         self._drawn: list[Sample] = []
@@ -203,7 +210,7 @@ class Table:
     def can_insert(self, count: int = 1) -> bool:
         """Return whether the limiter lets ``count`` items in now, and none waits; follows the store first."""
         self.follow()
-        return not self._intake.pending and self._limiter.can_insert(self._contents.counts, count)
+        return not self._intake.pending.num and self._limiter.can_insert(self._contents.counts, count)
 
     # items come
 
@@ -215,21 +222,14 @@ class Table:
         """
         with self._lock:
             num = self._follow()
-        self._deliver()
+        self._notices.deliver(self)
         return num
 
-    def _follow_for_draw(self) -> bool:
-        """Follow, unless that was done a moment ago; return whether it was done now."""
-        if time.monotonic() - self._followed < self.settings.follow_seconds:
-            return False
-        self._follow()
-        return True
-
     def _follow(self) -> int:
-        if self.settings.follow_seconds:
+        if self._follow_seconds:
             self._followed = time.monotonic()
         num = self._intake.follow()
-        if num:
+        if num and self._changes.num_waiting:
             self._changes.announce()
         if self._drawn:
             self._drawn = still_there_samples(self.history, self._drawn)
@@ -263,7 +263,7 @@ class Table:
             with self._lock:
                 self._follow()
                 keys = self._try_create(firsts, lengths, lasts, priorities)
-            self._deliver()
+            self._notices.deliver(self)
             if keys is not None:
                 return keys
             waiting.pause()
@@ -302,7 +302,7 @@ class Table:
             TableError: a count that is no whole number of 1 or more, or a time-out that is none.
         """
         checked_timeout(timeout)
-        return self._sample(checked_count(count), timeout, is_placed=False)[0]
+        return self.sample_placed(checked_count(count), timeout)[0]
 
     def sample_placed(self, count: int, timeout: float | None = None) -> tuple[Sample, Ints]:
         """Draw items as `sample`, and say where they lie, as `places`: nothing follows the store between the two.
@@ -311,46 +311,46 @@ class Table:
             count: as of `sample`, checked before.
             timeout: likewise.
         """
-        return self._sample(count, timeout, is_placed=True)
-
-    def _sample(self, count: int, timeout: float | None, *, is_placed: bool) -> tuple[Sample, Ints]:
         waiting: Waiting | None = None
         while True:
             with self._lock:
-                is_fresh = self._follow_for_draw()
-                sample = self._try_sample(count)
-                if sample is None and not is_fresh:
+                is_fresh = not self._follow_seconds or time.monotonic() - self._followed >= self._follow_seconds
+                if is_fresh:
                     self._follow()
-                    sample = self._try_sample(count)
-                if sample is not None:
-                    places = self.history.places(sample.episodes, sample.rows) if is_placed else NO_PLACES
-            self._deliver()
-            if sample is not None:
-                return sample, places
+                found = self._try_sample(count)
+                if found is None and not is_fresh:
+                    self._follow()
+                    found = self._try_sample(count)
+            if self._has_extensions:
+                self._notices.deliver(self)
+            if found is not None:
+                return found
             waiting = waiting or Waiting(self._changes, timeout, partial(self._why_no_sample, count))
             waiting.pause()
 
-    def _try_sample(self, count: int) -> Sample | None:
+    def _try_sample(self, count: int) -> tuple[Sample, Ints] | None:
         contents, limiter = self._contents, self._limiter
         if not self._drawn and limiter.num_samples(contents.counts, count) == count:
             # nearly always: all at once
-            sample = contents.draw(count, limiter.min_size)
-            if len(sample.keys) == count:
-                self._after_draws()
-                return sample
+            sample, places = contents.draw(count, limiter.min_size)
+            if len(sample.keys) == count and places is not None:
+                if self._changes.num_waiting or self._intake.pending.num:
+                    self._after_draws()
+                return sample, places
             self._drawn.append(sample)
         while (left := count - sum(len(part.keys) for part in self._drawn)) > 0:
             if allowed := limiter.num_samples(contents.counts, left):
-                self._drawn.append(contents.draw(allowed, limiter.min_size))
+                self._drawn.append(contents.draw(allowed, limiter.min_size)[0])
             elif not self._after_draws():
                 return None
         self._after_draws()
-        return self._take_drawn(count)
+        sample = self._take_drawn(count)
+        return sample, self.history.places(sample.episodes, sample.rows)
 
     def _after_draws(self) -> int:
         """Let in what waited for draws; return how many items."""
         self._changes.announce()
-        return self._intake.let_in() if self._intake.pending else 0
+        return self._intake.let_in() if self._intake.pending.num else 0
 
     def _take_drawn(self, count: int) -> Sample:
         whole = joined_samples(self._drawn)
@@ -416,7 +416,7 @@ class Table:
                 self._changes.announce()
             if changed is not None:
                 num += self._contents.update_keyed(*changed)
-        self._deliver()
+        self._notices.deliver(self)
         return num
 
     def reset(self) -> None:
@@ -427,7 +427,7 @@ class Table:
             self._intake.pending.clear()
             self._drawn.clear()
             self._changes.announce()
-        self._deliver()
+        self._notices.deliver(self)
 
     # its state
 
@@ -484,7 +484,7 @@ class Table:
         Notes:
             A few dozen bytes an item. The table stands still while its items are copied, not while they are written.
         """
-        from stepwell.replay.saved_states import save_state
+        from stepwell.replay.checkpoints import save_state
 
         return save_state(self, path)
 
@@ -498,7 +498,7 @@ class Table:
         Returns:
             A context manager with ``close()``.
         """
-        from stepwell.replay.saved_states import StateSaver
+        from stepwell.replay.checkpoints import StateSaver
 
         return StateSaver(self, path, seconds)
 
@@ -521,7 +521,7 @@ class Table:
             CorruptSegmentError: a damaged file.
             TableError: the state of a table over another store, or arguments that cannot be.
         """
-        from stepwell.replay.saved_states import resume
+        from stepwell.replay.checkpoints import resume
 
         return resume(store, path, **changes)
 
@@ -556,10 +556,6 @@ class Table:
 
     def __reduce__(self) -> NoReturn:
         raise TableError(f"table {self.name!r} is of one process. In another one make a table over the same store.")
-
-    def _deliver(self) -> None:
-        if self._notices:
-            self._notices.deliver(self)
 
 
 def _drawn_once(limiter: Limiter, max_size: int) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class TransitionTargets:
     is_by_row = True
 
     def __init__(self, observations: tuple[str, ...], n_step: int, discount: float, stack: int) -> None:
-        from stepwell.replay.return_kernels import n_step_returns, one_step_discounts
+        from stepwell.replay.batch_kernels import n_step_returns, one_step_discounts
 
         self._n_step_returns, self._one_step_discounts = n_step_returns, one_step_discounts
         self.observations = observations

@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.replay.waiting import Changes, Waiting, checked_timeout
+from stepwell.replay.limiters import Changes, Waiting, checked_timeout
 
 if TYPE_CHECKING:
     from stepwell.replay.tables import Table

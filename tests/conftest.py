@@ -39,9 +39,9 @@ def _ctrl_c() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _no_heartbeat() -> None:
     """Let no thread go round open segments: tests count threads, and images of disks hold what was synced by calls."""
-    from stepwell.store import owners
+    from stepwell.store import commit
 
-    owners._thread = threading.main_thread()
+    commit._thread = threading.main_thread()
 
 
 def pytest_sessionfinish() -> None:

@@ -18,7 +18,7 @@ import stepwell
 from stepwell import Loader
 from stepwell.files.local_files import map_file
 from stepwell.order import pooled
-from stepwell.store import direct_reading
+from stepwell.store import beneath
 
 PAGE_BYTES = 4096
 ROW_BYTES = 12_000
@@ -75,7 +75,7 @@ def test_an_epoch_leaves_no_rows_in_the_page_cache(
     monkeypatch: pytest.MonkeyPatch, store: stepwell.Store, order: Any, threads: int, is_direct: bool
 ) -> None:
     if not is_direct:
-        monkeypatch.setattr(direct_reading, "_set_direct", lambda *_: False)
+        monkeypatch.setattr(beneath, "_set_direct", lambda *_: False)
     files = row_files(store)
     # maps of an earlier loader keep pages
     forget(files)
@@ -93,7 +93,7 @@ def test_an_epoch_leaves_no_rows_in_the_page_cache(
 
 def test_a_block_is_read_by_one_span_a_column(monkeypatch: pytest.MonkeyPatch, store: stepwell.Store) -> None:
     spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    whole = direct_reading.read_past_cache
+    whole = beneath.read_past_cache
 
     def noted(descriptor: int, start: int, out: Any, **how: Any) -> int:
         spans[Path(f"/proc/self/fd/{descriptor}").readlink().name].append((start, out.nbytes))

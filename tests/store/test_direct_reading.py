@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.store import direct_reading
-from stepwell.store.direct_reading import read_past_cache
+from stepwell.store import beneath
+from stepwell.store.beneath import read_past_cache
 
-SIZE = 3 * direct_reading.BUFFER_BYTES + 4096 + 77
+SIZE = 3 * beneath.BUFFER_BYTES + 4096 + 77
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_any_span_is_the_files_and_ends_where_the_file_does(
 
 
 @pytest.mark.parametrize("start", [0, 1, 4095, 4096, SIZE - 77, SIZE - 1, SIZE])
-@pytest.mark.parametrize("num_bytes", [1, 4095, 4097, direct_reading.BUFFER_BYTES + 1])
+@pytest.mark.parametrize("num_bytes", [1, 4095, 4097, beneath.BUFFER_BYTES + 1])
 def test_edges_of_blocks_and_of_the_buffer_are_no_edges(
     descriptor: int, content: np.ndarray, start: int, num_bytes: int
 ) -> None:
@@ -61,8 +61,8 @@ def refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def fail(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(direct_reading, "_set_direct", lambda *_: True)
-    monkeypatch.setattr(direct_reading, "_read_direct", fail)
+    monkeypatch.setattr(beneath, "_set_direct", lambda *_: True)
+    monkeypatch.setattr(beneath, "_read_direct", fail)
 
 
 def test_where_direct_reads_are_refused_the_cache_is_used(
@@ -115,13 +115,13 @@ def test_threads_do_not_share_a_buffer(tmp_path: Path, content: np.ndarray) -> N
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_buffer_of_its_own(descriptor: int, content: np.ndarray) -> None:
     read(descriptor, 0, 4096)
-    before = direct_reading._BUFFER.bytes[:4096].copy()
+    before = beneath._BUFFER.bytes[:4096].copy()
     child = os.fork()
     if child == 0:
-        direct_reading._BUFFER.bytes[:4096] += 1
+        beneath._BUFFER.bytes[:4096] += 1
         os._exit(0)
     os.waitpid(child, 0)
-    np.testing.assert_array_equal(direct_reading._BUFFER.bytes[:4096], before)
+    np.testing.assert_array_equal(beneath._BUFFER.bytes[:4096], before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="O_DIRECT")

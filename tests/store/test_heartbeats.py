@@ -10,7 +10,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import LeftOutWarning, StepwellError
-from stepwell.store import owners
+from stepwell.store import commit
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_what_waits_for_no_disk_is_synced_in_the_background(store, tmp_path):
     writer = store.writer()
     writer.add_episode({"x": np.zeros((3, 2))})
     writer.append(x=np.ones(2))
-    assert owners.beat()
+    assert commit.beat()
     shutil.copytree(store.path, tmp_path / "copy.well")
     assert rows_of(tmp_path / "copy.well") == [[0.0, 0.0, 0.0], [1.0]]
     writer.close()
@@ -73,7 +73,7 @@ def test_a_disk_that_fails_in_the_background_is_told_of(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        owners.beat()
+        commit.beat()
     # the system tells of an error once; the writer goes on to
     with pytest.raises((OSError, StepwellError), match=r"(?i)input/output error"):
         writer.flush()
@@ -82,11 +82,11 @@ def test_a_disk_that_fails_in_the_background_is_told_of(store, monkeypatch):
 
 
 def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch):
-    monkeypatch.setattr(owners, "_thread", None)
-    monkeypatch.setattr(owners, "PERIOD", 0.01)
+    monkeypatch.setattr(commit, "_thread", None)
+    monkeypatch.setattr(commit, "PERIOD", 0.01)
     with store.writer() as writer:
         writer.append(x=np.zeros(2))
-        thread = owners._thread
+        thread = commit._thread
         deadline = time.monotonic() + 60
         while writer._segment._record.durable != (1, 0):
             assert time.monotonic() < deadline
@@ -97,11 +97,11 @@ def test_a_thread_goes_round_for_as_long_as_there_are_writers(store, monkeypatch
 
 def test_segments_are_forgotten_when_they_are_closed_or_nobody_has_them(store, monkeypatch):
     # other tests may have left writers that wait for the garbage collector
-    monkeypatch.setattr(owners, "_attended", weakref.WeakSet())
+    monkeypatch.setattr(commit, "_attended", weakref.WeakSet())
     with store.writer() as writer:
         writer.append(x=np.zeros(2))
-        assert owners.beat()
+        assert commit.beat()
     abandoned = store.writer()
     abandoned.append(x=np.zeros(2))
     del abandoned
-    assert not owners.beat()
+    assert not commit.beat()

@@ -16,11 +16,10 @@ import stepwell
 from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View
 from stepwell.json_text import open_json, seal_json
 from stepwell.recorders import convert
-from stepwell.store import manifests, snapshot, step_id, writer_keys
-from stepwell.store.manifests import ARRANGEMENT_JSON
+from stepwell.store import manifests, snapshot, step_id
+from stepwell.store.manifests import ARRANGEMENT_JSON, MAX_KEY, KeyNote
 from stepwell.store.rewrite import concatenate
 from stepwell.store.sealing import write_manifest
-from stepwell.store.writer_keys import MAX_KEY, KeyNote
 
 SCHEMA = {"state": Array(2), "action": Array((), "int64")}
 KEYS = ("task-1", "task-10", "task-2", "Ünit", "été")
@@ -235,7 +234,7 @@ def test_a_writer_with_a_key_reads_and_writes_as_much_in_a_large_store_as_in_a_s
     for name in ("_place", "_number"):
         counted(manifests, name)
     for name in ("open_json", "check_key"):
-        counted(writer_keys, name)
+        counted(manifests, name)
     found = []
     for count, store in zip((300, 2000), stores, strict=True):
         store.writer(key="first").close()

@@ -16,7 +16,7 @@ import pytest
 
 import stepwell
 from stepwell import Array, EpisodeData, Store, Text
-from stepwell.store import owners
+from stepwell.store import commit
 from tests.store.power import Disk
 
 IMAGES = int(os.environ.get("STEPWELL_POWER_CUTS", "1"))
@@ -190,7 +190,7 @@ def test_a_loss_of_power_leaves_what_was_there_or_what_was_wanted(
     for number, image in enumerate(images):
         with monkeypatch.context() as patch:
             if number % 2:
-                patch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+                patch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
             check(image, before, after, operation, is_over=number >= num_during)
     print(f"{operation.__name__}: {len(images)} power cuts")
 

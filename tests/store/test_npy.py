@@ -8,7 +8,7 @@ import pytest
 from stepwell.errors import CorruptSegmentError
 from stepwell.schema import Array
 from stepwell.store import create
-from stepwell.store.npy import MAX_TRIES, read_again
+from stepwell.store.beneath import MAX_TRIES, read_again
 from stepwell.store.statistics import load_statistics
 
 

@@ -11,7 +11,7 @@ from stepwell import Array, Bytes, Image, Text
 from stepwell.errors import StepError
 from stepwell.recorders import write_episodes
 from stepwell.recorders.sources import EpisodeData
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 
 SCHEMA = {"x": Array(3), "note": Text(), "raw": Bytes(), "rows": Array((None, 2), "int16"), "big": Image((64, 64, 3))}
 

@@ -12,7 +12,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, SharedFileSystemWarning
-from stepwell.store import owners
+from stepwell.store import commit
 from stepwell.store.commit import OWNER_START, CommitRecord
 
 OTHER_BOOT = bytes(range(16))
@@ -26,9 +26,9 @@ def path(tmp_path):
 @pytest.fixture
 def network(monkeypatch):
     """Let every file system be one of the network."""
-    monkeypatch.setattr(owners, "type_of_device", lambda device: "nfs4")
-    monkeypatch.setattr(owners, "_WARNED", set())
-    monkeypatch.setattr(owners, "PERIOD", 0.01)
+    monkeypatch.setattr(commit, "type_of_device", lambda device: "nfs4")
+    monkeypatch.setattr(commit, "_WARNED", set())
+    monkeypatch.setattr(commit, "PERIOD", 0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SharedFileSystemWarning)
         yield
@@ -71,14 +71,14 @@ def ignore_locks(monkeypatch):
 def test_a_record_names_its_process(path):
     live_writer(path)
     data = record_of(path).read_bytes()
-    me = owners.this_process()
+    me = commit.this_process()
     assert len(data) == 256
     assert data[OWNER_START : OWNER_START + 16] == me.boot != bytes(16)
     assert int.from_bytes(data[OWNER_START + 16 : OWNER_START + 24], "little") == me.start > 0
     assert data[112:176].rstrip(b"\0").decode() == me.host
     assert me.is_alive
-    assert not owners.Owner(me.boot, me.pid, me.start + 1, me.namespace).is_alive
-    assert owners.Owner(me.boot, me.pid, me.start, me.namespace + 1).is_alive is None
+    assert not commit.Owner(me.boot, me.pid, me.start + 1, me.namespace).is_alive
+    assert commit.Owner(me.boot, me.pid, me.start, me.namespace + 1).is_alive is None
 
 
 def test_a_process_to_which_locks_do_not_reach_seals_no_live_segment(path):
@@ -133,7 +133,7 @@ def test_a_segment_of_another_machine_on_a_network_is_neither_recovered_nor_show
     writer = live_writer(path, sync="step")
     reader = stepwell.open(path, mode="r")
     assert reader.num_steps == 3
-    monkeypatch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+    monkeypatch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
     ignore_locks(monkeypatch)
     for options in ({"mode": "r"}, {}, {"recover": "silent"}):
         store = stepwell.open(path, **options)
@@ -148,7 +148,7 @@ def test_a_segment_of_another_machine_on_a_network_is_neither_recovered_nor_show
 
 def test_a_silent_segment_of_another_machine_is_recovered_when_that_is_asked_for(path, network, monkeypatch):
     leave(live_writer(path, sync="step"))
-    monkeypatch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+    monkeypatch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
     os.utime(record_of(path), (0, 0))
     assert stepwell.open(path).num_steps == 0
     assert stepwell.open(path, recover="silent")[0]["a"].tolist() == [0, 1, 2]
@@ -158,15 +158,15 @@ def test_a_writer_on_a_network_gives_signs_of_life(path, network):
     writer = live_writer(path)
     record = record_of(path)
     os.utime(record, (0, 0))
-    assert owners.is_silent(str(record))
-    assert owners.beat()
-    assert not owners.is_silent(str(record))
+    assert commit.is_silent(str(record))
+    assert commit.beat()
+    assert not commit.is_silent(str(record))
     writer.close()
 
 
 def test_a_file_system_of_the_network_is_told_once(path, monkeypatch):
-    monkeypatch.setattr(owners, "type_of_device", lambda device: "fuse.sshfs")
-    monkeypatch.setattr(owners, "_WARNED", set())
+    monkeypatch.setattr(commit, "type_of_device", lambda device: "fuse.sshfs")
+    monkeypatch.setattr(commit, "_WARNED", set())
     stepwell.create(path, {"a": stepwell.Array()})
     with pytest.warns(SharedFileSystemWarning, match="fuse.sshfs"):
         stepwell.open(path)
@@ -177,19 +177,19 @@ def test_a_file_system_of_the_network_is_told_once(path, monkeypatch):
 
 def test_disks_of_this_machine_are_told_from_file_systems_of_the_network(monkeypatch):
     for kind, is_shared in (("nfs", True), ("lustre", True), ("fuse.x", True), ("fuseblk", False), ("ext4", False)):
-        monkeypatch.setattr(owners, "type_of_device", lambda device, kind=kind: kind)
-        assert owners.is_shared("/") is is_shared
+        monkeypatch.setattr(commit, "type_of_device", lambda device, kind=kind: kind)
+        assert commit.is_shared("/") is is_shared
 
 
 def test_the_type_of_a_file_system_is_that_of_its_mount():
-    assert owners.type_of_device(Path("/proc").stat().st_dev) == "proc"
+    assert commit.type_of_device(Path("/proc").stat().st_dev) == "proc"
 
 
 def test_a_record_of_an_earlier_version_is_recovered_by_its_counters(path, monkeypatch):
     leave(live_writer(path))
     record = record_of(path)
     record.write_bytes(record.read_bytes()[:64])
-    monkeypatch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+    monkeypatch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
     assert stepwell.open(path, mode="r")[0]["a"].tolist() == [0, 1, 2]
     assert stepwell.open(path)[0]["a"].tolist() == [0, 1, 2]
 

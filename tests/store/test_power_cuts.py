@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.store import owners, ring, segment_writer
+from stepwell.store import commit, ring, segment_writer
 from tests.store.power import Disk
 
 ROUNDS = int(os.environ.get("STEPWELL_POWER_CUTS", "2"))
@@ -293,7 +293,7 @@ def test_what_was_promised_is_there_and_nothing_else_after_a_loss_of_power_or_a_
                 with monkeypatch.context() as patch:
                     # in a copy only what was synced counts, in whichever boot
                     if num_cuts % 2:
-                        patch.setattr(owners, "boot_id", lambda: OTHER_BOOT)
+                        patch.setattr(commit, "boot_id", lambda: OTHER_BOOT)
                     check(stepwell.open(path, mode="r"), told, kind, sync)
                     store = stepwell.open(path)
                     check(store, told, kind, sync)

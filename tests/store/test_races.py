@@ -14,6 +14,7 @@ import pytest
 import stepwell
 from stepwell import Array, View
 from stepwell.store import Store
+from stepwell.store.following import Follower
 from stepwell.webdataset import write_webdataset
 from stepwell.webdataset.sample_sources import EPISODE
 
@@ -121,23 +122,23 @@ def test_a_segment_that_is_seen_in_the_moment_before_its_new_name_is_found_under
 def test_refreshes_of_several_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, writer = recorded(tmp_path / "a.well")
     reader = stepwell.open(tmp_path / "a.well", mode="r")
-    real = Store._in_table
+    real = Follower._in_table
     calls: list[Any] = []
 
     def slow(self: Any, keys: Any) -> Any:
         # another thread refreshes between the listing, where this is called first, and the snapshot that is made of it
         calls.append(keys)
         if len(calls) == 2:
-            with Store(str(self.path)).writer() as other:
+            with Store(str(reader.path)).writer() as other:
                 other.add_episode({"x": np.ones((3, 2), "f4"), "z": np.ones((3, 2), "f4")})
-            thread = threading.Thread(target=self.refresh)
+            thread = threading.Thread(target=reader.refresh)
             thread.start()
             thread.join(0.2)
             threads.append(thread)
         return real(self, keys)
 
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(Store, "_in_table", slow)
+    monkeypatch.setattr(Follower, "_in_table", slow)
     writer.close()
     reader.refresh()
     for thread in threads:

@@ -14,7 +14,7 @@ import pytest
 import stepwell
 from stepwell.errors import DiskFullError, ReadOnlyError, StoreBusyError
 from stepwell.store import bulk_writing
-from stepwell.store.deletion import read_deleted
+from stepwell.store.maintenance import read_deleted
 from stepwell.store.manifests import ARRANGEMENT_JSON
 
 
@@ -122,7 +122,7 @@ def test_a_kill_at_any_call_neither_loses_nor_doubles_an_episode(wells):
         store = stepwell.open(folder / "a.well")
         assert wells.shown(store) == [0, 2, 3]
         wells.assert_sound(store)
-        assert not store._manifest.hidden
+        assert not store._follower._manifest.hidden
         reader.refresh()
         assert wells.shown(reader) == [0, 2, 3]
         store.compact()

@@ -18,9 +18,9 @@ import stepwell
 from stepwell.errors import LoaderError, SegmentGoneError, StoreBusyError
 from stepwell.schema import Array, Bytes, Schema
 from stepwell.store import EPISODE_DTYPE, Store, Writer
+from stepwell.store.following import TICK_SECONDS
 from stepwell.store.records import Capacity
 from stepwell.store.ring import RingCut, SegmentLimit
-from stepwell.store.store import TICK_SECONDS
 from stepwell.windows import Field, View, WindowReader
 
 SCHEMA = Schema({"obs": Array((), "int64", final=True), "act": Array((), "int64")})
@@ -573,7 +573,7 @@ def test_what_is_gone_says_why_and_what_to_do(tmp_path: Path) -> None:
 
 
 def _delete_old(store: Store, old: Store) -> None:
-    from stepwell.store.deletion import delete_episodes
+    from stepwell.store.maintenance import delete_episodes
 
     stale = Store(str(store.path))
     stale._snapshot = old._snapshot

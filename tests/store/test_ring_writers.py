@@ -277,7 +277,7 @@ def _seal(writer: Writer) -> None:
 def test_a_clock_that_is_set_back_makes_no_new_step_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = stepwell.create(tmp_path / "a.well", SCHEMA, capacity=100, segment_bytes=1_000)
     now = [time.time_ns()]
-    monkeypatch.setattr("stepwell.store.clock.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("stepwell.store.ring.time.time_ns", lambda: now[0])
     for part in range(5):
         with store.writer() as one, store.writer() as other:
             for n in range(60 * part, 60 * part + 60):
@@ -467,7 +467,7 @@ class Model:
 @pytest.mark.parametrize("part", range(3))
 def test_a_ring_is_what_a_plain_list_says(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time_ns()]
-    monkeypatch.setattr("stepwell.store.clock.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("stepwell.store.ring.time.time_ns", lambda: now[0])
     for seed in range(part * SEEDS // 10, (part + 1) * SEEDS // 10):
         model = Model(tmp_path / f"{seed}.well", seed)
         for number in range(60):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
-from stepwell.store.npy import read_again
+from stepwell.store.beneath import read_again
 
 __all__ = ["npy_array", "npy_head", "npz_arrays"]
 

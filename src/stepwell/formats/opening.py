@@ -14,7 +14,7 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.store.opening import open as open_store
 
 if TYPE_CHECKING:
-    from stepwell.store.owners import Recover
+    from stepwell.store.commit import Recover
     from stepwell.store.store import Mode, Store
 
 __all__ = ["open", "point_to_reader"]

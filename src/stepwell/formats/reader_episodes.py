@@ -24,7 +24,7 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpans
 from stepwell.schema import Feature, Schema, flatten
-from stepwell.store.encoded_rows import EncodedRows, HasRows, encoded_of, has_rows
+from stepwell.store.values import EncodedRows, HasRows, encoded_of, has_rows
 
 __all__ = ["ReaderEpisodes"]
 

@@ -19,7 +19,7 @@ from stepwell.codecs import SequentialCodec, make_codec
 from stepwell.errors import DecodeError
 from stepwell.schema import Feature
 from stepwell.sizes import counted
-from stepwell.store.encoded_rows import HasRows
+from stepwell.store.values import HasRows
 
 __all__ = ["Recoded"]
 

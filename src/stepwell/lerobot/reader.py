@@ -24,7 +24,7 @@ from stepwell.lerobot.tables import FileRows, read_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec, make_references
 from stepwell.schema import Feature, Schema
-from stepwell.store.encoded_rows import HasRows
+from stepwell.store.values import HasRows
 
 __all__ = ["LeRobotReader"]
 

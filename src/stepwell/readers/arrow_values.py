@@ -13,7 +13,7 @@ from stepwell.formats.arrow_types import numpy_dtype
 from stepwell.readers.arrow_columns import is_picture, plain_type
 from stepwell.readers.pictures import PICTURE_CODECS, check_picture, picture_feature, picture_head
 from stepwell.schema import Array, Bytes, Feature, Text
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 
 __all__ = ["column_feature", "feature_of_type", "values_of"]
 

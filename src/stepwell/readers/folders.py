@@ -35,7 +35,7 @@ from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_h
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
-from stepwell.store.npy import read_again
+from stepwell.store.beneath import read_again
 
 __all__ = ["FolderReader"]
 

@@ -12,7 +12,7 @@ from stepwell.readers.hdf5_files import Hdf5Files, datasets_of, feature_of, read
 from stepwell.readers.hdf5_varying import read_attributes, read_varying
 from stepwell.readers.minari_spaces import FLAGS, Leaf, check_steps, episode_metadata, final_of, warn_of_more
 from stepwell.schema import Array, Feature, Schema
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 
 __all__ = ["Hdf5Episodes"]
 

@@ -32,8 +32,8 @@ from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, open
-from stepwell.store.deletion import episode_indices, replace_deleted
 from stepwell.store.layout import STORE_JSON, built_store, replace_file
+from stepwell.store.maintenance import episode_indices, replace_deleted
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
 __all__ = ["convert", "converted_feature"]

@@ -43,7 +43,7 @@ class Chunk:
         parts: name of each old segment with the places of its records, in the order of episodes.
         source_indices: the episodes' indices in the source.
         num_steps: of all of them.
-        hidden: ids in the target that hide what a ring had evicted of them; see `stepwell.store.deletion`.
+        hidden: ids in the target that hide what a ring had evicted of them; see `stepwell.store.maintenance`.
     """
 
     start: int

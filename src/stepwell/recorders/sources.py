@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from stepwell.errors import StepError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
-from stepwell.store.encoded_rows import has_rows
+from stepwell.store.values import has_rows
 
 __all__ = [
     "Chunk",

@@ -35,8 +35,8 @@ from stepwell.files.addresses import local_path
 from stepwell.replay.table_states import json_of, text_array
 from stepwell.replay.tables import Table
 from stepwell.store import open as open_store
+from stepwell.store.beneath import read_again
 from stepwell.store.layout import link_file, replace_file
-from stepwell.store.npy import read_again
 from stepwell.store.rewrite import checkpoint_store
 
 if TYPE_CHECKING:

@@ -43,9 +43,9 @@ from stepwell.replay.episode_records import (
 )
 from stepwell.replay.following import FollowedSegment, Growth, RingTrimmer, StoreWatch, Tail
 from stepwell.store import Segment, Store
-from stepwell.store.deletion import hidden_steps, read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, MAX_SKIPPED, num_ended_rows
 from stepwell.store.layout import split_id, step_id
+from stepwell.store.maintenance import hidden_steps, read_deleted
 from stepwell.windows.chains import Chains, cells_of
 
 __all__ = ["NOTHING", "Advance", "History", "advance_of", "joined"]

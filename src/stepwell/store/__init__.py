@@ -1,12 +1,12 @@
 """Segments, writers, episodes, statistics, recovery: what lies on the disk."""
 
-from stepwell.store.encoded_rows import EncodedRows
 from stepwell.store.episodes import EPISODE_DTYPE, Episode, EpisodeTable
 from stepwell.store.layout import split_id, step_id
 from stepwell.store.opening import create, open
 from stepwell.store.rewrite import concatenate
 from stepwell.store.segments import Segment
 from stepwell.store.store import Store
+from stepwell.store.values import EncodedRows
 from stepwell.store.writer import Writer
 
 __all__ = [

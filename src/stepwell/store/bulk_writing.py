@@ -23,27 +23,22 @@ from stepwell.schema import Schema
 from stepwell.store.column_file import RawColumn, SegmentFiles
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import METADATA, SEGMENTS, STORE_JSON, built_store, new_tag, replace_file, step_id
+from stepwell.store.manifests import KeyNote, write_note
 from stepwell.store.records import SEGMENT_BYTES, StoreRecord
 from stepwell.store.sealing import write_manifest
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import STATISTICS
 from stepwell.store.values import encode_metadata
-from stepwell.store.writer_keys import KeyNote, write_note
 
 __all__ = ["Blobs", "EpisodeBlock", "KeptEpisodes", "merge_segments", "write_store"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blobs:
-    """Encoded rows back to back.
+    """Encoded rows back to back."""
 
-    Args:
-        data: uint8 [n], C-contiguous.
-        sizes: int64 [rows], bytes of each; their sum is n.
-    """
-
-    data: npt.NDArray[np.uint8]
-    sizes: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8]  # uint8 [n], C-contiguous
+    sizes: npt.NDArray[np.int64]  # int64 [rows], bytes of each; their sum is n
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -51,23 +46,17 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeBlock:
-    """Whole episodes that follow each other.
+    """Whole episodes that follow each other."""
 
-    Args:
-        lengths: int64 [episodes], steps of each.
-        columns: every feature's rows: an array [rows, *shape] of its dtype where it is raw, `Blobs` where it is not.
-        metadata: what is said of each episode.
-        terminated: bool [episodes], those that reached a terminal state; None: none of them.
-        truncated: bool [episodes], those that were cut by something outside of them; None: none of them.
-        ends_shard: whether the next block is of another file, and begins a segment of its own.
-    """
-
-    lengths: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]  # int64 [episodes], steps of each
+    # every feature's rows: an array [rows, *shape] of its dtype where it is raw, `Blobs` where it is not
     columns: Mapping[str, npt.NDArray[Any] | Blobs]
-    metadata: Sequence[Mapping[str, Any]]
+    metadata: Sequence[Mapping[str, Any]]  # what is said of each episode
+    # bool [episodes], those that reached a terminal state; None: none of them
     terminated: npt.NDArray[np.bool_] | None = None
+    # bool [episodes], those that were cut by something outside of them; None: none of them
     truncated: npt.NDArray[np.bool_] | None = None
-    ends_shard: bool = False
+    ends_shard: bool = False  # whether the next block is of another file, and begins a segment of its own
 
 
 def write_store(
@@ -80,33 +69,9 @@ def write_store(
     uuid: str | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> None:
-    """Write a new store; it appears whole, at the end, or not at all.
-
-    Its segments have no statistics of their own; they are computed on first use. Encoded rows are not
-    checked. Neither a kill nor a loss of power can leave half of it.
-
-    Args:
-        path: of its directory.
-        schema: its features, none of them with a final row's value.
-        blocks: whole episodes, in order; one block is in memory at a time.
-        fps: steps a second, or None.
-        metadata: of the store, JSON types.
-        uuid: its identity, 32 hexadecimal digits: loader states of one store fit another of the same. Default random.
-        segment_bytes: a new segment is begun after the first block beyond this size, and where a block says so.
-
-    Raises:
-        StoreExistsError: something is at the path already.
-        StepError: columns that do not fit the schema or the lengths.
-        DiskFullError: no space.
-
-    Example:
-        >>> import tempfile, stepwell
-        >>> path = f"{tempfile.mkdtemp()}/a.well"
-        >>> block = EpisodeBlock(np.array([2, 1]), {"action": np.arange(3, dtype="f4")}, [{}, {"task": "lift"}])
-        >>> write_store(path, stepwell.Schema({"action": stepwell.Array()}), [block])
-        >>> [episode["action"].tolist() for episode in stepwell.open(path, mode="r")]
-        [[0.0, 1.0], [2.0]]
-    """
+    """Write a new store; it appears whole, at the end, or not at all."""
+    # Its segments have no statistics of their own; they are computed on first use. Encoded rows are not checked.
+    # Neither a kill nor a loss of power can leave half of it.
     record = StoreRecord(schema=schema, fps=fps, metadata=dict(metadata or {}), segment_bytes=segment_bytes)
     record = record if uuid is None else replace(record, uuid=uuid)
     with built_store(path) as target:

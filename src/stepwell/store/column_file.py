@@ -22,11 +22,10 @@ from stepwell.codecs import Codec, make_codec
 from stepwell.errors import CorruptSegmentError
 from stepwell.files.local_files import map_descriptor
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import disk_error, open_file, raise_from
-from stepwell.store.encoded_rows import check_first_row
+from stepwell.store.beneath import disk_error, header_bytes, header_size, open_file, raise_from
 from stepwell.store.episodes import EPISODE_DTYPE
 from stepwell.store.layout import CLOCK, EPISODES, METADATA
-from stepwell.store.npy import header_bytes, header_size
+from stepwell.store.values import check_first_row
 
 if TYPE_CHECKING:
     from stepwell.store.segments import Segment
@@ -279,11 +278,10 @@ File = TypeVar("File", bound=ColumnFile | EncodedColumn)
 
 
 class SegmentFiles:
-    """All files of a new segment: a column a feature, the records of its episodes and their metadata; a ring's clock.
+    """All files of a new segment: a column per feature, episode records, their metadata, and the clock of a ring."""
 
-    Either rows are reserved and written where a counter that readers see says; or they are appended, and `finish`
-    makes the files those of a sealed segment.
-    """
+    # Either rows are reserved and written where a counter that readers see says; or they are appended, and `finish`
+    # makes the files those of a sealed segment.
 
     def __init__(
         self,

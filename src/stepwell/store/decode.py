@@ -35,12 +35,7 @@ OUT_BYTES = 64 << 20
 
 
 def rows_text(first: int, last: int) -> str:
-    """Return rows by their numbers.
-
-    Example:
-        >>> rows_text(3, 3), rows_text(3, 7)
-        ('row 3', 'rows 3 to 7')
-    """
+    """Return rows by their numbers."""
     return f"row {first}" if first == last else f"rows {first} to {last}"
 
 
@@ -59,18 +54,7 @@ class RowError(StepwellError):
 
 
 class StoredRows:
-    """The rows of one column of one segment, or a part of them in memory of its own; safe for any number of threads.
-
-    Args:
-        name: of the column.
-        codec: of the rows.
-        offsets: uint64 [>= num_rows + 1], or None where all rows are raw.
-        blobs: uint8 [n], the rows back to back.
-        num_rows: how many may be read.
-        start: number of the first row that ``offsets`` has.
-        decode_into: decodes one row, where a batch shares that among segments.
-        file: what errors call the file of offsets.
-    """
+    """The rows of one column of one segment, or a part of them in memory of its own; safe for any number of threads."""
 
     __slots__ = ("blobs", "codec", "decode_into", "file", "name", "num_bytes", "num_rows", "offsets", "start")
 
@@ -113,11 +97,7 @@ class StoredRows:
         return not isinstance(self.codec, SequentialCodec) or self.codec.is_sync(self.blob(row))
 
     def run_of(self, row: int) -> tuple[int, int]:
-        """Return the first row of the run that a row is in, and the row after its last; see `SequentialCodec.run_of`.
-
-        Raises:
-            DecodeError: no row at or before it begins a run.
-        """
+        """Return the first row of the run of a row, and the row after its last; see `SequentialCodec.run_of`."""
         if not isinstance(self.codec, SequentialCodec) or self.offsets is None:
             return row, row + 1
         start = self.start
@@ -196,19 +176,7 @@ def decode_rows(  # noqa: PLR0917
     draws: Sequence[Array] | Array | None = None,
     known: dict[int, Array] | None = None,
 ) -> None:
-    """Decode ascending rows of fixed shape, each distinct one once.
-
-    Args:
-        stored: the rows.
-        rows: ascending; a row may come several times.
-        outs: for each a C-contiguous array of its own; written.
-        decoder: makes a step of each row; None: rows as their codec gives them.
-        draws: what is random about each, for the decoder.
-        known: whole rows that were decoded before; added to.
-
-    Raises:
-        RowError: bytes that are no row; its index counts in ``rows``.
-    """
+    """Decode ascending rows of fixed shape, each distinct one once."""
     known = {} if known is None else known
     names: Sequence[Any] = (
         rows if draws is None else [(row, draw.tobytes()) for row, draw in zip(rows, draws, strict=True)]

@@ -26,7 +26,7 @@ from stepwell.errors import EncodeError
 from stepwell.schema import Feature, Schema
 from stepwell.store.column_file import Column, EncodedColumn
 from stepwell.store.commit import CommitRecord
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 
 __all__ = ["QUEUE_BYTES", "BackgroundRows", "RunWriter", "SequentialColumns"]
 
@@ -39,10 +39,9 @@ LOOK_SECONDS = 0.05
 
 
 class RunWriter:
-    """Encode the rows of one sequential column and store what the encoder gives back; one thread at a time.
+    """Encode the rows of one sequential column and store what the encoder gives back; one thread at a time."""
 
-    A row that is put again, because another column failed to take it, replaces the first one and begins a run.
-    """
+    # A row that is put again, because another column failed to take it, replaces the first one and begins a run.
 
     def __init__(self, name: str, column: EncodedColumn) -> None:
         self.name = name
@@ -134,15 +133,13 @@ class RunWriter:
 
 
 class BackgroundRows:
-    """A `RunWriter` in a thread of its own, behind a bounded queue; its methods are for one thread, the writer's.
+    """A `RunWriter` in a thread of its own, behind a bounded queue; its methods are for one thread, the writer's."""
 
-    What is raised in the background is raised by the next call, and by all later ones; the rows in the queue are
-    dropped then. The thread begins with the first row.
-
-    A Ctrl-C may come between any two steps of Python, so nothing here is held while one waits, as a Condition would:
-    ``_queue`` alone says what is to be done, each of the two threads changes it by one call, and a sign that is given
-    twice, or is lost, does no harm.
-    """
+    # What is raised in the background is raised by the next call, and by all later ones; the rows in the queue are
+    # dropped then. The thread begins with the first row.
+    # A Ctrl-C may come between any two steps of Python, so nothing here is held while one waits, as a Condition would:
+    # ``_queue`` alone says what is to be done, each of the two threads changes it by one call, and a sign that is given
+    # twice, or is lost, does no harm.
 
     def __init__(self, rows: RunWriter, feature: Feature, num_slots: int, committed: Callable[[], None]) -> None:
         self.rows = rows
@@ -276,11 +273,10 @@ class BackgroundRows:
 
 
 class SequentialColumns:
-    """Hand rows to the encoders of a segment's sequential columns and commit those that are ready in all of them.
+    """Hand rows to the encoders of a segment's sequential columns and commit those that are ready in all of them."""
 
-    For one thread, the writer's. Slow codecs have a thread each, which commits what it has stored; their queues hold
-    ``queue_bytes`` together, at most, but two rows each.
-    """
+    # For one thread, the writer's. Slow codecs have a thread each, which commits what it has stored; their queues hold
+    # ``queue_bytes`` together, at most, but two rows each.
 
     def __init__(self, columns: Mapping[str, Column], schema: Schema, record: CommitRecord, queue_bytes: int) -> None:
         self._record = record

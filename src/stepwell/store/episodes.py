@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError, EpisodeNotFoundError
 from stepwell.sizes import counted
+from stepwell.store.beneath import header_bytes
 from stepwell.store.layout import step_id
-from stepwell.store.npy import header_bytes
 
 if TYPE_CHECKING:
     from stepwell.store.snapshot import Snapshot

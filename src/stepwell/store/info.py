@@ -43,6 +43,7 @@ from stepwell.references.span_files import noted_bytes
 from stepwell.references.trusted_paths import check_reach
 from stepwell.schema import Feature
 from stepwell.sizes import counted, human_bytes
+from stepwell.store.layout import column_files
 
 if TYPE_CHECKING:
     from stepwell.store import Segment, Store
@@ -56,26 +57,20 @@ MAX_BARS = 16
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
-    """One feature's line: how it is stored, and what it takes.
-
-    Args:
-        stored_bytes: on disk, over all segments, offsets and headers included.
-        raw_bytes: decoded; None where that is not known without decoding (ragged rows of a compressing codec).
-        step_bytes: mean bytes of a step on disk, where what a step takes depends on the steps before it (video), or on
-            its size (images of any size); else None.
-        is_in_place: whether rows were left in files of others; ``stored_bytes`` are those of the references then.
-        in_place_bytes: of such rows, in these files; None where that is not known.
-    """
+    """One feature's line: how it is stored, and what it takes."""
 
     name: str
     codec: str
     shape: str
     dtype: str
-    stored_bytes: int
-    raw_bytes: int | None
+    stored_bytes: int  # on disk, over all segments, offsets and headers included
+    raw_bytes: int | None  # decoded; None where that is not known without decoding (ragged rows of a compressing codec)
+    # mean bytes of a step on disk, where what a step takes depends on the steps before it (video), or on its size
+    # (images of any size); else None
     step_bytes: float | None = None
+    # whether rows were left in files of others; ``stored_bytes`` are those of the references then
     is_in_place: bool = False
-    in_place_bytes: int | None = None
+    in_place_bytes: int | None = None  # of such rows, in these files; None where that is not known
 
     @property
     def ratio(self) -> float | None:
@@ -97,27 +92,15 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True)
 class FilesInPlace:
-    """The files of others that rows of a store were left in.
+    """The files of others that rows of a store were left in."""
 
-    Args:
-        num_files: how many they are.
-        num_bytes: what they had when references into them were made; have now, where that is not noted.
-    """
-
-    num_files: int
-    num_bytes: int
+    num_files: int  # how many they are
+    num_bytes: int  # what they had when references into them were made; have now, where that is not noted
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML.
-
-    Args:
-        capacity: of a ring, for people: "100,000 steps", "20.0 GB"; else None.
-        lengths: (min, median, max) steps of an episode; None without episodes.
-        length_counts: episodes in each of at most 16 equal bins from the shortest to the longest.
-        in_place: files of others that the store refers to; None: none.
-    """
+    """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML."""
 
     name: str
     path: str
@@ -125,11 +108,11 @@ class StoreTable:
     num_steps: int
     num_segments: int
     fps: float | None
-    capacity: str | None
+    capacity: str | None  # of a ring, for people: "100,000 steps", "20.0 GB"; else None
     features: tuple[FeatureRow, ...]
-    lengths: tuple[int, float, int] | None
-    length_counts: tuple[int, ...]
-    in_place: FilesInPlace | None = None
+    lengths: tuple[int, float, int] | None  # (min, median, max) steps of an episode; None without episodes
+    length_counts: tuple[int, ...]  # episodes in each of at most 16 equal bins from the shortest to the longest
+    in_place: FilesInPlace | None = None  # files of others that the store refers to; None: none
 
     @property
     def stored_bytes(self) -> int:
@@ -138,10 +121,8 @@ class StoreTable:
 
     @property
     def ratio(self) -> float | None:
-        """Decoded bytes over stored bytes of the whole store; None when a feature's decoded size is not known.
-
-        Nor has a store of references one.
-        """
+        """Decoded bytes over stored bytes of the whole store; None when a feature's decoded size is not known."""
+        # Nor has a store of references one.
         raw = [row.raw_bytes for row in self.features]
         if not self.stored_bytes or self.in_place is not None or any(size is None for size in raw):
             return None
@@ -237,12 +218,7 @@ def make_table(store: Store) -> StoreTable:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """Return counts as a line of bars; the lowest bar is kept for zero.
-
-    Example:
-        >>> sparkline([1, 5, 8, 0, 2])
-        '▂▅█▁▃'
-    """
+    """Return counts as a line of bars; the lowest bar is kept for zero."""
     top = max(counts, default=0)
     return "".join(BARS[0] if not count else BARS[max(1, round(count / top * 7))] for count in counts)
 
@@ -351,9 +327,8 @@ def _references(segment: Segment, name: str) -> Any:
 def _stored_bytes(segment: Segment, name: str, feature: Feature) -> int:
     """Return the bytes of a feature in a segment; files of a live one are longer than what was written to them."""
     if segment.is_sealed:
-        files = [segment.path / f"{name}.npy", *([] if feature.is_raw else [segment.path / f"{name}.bin"])]
         try:
-            return sum(file.stat().st_size for file in files)
+            return sum((segment.path / file).stat().st_size for file in column_files(name, feature))
         except FileNotFoundError:
             # compacted away since the store was refreshed
             return 0

@@ -40,6 +40,7 @@ import numpy.typing as npt
 from stepwell.errors import StepwellError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.file_locks import FileLock, lock_directory
+from stepwell.schema import Feature
 from stepwell.store.beneath import (
     FULL,
     check_directory,
@@ -57,6 +58,7 @@ __all__ = [
     "STORE_JSON",
     "built_directory",
     "built_store",
+    "column_files",
     "copy_file",
     "hide_segments",
     "is_sealed_name",
@@ -131,6 +133,11 @@ def is_sealed_name(name: object) -> bool:
     """Whether this is the name of a sealed segment's directory."""
     parsed = parse_segment_name(name) if isinstance(name, str) else None
     return parsed is not None and parsed[2]
+
+
+def column_files(name: str, feature: Feature) -> tuple[str, ...]:
+    """Return the names of a feature's files in a segment."""
+    return (f"{name}.npy",) if feature.is_raw else (f"{name}.npy", f"{name}.bin")
 
 
 def list_segments(store: str) -> dict[str, tuple[int, bool]]:
@@ -243,11 +250,9 @@ def reserve_ordinals(store: str, lock: int, count: int = 1) -> int:
 
 
 def mend_ordinals(store: str, names: Iterable[str]) -> None:
-    """Let the ordinals that are given go on after those of segments that are there.
-
-    The number in ``lock`` may be behind after a loss of power, or when an older copy of it was put back. Whatever opens
-    a store for writing lists its segments once; what makes a segment need not.
-    """
+    """Let the ordinals that are given go on after those of segments that are there."""
+    # The number in ``lock`` may be behind after a loss of power, or when an older copy of it was put back. Whatever
+    # opens a store for writing lists its segments once; what makes a segment need not.
     # names with more digits are longer
     last = max((name.removesuffix(OPEN_SUFFIX) for name in names if name[:1].isdigit()), key=_by_length, default="")
     parsed = parse_segment_name(last)
@@ -360,10 +365,8 @@ def sync_directory(path: str) -> None:
 
 
 def sync_tree(path: str) -> None:
-    """Wait until a directory, and all files and directories beneath it, are on the disk; what is already costs little.
-
-    A hard link of a file of another process says nothing about whether its bytes are.
-    """
+    """Wait until a directory and everything beneath it are on the disk."""
+    # A hard link of a file of another process says nothing about whether its bytes are.
     for directory, _, files in os.walk(path, topdown=False):
         for name in files:
             path = f"{directory}/{name}"
@@ -402,14 +405,8 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextmanager
 def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk.
-
-    What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
-
-    Raises:
-        StoreExistsError: something is at the path already.
-        FormatError: the path is an address, such as ``s3://...``.
-    """
+    """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk."""
+    # What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
     target = Path(local_path(path)).absolute()
     if target.is_symlink():
         target = target.resolve()

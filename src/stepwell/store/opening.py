@@ -15,9 +15,9 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import system_errors
+from stepwell.store.commit import Recover, warn_if_shared
 from stepwell.store.layout import LOCK, SEGMENTS, STORE_JSON, locked_store, replace_file, sync_directory
 from stepwell.store.memory import memory_path
-from stepwell.store.owners import Recover, warn_if_shared
 from stepwell.store.records import SEGMENT_BYTES, Capacity, StoreRecord, Sync, read_record
 from stepwell.store.ring import Evictor
 from stepwell.store.sealing import recover_store

@@ -2,7 +2,7 @@
 
 ::
 
-    stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share, see `stepwell.store.clock`
+    stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share, see `stepwell.store.ring`
     segment 3, sealed   e e e   d   f f                   d discarded: counts, and is not shown
     segment 4, live       i     i       i   i
     segment 5, live               g         g             a stalled writer's steps go like all others
@@ -17,6 +17,14 @@ lock, as whatever changes which segments there are, a segment is renamed to ``.n
 one; then its files are removed. A process that maps them keeps valid bytes. What a kill leaves between the two is
 removed by the next eviction, or when the store is opened for writing. A sealed segment whose stamps or records are not
 what its manifest says is never removed, and pushes nothing out: it stays until ``stepwell verify`` names it.
+
+All writers of a ring share a clock, so that the oldest steps go first::
+
+    segments/00000003-7f3a/clock.stamps    int64 [rows], a .npy file: nanoseconds since 1970, never falling
+    clock                                  int64, mapped by every writer: the last stamp given
+
+A stamp is the time, but more than the last one: a system clock that is set back makes no new step an old one. Two
+writers that take a stamp at the same moment may get the same one.
 """
 
 from __future__ import annotations
@@ -24,8 +32,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, KeysView
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, KeysView
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,9 +42,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
+from stepwell.files.local_files import map_descriptor
 from stepwell.schema import Schema
-from stepwell.store.beneath import check_directory, list_directory
-from stepwell.store.clock import LATEST, stamps_of_records
+from stepwell.store.beneath import check_directory, list_directory, open_file
+from stepwell.store.column_file import reserve
 from stepwell.store.commit import CommitRecord
 from stepwell.store.episodes import num_ended_rows
 from stepwell.store.layout import CLOCK as CLOCK_FILE
@@ -46,6 +56,7 @@ from stepwell.store.layout import (
     PROGRESS,
     SEGMENT_JSON,
     SEGMENTS,
+    STORE_CLOCK,
     hide_segments,
     list_segments,
     locked_store,
@@ -58,9 +69,23 @@ from stepwell.store.sealing import file_checksum
 from stepwell.store.segments import Segment
 from stepwell.store.snapshot import open_segment
 
-__all__ = ["Evictor", "RingCut", "SegmentLimit", "evicted_ids", "growing_segments"]
+__all__ = [
+    "LATEST",
+    "Evictor",
+    "RingClock",
+    "RingCut",
+    "SegmentLimit",
+    "evicted_ids",
+    "growing_segments",
+    "stamps_of_records",
+]
 
 Int64s = npt.NDArray[np.int64]
+NUM_BYTES = 8
+LATEST = 1 << 62
+"""Stamps are less, unless they are damaged: it is in the year 2116."""
+# of steps that are as new as can be, but not more than the kernel's largest number
+NEWEST = (1 << 63) - 2
 FIRST_SEGMENTS, FIRST_EPISODES = 16, 32
 # columns of a segment in the table that the kernel reads, and its words, see `stepwell.store.ring_kernels`
 CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFSETS, HEAD_ROW = range(9)
@@ -70,6 +95,54 @@ SLACK, OLDEST, OLDEST_ROW, OLDEST_STOP, NUM_WORDS = range(3, 8)
 # a ring is made of about this many segments a live writer: what is evicted at a time is one of them
 SHARE = 8
 LEAST_ROWS, LEAST_BYTES = 1024, 1 << 20
+
+
+class RingClock:
+    """Give stamps that grow, in any number of threads and processes of a ring."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, store: str, schema: Schema) -> None:
+        path = f"{store}/{STORE_CLOCK}"
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+        try:
+            with locked_store(store):
+                reserve(descriptor, NUM_BYTES, path)
+                self._words = map_descriptor(descriptor, NUM_BYTES, writable=True).data.cast("q")
+                if not 0 < self._words[0] < LATEST:
+                    self._words[0] = max(_newest_stamps(store, schema), default=0)
+        finally:
+            os.close(descriptor)
+
+    def next(self, after: int, count: int = 1) -> int:
+        """Return the first of ``count`` stamps that follow each other, all larger than ``after``."""
+        words = self._words
+        now, last = time.time_ns(), words[0]
+        last = max(last, after)
+        first = now if now > last else last + 1
+        words[0] = first + count - 1
+        return first
+
+
+def _newest_stamps(store: str, schema: Schema) -> Iterator[int]:
+    """Yield the newest stamp of each segment that has one."""
+    for name, (_, is_sealed) in shown_segments(store)[0].items():
+        # a damaged one must not prevent recording
+        with suppress(FileNotFoundError, CorruptSegmentError):
+            segment = Segment(f"{store}/{SEGMENTS}/{name}{'' if is_sealed else OPEN_SUFFIX}", schema)
+            clock, num_rows = segment.clock_map(), segment.num_rows
+            stamps = segment.records["time_ns"] if clock is None else clock[max(num_rows - 1, 0) : num_rows]
+            if len(stamps) and stamps[-1] < LATEST:
+                yield int(stamps[-1])
+
+
+def stamps_of_records(records: npt.NDArray[np.void], num_rows: int) -> Int64s:
+    """Return stamps, int64 [num_rows], for a segment that has none: the times at which the rows' episodes ended."""
+    stamps = np.full(num_rows, NEWEST, np.int64)
+    if len(records):
+        ended = int(records["start"][-1] + records["rows"][-1])
+        stamps[:ended] = np.repeat(np.maximum.accumulate(records["time_ns"]), records["rows"])
+    return stamps
 
 
 class RingCut:

@@ -34,9 +34,17 @@ from stepwell.errors import (
 from stepwell.json_text import seal_json
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Schema
-from stepwell.store.beneath import check_directory, disk_error, list_directory, open_file, system_error
+from stepwell.store.beneath import (
+    check_directory,
+    disk_error,
+    header_bytes,
+    header_size,
+    list_directory,
+    open_file,
+    system_error,
+)
 from stepwell.store.column_file import begin_writeback, write_all
-from stepwell.store.commit import CommitRecord
+from stepwell.store.commit import CommitRecord, Recover, is_shared, is_silent
 from stepwell.store.episodes import EPISODE_DTYPE, num_ended_rows
 from stepwell.store.layout import (
     CLOCK,
@@ -57,19 +65,16 @@ from stepwell.store.layout import (
     sync_directory,
 )
 from stepwell.store.maintenance import is_maintained, recover_maintenance
-from stepwell.store.manifests import has_listed_files, read_store_manifest
-from stepwell.store.npy import header_bytes, header_size
-from stepwell.store.owners import Recover, is_shared, is_silent
+from stepwell.store.manifests import has_listed_files, read_note, read_store_manifest
 from stepwell.store.records import read_record
 from stepwell.store.segments import Segment
 from stepwell.store.statistics import FeatureStatistics, segment_statistics, write_statistics
 from stepwell.store.values import encode_metadata
-from stepwell.store.writer_keys import read_note
 
 if TYPE_CHECKING:
+    from stepwell.store.manifests import WriterKey
     from stepwell.store.segment_writer import SegmentWriter
     from stepwell.store.store import Store
-    from stepwell.store.writer_keys import WriterKey
 
 __all__ = [
     "SealQueue",
@@ -191,12 +196,10 @@ def _begin_writeback(path: str) -> None:
 
 
 def _statistics(segment: Segment, schema: Schema) -> dict[str, FeatureStatistics]:
-    """Return the statistics of every feature that can be decoded.
-
-    A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the
-    feature's statistics are computed on first use, and raise then. So are those of rows in files
-    of other systems, which are not read before a user does.
-    """
+    """Return the statistics of every feature that can be decoded."""
+    # A row that its codec refuses, or a codec that this process does not have, must not keep a store from opening: the
+    # feature's statistics are computed on first use, and raise then. So are those of rows in files of other systems,
+    # which are not read before a user does.
     found: dict[str, FeatureStatistics] = {}
     for name, feature in schema.items():
         with suppress(DecodeError, MissingDependencyError, SchemaError):
@@ -306,10 +309,8 @@ class SealQueue:
 
 
 def recover_store(store: str, schema: Schema | None, *, recover: Recover = "dead") -> list[str]:
-    """Seal every open segment whose writer is dead; those of live writers are left alone.
-
-    Any number of processes may do so at once: the lock of the commit record decides which one does.
-    """
+    """Seal every open segment whose writer is dead; those of live writers are left alone."""
+    # Any number of processes may do so at once: the lock of the commit record decides which one does.
     recovered = []
     recover_maintenance(store)
     entries = list_directory(f"{store}/{SEGMENTS}")
@@ -365,11 +366,9 @@ def _recover(path: str, schema: Schema, recover: Recover, *, has_statistics: boo
 
 
 def _finish(path: str, recover: Recover) -> bool:
-    """Finish or remove a segment whose commit record is gone, or never reached the disk; False when it is not there.
-
-    With a manifest, and all that it lists, it is sealed but for its name. Else a loss of power came before anything
-    of it was promised.
-    """
+    """Finish or remove a segment whose commit record is gone, or never reached the disk; False when it is not there."""
+    # With a manifest, and all that it lists, it is sealed but for its name. Else a loss of power came before anything
+    # of it was promised.
     if has_listed_files(path):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}/{PROGRESS}")

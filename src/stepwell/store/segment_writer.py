@@ -16,10 +16,8 @@ import numpy as np
 from stepwell.errors import StepError
 from stepwell.schema import Schema
 from stepwell.store.beneath import raise_from, system_error
-from stepwell.store.clock import RingClock
 from stepwell.store.column_file import EncodedColumn, RawColumn, SegmentFiles
-from stepwell.store.commit import CommitRecord, Committer
-from stepwell.store.encoded_rows import EncodedRows, PiecewiseRows
+from stepwell.store.commit import CommitRecord, Committer, attend, forget, is_shared, warn_if_shared
 from stepwell.store.encoding import QUEUE_BYTES, SequentialColumns
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED
 from stepwell.store.layout import (
@@ -33,9 +31,10 @@ from stepwell.store.layout import (
     reserve_ordinals,
     step_id,
 )
-from stepwell.store.owners import attend, forget, is_shared, warn_if_shared
+from stepwell.store.manifests import KeyNote, write_note
+from stepwell.store.ring import RingClock
 from stepwell.store.snapshot import drop_table
-from stepwell.store.writer_keys import KeyNote, write_note
+from stepwell.store.values import EncodedRows, PiecewiseRows
 
 __all__ = ["SegmentWriter"]
 
@@ -49,10 +48,10 @@ _LEFT: list[SequentialColumns] = []
 
 
 class SegmentWriter:
-    """Write one segment's rows and episodes, in one thread, and after a fork only in the parent.
+    """Write one segment's rows and episodes, in one thread, and after a fork only in the parent."""
 
-    A row is committed when it is stored in every column; those of slow codecs are stored by threads, which commit, too.
-    """
+    # A row is committed when it is stored in every column; those of slow codecs are stored by threads, which commit,
+    # too.
 
     def __init__(
         self,
@@ -184,10 +183,8 @@ class SegmentWriter:
         return self._sequential is not None and self._sequential.is_failed
 
     def append(self, values: Sequence[Any]) -> int:
-        """Store and commit one step of accepted values, in the schema's order; returns its id.
-
-        Where a codec is slow, or keeps rows back, the step is committed later.
-        """
+        """Store and commit one step of accepted values, in the schema's order; returns its id."""
+        # Where a codec is slow, or keeps rows back, the step is committed later.
         row = self.row
         if row >= self.capacity:
             self._grow(row + 1)
@@ -236,10 +233,8 @@ class SegmentWriter:
             column.write_rows(row, values.buffers if isinstance(values, EncodedRows) else map(column.encode, values))
 
     def append_one_step_episodes(self, columns: Sequence[Any], count: int) -> int:
-        """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place.
-
-        They have no metadata, and no final row.
-        """
+        """Store and commit ``count`` episodes of one step each from accepted columns; returns the first one's place."""
+        # They have no metadata, and no final row.
         first, row, lines = self.num_episodes, self.row, b"{}\n" * count
         if self._sequential is not None:
             sync, self.sync = self.sync, "none"
@@ -357,10 +352,8 @@ class SegmentWriter:
         self._committer.sync()
 
     def attend(self) -> None:
-        """Say that the writer lives, and sync what it committed; called by the thread that goes round all segments.
-
-        Rings that wait for no disk are left alone: what is written now may be gone before it is to be there.
-        """
+        """Say that the writer lives, and sync what it committed; called by the thread that goes round all segments."""
+        # Rings that wait for no disk are left alone: what is written now may be gone before it is to be there.
         if self._is_shared and self._committer.is_open:
             os.utime(f"{self.path}/{PROGRESS}")
         if self._clock is None or self.sync != "none":
@@ -397,10 +390,8 @@ class SegmentWriter:
         self._record.mark_full()
 
     def close(self) -> CommitRecord:
-        """Let go of the files and return the commit record, still locked, which is closed when the segment is sealed.
-
-        A child that is forked until then gives up its copy of the lock, too.
-        """
+        """Close the files and return the commit record, still locked, which is closed when the segment is sealed."""
+        # A child that is forked until then gives up its copy of the lock, too.
         self._close_encoders()
         forget(self)
         self._committer.close()

@@ -16,10 +16,18 @@ from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
 from stepwell.sizes import counted
-from stepwell.store.beneath import check_directory, open_sized, raise_from, system_error
+from stepwell.store.beneath import (
+    avoid_read_ahead,
+    check_directory,
+    header_size,
+    open_sized,
+    parse_header_size,
+    raise_from,
+    read_past_cache,
+    system_error,
+)
 from stepwell.store.commit import CommitRecord
 from stepwell.store.decode import NameRows, RowError, StoredRows, rows_text
-from stepwell.store.direct_reading import avoid_read_ahead, read_past_cache
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import (
     CLOCK,
@@ -31,9 +39,7 @@ from stepwell.store.layout import (
     parse_segment_name,
     step_id,
 )
-from stepwell.store.manifests import has_listed_files
-from stepwell.store.npy import header_size, parse_header_size
-from stepwell.store.writer_keys import KeyNote, find_note
+from stepwell.store.manifests import KeyNote, find_note, has_listed_files
 
 __all__ = ["Segment"]
 

@@ -33,8 +33,7 @@ from stepwell.errors import CorruptSegmentError
 from stepwell.files.local_files import map_descriptor
 from stepwell.json_text import parse_json
 from stepwell.schema import Schema
-from stepwell.store.beneath import check_directory, open_file, read_file
-from stepwell.store.deletion import hidden_steps
+from stepwell.store.beneath import check_directory, header_size, open_file, read_file
 from stepwell.store.episodes import EPISODE_DTYPE, GOES_ON, MAX_SKIPPED, EpisodeTable, num_ended_rows
 from stepwell.store.layout import (
     EPISODES,
@@ -46,9 +45,9 @@ from stepwell.store.layout import (
     replace_file,
     step_id,
 )
-from stepwell.store.npy import header_size
+from stepwell.store.maintenance import hidden_steps
+from stepwell.store.manifests import read_note
 from stepwell.store.segments import Segment
-from stepwell.store.writer_keys import read_note
 
 __all__ = [
     "TABLE",

@@ -33,10 +33,9 @@ from stepwell.errors import (
     StoreFileError,
 )
 from stepwell.schema import Feature, Schema
-from stepwell.store.beneath import open_file
+from stepwell.store.beneath import open_file, read_again
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import replace_file
-from stepwell.store.npy import read_again
 from stepwell.store.segments import Segment
 from stepwell.store.sketch import Sketch, merge_sketches, sketch_counts, sketch_sorted
 
@@ -86,34 +85,21 @@ NO_MOMENTS: Moments = (math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureStatistics:
-    """What the values of one feature are like, over any selection of steps.
+    """What the values of one feature are like, over any selection of steps."""
 
-    Args:
-        count: int64 [*shape], finite values; the other fields are of these only.
-        num_nan: int64 [*shape].
-        num_inf: int64 [*shape], of either sign.
-        min: float64 [*shape], NaN where nothing was counted; of int64 and uint64 that dtype, exact, where something
-            was.
-        max: like ``min``.
-        mean: float64 [*shape].
-        std: float64 [*shape], of the population (divided by count).
-        sketches: one `Sketch` an element of shape, in C order.
-        is_sampled: whether only some of the steps were counted, evenly spaced: see `sample_rows`.
+    # Fields are numpy scalars when the shape is (). An immutable value; safe to share between threads and processes,
+    # picklable.
 
-    Notes:
-        Fields are numpy scalars when the shape is (). An immutable value; safe to share between threads and
-        processes, picklable.
-    """
-
-    count: Ints
-    num_nan: Ints
-    num_inf: Ints
+    count: Ints  # int64 [*shape], finite values; the other fields are of these only
+    num_nan: Ints  # int64 [*shape]
+    num_inf: Ints  # int64 [*shape], of either sign
+    # float64 [*shape], NaN where nothing was counted; of int64 and uint64 that dtype, exact, where something was
     min: Extremes
-    max: Extremes
-    mean: Floats
-    std: Floats
-    sketches: tuple[Sketch, ...]
-    is_sampled: bool = False
+    max: Extremes  # like ``min``
+    mean: Floats  # float64 [*shape]
+    std: Floats  # float64 [*shape], of the population (divided by count)
+    sketches: tuple[Sketch, ...]  # one `Sketch` an element of shape, in C order
+    is_sampled: bool = False  # whether only some of the steps were counted, evenly spaced: see `sample_rows`
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,13 +107,8 @@ class FeatureStatistics:
         return self.count.shape
 
     def quantile(self, fraction: float) -> Floats:
-        """Return the value below which a fraction of the values lie: float64 [*shape].
-
-        Exact for at most 256 distinct values; see `Sketch` for the error otherwise.
-
-        Raises:
-            ValueError: a fraction outside [0, 1].
-        """
+        """Return the value below which a fraction of the values lie: float64 [*shape]."""
+        # Exact for at most 256 distinct values; see `Sketch` for the error otherwise.
         if not 0 <= fraction <= 1:
             raise ValueError(f"quantile fraction {fraction} is not between 0 and 1.")
         return np.array([sketch.quantile(fraction)[0] for sketch in self.sketches]).reshape(self.shape)[()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, ReadOnlyError, SchemaError, StepError, StepwellError
 from stepwell.json_text import seal_json
@@ -20,37 +18,22 @@ from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store.beneath import final_error, system_errors
-from stepwell.store.deletion import read_deleted
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episodes import Episode, EpisodeTable
+from stepwell.store.following import Follower, mtime, trusted_mtime
 from stepwell.store.layout import (
-    DELETED,
-    SEGMENTS,
     STORE_JSON,
     locked_store,
-    name_of_key,
     replace_file,
     reserve_ordinals,
-    without,
 )
-from stepwell.store.manifests import StoreManifest, shown_keys
+from stepwell.store.manifests import WriterKey, check_key
 from stepwell.store.memory import hold_memory
 from stepwell.store.records import Capacity, StoreRecord, Sync, reaching, read_record
-from stepwell.store.ring import Evictor, RingCut, SegmentLimit
+from stepwell.store.ring import Evictor, SegmentLimit
 from stepwell.store.sealing import remove_earlier
-from stepwell.store.segments import Segment
-from stepwell.store.snapshot import (
-    TABLE,
-    MetadataLines,
-    SegmentList,
-    SegmentTable,
-    Snapshot,
-    open_segment,
-    read_table,
-    replace_table,
-)
+from stepwell.store.snapshot import SegmentList
 from stepwell.store.writer import Writer
-from stepwell.store.writer_keys import WriterKey, check_key
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,9 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["Mode", "Store"]
 
 Mode = Literal["a", "r"]
-MAX_LISTINGS = 100
-# a directory's time stamp may stand still for one tick of the kernel's clock: one that young is not trusted
-TICK_SECONDS = 0.05
 _ALL: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
@@ -94,34 +74,16 @@ class Store:
         self._address = address
         self._trust = trust if trust is None or isinstance(trust, bool | str | os.PathLike) else tuple(trust)
         # the stamp first: what is replaced in between is found by the next refresh
-        self._record_time = self._trusted_mtime(STORE_JSON)
+        self._record_time = trusted_mtime(f"{self._path}/{STORE_JSON}")
         self._record = self._reaching(read_record(self._path))
-        # read one by one: live ones, and those that the store's table does not know
-        self._segments: dict[str, Segment] = {}
-        self._sealed = SegmentTable.empty()
-        self._table_time = 0
-        self._made: dict[int, Segment] = {}
-        self._gone: set[int] = set()
-        # of the segments, in their order and ascending
-        self._keys = self._ascending = np.empty(0, np.int64)
-        self._manifest = StoreManifest()
-        self._listed_time = -1
-        self._deleted_time = -1
-        self._deleted = np.empty(0, np.int64)
-        self._metadata = MetadataLines()
-        # the segments of the last snapshot, while none came or went
-        self._listing: SegmentList | None = None
-        self._live: list[Segment] = []
-        self._ring: RingCut | None = None
-        self._slots = np.empty(0, np.int64)
+        self._follower = Follower(self._path, self._record)
         self._evictor: Evictor | None = None
         self._changing = threading.RLock()
         _ALL.add(self)
         hold_memory(self, self._path)
         with system_errors(self._path):
-            self._list_segments()
-            self._read_deleted()
-            self._take_snapshot()
+            self._follower.refresh()
+            self._snapshot = self._follower.snapshot()
 
     # what it is
 
@@ -260,176 +222,26 @@ class Store:
 
     def _refresh(self) -> bool:
         changed = False
-        if self._mtime(STORE_JSON) != self._record_time:
-            stamp, record = self._trusted_mtime(STORE_JSON), read_record(self._path)
+        if mtime(f"{self._path}/{STORE_JSON}") != self._record_time:
+            stamp, record = trusted_mtime(f"{self._path}/{STORE_JSON}"), read_record(self._path)
             changed = record != self._record
             self._take_record(record, stamp)
-        if self._listed_time < 0 or self._mtime(SEGMENTS) != self._listed_time:
-            changed |= self._list_segments()
-        for segment in self._live:
-            changed |= self._refresh_segment(segment)
-        if self._mtime(DELETED) != self._deleted_time:
-            changed |= self._read_deleted()
+        changed |= self._follower.refresh()
         if changed:
-            self._take_snapshot()
+            self._snapshot = self._follower.snapshot()
         return changed
-
-    def _refresh_segment(self, segment: Segment) -> bool:
-        try:
-            return segment.refresh()
-        except FileNotFoundError:
-            return self._forget(segment.name)
-
-    def _forget(self, name: str) -> bool:
-        """Leave out a segment that is gone; the directory is looked at again at the next refresh."""
-        self._listed_time, self._listing = -1, None
-        return self._segments.pop(name, None) is not None
-
-    def _list_segments(self) -> bool:
-        """Look at the directory again; True when segments came, went or were sealed."""
-        changed = False
-        for _ in range(MAX_LISTINGS):
-            changed |= self._list_once()
-            if all(name in self._segments for name in self._listed):
-                break
-        return changed
-
-    def _list_once(self) -> bool:
-        """Look at the directory; a segment that goes before it is opened is left out, for another look."""
-        self._listed_time, self._listing = self._trusted_mtime(SEGMENTS), None
-        before, manifest = self._keys, self._manifest
-        keys, opened, self._manifest = shown_keys(self._path)
-        if self.schema is None:
-            keys = opened = keys[:0]
-        changed = not self._manifest.has_order_of(manifest)
-        if len(self._sealed):
-            # a name that comes again may be of another segment than the table's
-            self._gone.update(without(self._ascending, keys).tolist())
-        self._ascending = keys
-        found, is_open = self._not_in_table(keys), set(opened.tolist())
-        self._listed = list(found)
-        for name in self._segments.keys() - found.keys():
-            segment = self._segments.pop(name)
-            if segment.is_sealed:
-                # in the table by now, if it is there: whatever keeps maps of it goes on using them
-                self._made[segment.key] = segment
-        if not self._gone.isdisjoint(self._made):
-            self._made = {key: segment for key, segment in self._made.items() if key not in self._gone}
-        for name, key in found.items():
-            if name not in self._segments and self.schema is not None:
-                changed |= self._add_segment(name, key not in is_open, self.schema)
-        self._keys = self._manifest.ordered(keys, self._sealed, self._written())
-        return changed or not np.array_equal(self._keys, before)
-
-    def _written(self) -> dict[int, str]:
-        """Return the keys of writers that segments say themselves; the table has those of others."""
-        return {segment.key: segment.note.key for segment in self._segments.values() if segment.note is not None}
 
     def segments_of(self, key: str) -> tuple[list[str], int]:
         """Return the names of a writer's segments, as of the last refresh, and how often they had been rearranged."""
         with self._changing:
-            found = {*self._sealed.with_text(key).tolist(), *self._manifest.segments_of(key)}
-            found.update(segment for segment, text in self._written().items() if text == key)
-            gone = without(np.array(list(found), np.int64), self._ascending)
-            return [name_of_key(segment) for segment in found.difference(gone.tolist())], self._manifest.sequence
-
-    def _not_in_table(self, keys: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Return the segments that are read one by one, by name; the table is read again where that is worth it."""
-        if self.capacity is not None:
-            return {name_of_key(key): key for key in keys.tolist()}
-        missing = keys[~self._in_table(keys)]
-        stamp = self._mtime(TABLE)
-        if stamp != self._table_time and self._sealed.is_behind(len(missing) - len(self._segments)):
-            self._table_time, self._sealed = stamp, read_table(self._path)
-            missing = keys[~self._in_table(keys)]
-        return {name_of_key(key): key for key in missing.tolist()}
-
-    def _in_table(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which segments are those of the table."""
-        found = self._sealed.find(keys) >= 0
-        return found & ~np.isin(keys, np.fromiter(self._gone, np.int64, len(self._gone))) if self._gone else found
-
-    def _add_segment(self, name: str, is_sealed: bool, schema: Schema) -> bool:
-        found = open_segment(f"{self._path}/{SEGMENTS}/{name}", schema, is_sealed=is_sealed)
-        if found is None:
-            self._listed_time = -1
-            return False
-        self._segments[name] = found
-        return True
-
-    def _read_deleted(self) -> bool:
-        """Read the list of deleted episodes again; True when it is another one."""
-        self._deleted_time = self._trusted_mtime(DELETED)
-        before, found = self._deleted, read_deleted(self._path)
-        if np.array_equal(before, found):
-            return False
-        self._deleted = found
-        return True
-
-    def _take_snapshot(self) -> None:
-        """Take note of what there is now; all that is shown follows from it."""
-        ring = self._followed_ring()
-        segments = self._listing
-        if segments is None:
-            own = {segment.key: segment for segment in self._segments.values()}
-            is_there = self._in_table(self._keys)
-            if not is_there.all():
-                is_there |= np.isin(self._keys, np.fromiter(own, np.int64, len(own)))
-            segments = SegmentList(self._path, self.schema, self._keys[is_there], own, self._sealed, self._made)
-            self._listing = segments
-            if ring is not None:
-                self._slots = ring.slots(own[key].name for key in segments.keys.tolist())
-        first_rows = None if ring is None else ring.first_rows(self._slots)
-        self._live = [segment for _, segment in segments.open if not segment.is_sealed]
-        self._snapshot = Snapshot(segments, self._deleted, self._metadata, first_rows)
+            return self._follower.segments_of(key)
 
     def save_table(self) -> None:
         """Replace the table of sealed segments where enough came since; see `stepwell.store.snapshot`."""
-        if self._mode != "r" and self.capacity is None:
+        if self._mode != "r":
             with self._changing:
-                self._save_table()
-
-    def _save_table(self) -> None:
-        sealed = {segment.key: segment for segment in self._segments.values() if segment.is_sealed}
-        if not self._sealed.is_behind(len(sealed)):
-            return
-        known = self._keys[self._in_table(self._keys)]
-        keys = np.union1d(known, np.fromiter(sealed, np.int64, len(sealed)))
-        records, counts = SegmentList(self._path, self.schema, keys, sealed, self._sealed, {}).records()
-        written = {key: text for key, text in self._written().items() if key in sealed}
-        self._sealed = replace_table(self._path, keys, counts, records, self._sealed.texts_of(known) | written)
-        self._table_time = self._mtime(TABLE)
-        self._made.update(sealed)
-        self._gone.difference_update(sealed)
-        for segment in sealed.values():
-            del self._segments[segment.name]
-        self._listing = None
-        self._take_snapshot()
-
-    def _followed_ring(self) -> RingCut | None:
-        """Return what a ring shows of its segments; those that went meanwhile are left out."""
-        if self.capacity is None or self.schema is None:
-            return None
-        ring = self._ring = self._ring or RingCut(self.capacity, self.schema)
-        for segment in list(self._segments.values()) if self._listing is None else self._live:
-            try:
-                ring.follow(segment)
-            except FileNotFoundError:
-                self._forget(segment.name)
-        if self._listing is None:
-            ring.forget(ring.names - self._segments.keys())
-        ring.move()
-        return ring
-
-    def _mtime(self, name: str) -> int:
-        try:
-            return os.stat(f"{self._path}/{name}").st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
-    def _trusted_mtime(self, name: str) -> int:
-        stamp = self._mtime(name)
-        return stamp if stamp == 0 or time.time_ns() - stamp > TICK_SECONDS * 1e9 else -1
+                if self._follower.save_table():
+                    self._snapshot = self._follower.snapshot()
 
     # writing
 
@@ -501,7 +313,7 @@ class Store:
         if self.schema is None:
             inferred = infer()
             with locked_store(self._path):
-                stamp = self._trusted_mtime(STORE_JSON)
+                stamp = trusted_mtime(f"{self._path}/{STORE_JSON}")
                 self._take_record(read_record(self._path), stamp)
                 if self.schema is None:
                     if self.capacity is not None:
@@ -516,16 +328,13 @@ class Store:
         """Replace ``store.json``; the caller holds the store's lock."""
         with self._changing:
             replace_file(f"{self._path}/{STORE_JSON}", seal_json(record.to_json()))
-            self._take_record(record, self._trusted_mtime(STORE_JSON))
+            self._take_record(record, trusted_mtime(f"{self._path}/{STORE_JSON}"))
 
     def _take_record(self, record: StoreRecord, stamp: int) -> None:
-        if record.schema != self._record.schema:
+        is_other, self._record_time, self._record = record.schema != self._record.schema, stamp, self._reaching(record)
+        if is_other:
             # segments know their features
-            self._segments.clear()
-            self._made = {}
-            self._ring, self._evictor = None, None
-            self._listed_time, self._listing = -1, None
-        self._record_time, self._record = stamp, self._reaching(record)
+            self._follower, self._evictor = Follower(self._path, self._record), None
 
     def _reaching(self, record: StoreRecord) -> StoreRecord:
         return reaching(record, self._path, self._trust)
@@ -594,7 +403,7 @@ class Store:
         final: bool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Add a feature with its values for all steps, as new files; see `stepwell.store.column_adding.add_column`.
+        """Add a feature with its values for all steps, as new files; see `stepwell.store.rewrite.add_column`.
 
         Args:
             name: of the new feature.
@@ -604,7 +413,7 @@ class Store:
             final: whether it has a value in the final row; default ``feature.final``.
             progress: called with (episodes done, episodes in all).
         """
-        from stepwell.store.column_adding import add_column
+        from stepwell.store.rewrite import add_column
 
         with system_errors(self._path, is_writing=True):
             add_column(self, name, feature, values, final=final, progress=progress)
@@ -614,7 +423,7 @@ class Store:
 
         In a ring they count as before until their time comes: what it has evicted does not come back.
         """
-        from stepwell.store.deletion import delete_episodes
+        from stepwell.store.maintenance import delete_episodes
 
         with system_errors(self._path, is_writing=True):
             return delete_episodes(self, episodes)
@@ -641,19 +450,13 @@ class Store:
     def close(self) -> None:
         """Let go of the commit records of live segments; maps that were handed out stay valid."""
         with self._changing:
-            self._segments.clear()
-            self._ring, self._evictor, self._listing = None, None, None
-            self._live = []
-            self._sealed, self._table_time, self._made = SegmentTable.empty(), 0, {}
-            self._gone.clear()
-            self._keys = self._ascending = np.empty(0, np.int64)
-            self._take_snapshot()
+            self._follower, self._evictor = Follower(self._path, self._record), None
+            self._snapshot = self._follower.snapshot()
 
     def renew_lock(self) -> None:
         """Reset in a child of a fork, where no thread continues what a thread of the parent had begun."""
         if not self._changing.acquire(blocking=False):
-            self._listed_time = self._deleted_time = -1
-            self._ring, self._listing = None, None
+            self._follower = Follower(self._path, self._record)
         self._changing = threading.RLock()
 
     def __enter__(self) -> Store:

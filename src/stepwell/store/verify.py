@@ -30,11 +30,16 @@ from stepwell.references.span_files import problem_of
 from stepwell.references.trusted_paths import Trust, check_reach, is_reached
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import counted
-from stepwell.store.beneath import check_directory, list_directory, open_file
-from stepwell.store.clock import LATEST
+from stepwell.store.beneath import (
+    check_directory,
+    header_bytes,
+    header_size,
+    list_directory,
+    open_file,
+    parse_header_size,
+)
 from stepwell.store.commit import CommitRecord
 from stepwell.store.decode import StoredRows
-from stepwell.store.deletion import read_deleted
 from stepwell.store.episodes import EPISODE_DTYPE, check_records, is_episodes_header, num_ended_rows
 from stepwell.store.layout import (
     CLOCK,
@@ -48,11 +53,13 @@ from stepwell.store.layout import (
     SEGMENT_JSON,
     SEGMENTS,
     STORE_JSON,
+    column_files,
     parse_segment_name,
 )
+from stepwell.store.maintenance import read_deleted
 from stepwell.store.manifests import ARRANGEMENT_JSON, has_listed_files, read_manifest, read_store_manifest
-from stepwell.store.npy import header_bytes, header_size, parse_header_size
 from stepwell.store.records import reaching, read_record
+from stepwell.store.ring import LATEST
 from stepwell.store.sealing import file_checksum
 from stepwell.store.snapshot import TABLE, check_table
 from stepwell.store.statistics import STATISTICS, load_statistics
@@ -72,15 +79,10 @@ ADVICE = ' Run "stepwell verify PATH".'
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it was written.
+    """Something that is not as it was written."""
 
-    Args:
-        file: its path below the store, with ``/``; of one of others, in which rows lie, its whole path or address.
-        problem: what is stored, what was found, what to do.
-    """
-
-    file: str
-    problem: str
+    file: str  # its path below the store, with ``/``; of one of others, in which rows lie, its whole path or address
+    problem: str  # what is stored, what was found, what to do
 
     def __str__(self) -> str:
         return f"{self.file}: {self.problem}"
@@ -88,21 +90,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `verify_store` found.
+    """What `verify_store` found."""
 
-    Args:
-        path: of the store.
-        num_segments: segments that were looked at, open ones included.
-        num_bytes: bytes that were compared with a checksum.
-        findings: at most one a file, in the order of segments; none when all is well.
-        num_files: files of others that rows lie in, which were compared with what they were.
-    """
-
-    path: str
-    num_segments: int
-    num_bytes: int
-    findings: tuple[Finding, ...]
-    num_files: int = 0
+    path: str  # of the store
+    num_segments: int  # segments that were looked at, open ones included
+    num_bytes: int  # bytes that were compared with a checksum
+    findings: tuple[Finding, ...]  # at most one a file, in the order of segments; none when all is well
+    num_files: int = 0  # files of others that rows lie in, which were compared with what they were
 
     @property
     def is_ok(self) -> bool:
@@ -125,23 +119,11 @@ def verify_store(
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check every file of a store.
-
-    Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
-    whether what they committed is there. Files of others that rows were left in are compared with what is noted of
-    them, size and time, and not read. Safe while others write.
-
-    Args:
-        store: a store, or the path of one, also of one that does not open any more.
-        deep: whether to decode every encoded row, too, also rows in files of others.
-        progress: called with (bytes done, bytes in all), in this thread.
-
-    Returns:
-        What was found; never raises for what is on the disk.
-
-    Notes:
-        Runs on up to 8 threads; holds 4 MiB a thread.
-    """
+    """Check every file of a store."""
+    # Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
+    # whether what they committed is there. Files of others that rows were left in are compared with what is noted of
+    # them, size and time, and not read. Safe while others write.
+    # Runs on up to 8 threads; holds 4 MiB a thread.
     path, trust = (Path(store), None) if isinstance(store, str | os.PathLike) else (store.path, store.trust)
     schema, checks = _store_checks(path, trust)
     segments = list(_segment_paths(path, checks))
@@ -298,16 +280,22 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
     except (CorruptSegmentError, OSError) as error:
         yield _failed(path / SEGMENT_JSON, error)
         manifest = {"files": {}}
+        with suppress(CorruptSegmentError, OSError):
+            # counts of the records, whose own check says what is wrong with them
+            records = _read_sealed_records(path)
+            manifest |= {"episodes": len(records), "rows": num_ended_rows(records)}
     files = manifest["files"]
     yield from _checksum_checks(path, files)
     if files:
         yield from _unlisted(path, files, schema)
     yield Check(path / EPISODES, functools.partial(_check_sealed_episodes, path, manifest))
-    yield Check(path / METADATA, functools.partial(_check_metadata, path, manifest.get("episodes")))
-    if CLOCK in files:
-        yield Check(path / CLOCK, functools.partial(_check_clock, path, manifest.get("rows")))
     yield Check(path / STATISTICS, functools.partial(load_statistics, path))
-    num_rows = manifest.get("rows")
+    if "rows" not in manifest:
+        return
+    num_rows = manifest["rows"]
+    yield Check(path / METADATA, functools.partial(_check_metadata, path, manifest["episodes"]))
+    if CLOCK in files:
+        yield Check(path / CLOCK, functools.partial(_check_clock, path, num_rows))
     for name, feature in (schema or {}).items():
         yield Check(path / f"{name}.npy", functools.partial(_check_sealed_column, path, name, feature, num_rows))
         if not feature.is_raw:
@@ -363,7 +351,7 @@ def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Itera
         yield _failed(path / name, problem)
     needed = {EPISODES, METADATA}
     for name, feature in (schema or {}).items():
-        needed |= {f"{name}.npy"} if feature.is_raw else {f"{name}.npy", f"{name}.bin"}
+        needed.update(column_files(name, feature))
     for name in sorted(needed - set(files)):
         yield _failed(path / name, f"{SEGMENT_JSON} does not list it. {RESTORE}")
 
@@ -396,9 +384,7 @@ def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
         raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {listed}. {RESTORE}")
 
 
-def _check_metadata(path: Path, num_episodes: int | None) -> None:
-    if num_episodes is None:
-        num_episodes = len(_read_sealed_records(path))
+def _check_metadata(path: Path, num_episodes: int) -> None:
     lines = 0
     with open(open_file(path / METADATA), "rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
@@ -409,9 +395,7 @@ def _check_metadata(path: Path, num_episodes: int | None) -> None:
         raise CorruptSegmentError(f"{lines} lines for {num_episodes} episodes. {RESTORE}")
 
 
-def _check_clock(path: Path, num_rows: int | None) -> None:
-    if num_rows is None:
-        num_rows = num_ended_rows(_read_sealed_records(path))
+def _check_clock(path: Path, num_rows: int) -> None:
     with open(open_file(path / CLOCK), "rb") as file:
         start = parse_header_size(file.read(10), CLOCK)
         file.seek(start)
@@ -424,9 +408,7 @@ def _check_clock(path: Path, num_rows: int | None) -> None:
         raise CorruptSegmentError(f"its stamps are no times that never fall, near row {near}. {RESTORE}")
 
 
-def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int | None) -> None:
-    if num_rows is None:
-        num_rows = num_ended_rows(_read_sealed_records(path))
+def _check_sealed_column(path: Path, name: str, feature: Feature, num_rows: int) -> None:
     file = path / f"{name}.npy"
     dtype, shape = (feature.np_dtype, feature.fixed_shape) if feature.is_raw else (OFFSET, ())
     count = num_rows if feature.is_raw else num_rows + 1

@@ -15,12 +15,10 @@ from stepwell.errors import DiskFullError, StepError, WriterClosedError
 from stepwell.schema import Schema, flatten, infer_columns, infer_schema
 from stepwell.sizes import counted
 from stepwell.store.beneath import CLOSED, GO_ON, system_errors
-from stepwell.store.clock import RingClock
-from stepwell.store.deletion import add_deleted
-from stepwell.store.encoded_rows import has_rows, row_of
 from stepwell.store.layout import step_id
+from stepwell.store.maintenance import add_deleted
 from stepwell.store.records import Sync
-from stepwell.store.ring import SegmentLimit, growing_segments
+from stepwell.store.ring import RingClock, SegmentLimit, growing_segments
 from stepwell.store.sealing import SealQueue
 from stepwell.store.segment_writer import SegmentWriter
 from stepwell.store.values import (
@@ -29,15 +27,17 @@ from stepwell.store.values import (
     acceptor,
     check_mapping,
     encode_metadata,
+    has_rows,
     is_column,
     missing_features_error,
+    row_of,
 )
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from stepwell.store.manifests import WriterKey
     from stepwell.store.store import Store
-    from stepwell.store.writer_keys import WriterKey
 
 __all__ = ["Writer"]
 
@@ -469,10 +469,8 @@ class Writer:
         raise missing_features_error(self._schema, step)
 
     def _plain_columns(self, columns: Mapping[str, Any]) -> list[Any] | None:
-        """Return columns of one length that need no conversion, in the schema's order; None when one is any different.
-
-        The common case, at the cost of one look a column.
-        """
+        """Return columns of one length that need no conversion, in the schema's order; None when one needs it."""
+        # The common case, at the cost of one look a column.
         accepted = []
         for name, dtype, shape, _ in self._checks:
             values = columns.get(name)
@@ -494,13 +492,7 @@ class Writer:
         return is_overlong
 
     def _cut(self, segment: SegmentWriter, first: list[Any], append: Callable[[SegmentWriter], int]) -> int:
-        """End the open episode's piece and go on in a new segment; returns what ``append`` does.
-
-        Args:
-            segment: where it is open.
-            first: accepted values of the step that comes next, in the schema's order.
-            append: stores it, and maybe more, in the new segment.
-        """
+        """End the open episode's piece and go on in a new segment; returns what ``append`` does."""
         values = dict(zip(segment.schema, first, strict=True))
         final = {name: values[name] for name in segment.schema.final_names}
         # its pieces are as old as they are in order

@@ -19,7 +19,7 @@ from stepwell.errors import FormatError
 from stepwell.json_text import parse_json
 from stepwell.references.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.schema import Feature
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys, Examples
 from stepwell.tfds.record_files import Records

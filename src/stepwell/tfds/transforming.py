@@ -9,7 +9,7 @@ from typing import Any
 from stepwell.errors import FormatError
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature, Schema, flatten, infer_feature
-from stepwell.store.encoded_rows import HasRows
+from stepwell.store.values import HasRows
 
 __all__ = ["Transform", "transform_of", "transformed_schema"]
 

@@ -23,7 +23,7 @@ from stepwell.references.file_spans import make_spans, span_feature
 from stepwell.references.remote_files import fetched_ahead
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
-from stepwell.store.encoded_rows import EncodedRows
+from stepwell.store.values import EncodedRows
 from stepwell.webdataset.discovery import Findings, schema_of
 from stepwell.webdataset.member_columns import ImageColumn, MemberColumn, NpyColumn
 from stepwell.webdataset.member_reading import ShardWindow, member_values

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import CorruptSegmentError
-from stepwell.store.npy import header_size, parse_header_size
+from stepwell.store.beneath import header_size, parse_header_size
 from stepwell.windows.layouts import aligned_empty
 from stepwell.windows.maps import Column, MapTable, SegmentMaps
 

@@ -15,9 +15,9 @@ pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 
 from stepwell.errors import FormatError, SchemaError, StoreBusyError
-from stepwell.lerobot import publishing, statistics_of, write_dataset
+from stepwell.lerobot import appending, statistics_of, write_dataset
+from stepwell.lerobot.appending import finish_append, staged_append
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.publishing import finish_append, staged_append
 from stepwell.testing.lerobot import tiny_lerobot
 from stepwell.windows import View
 
@@ -206,7 +206,7 @@ def killed_append(store, root, calls):
     code = f"""
 import os, signal, pathlib
 import stepwell
-from stepwell.lerobot import publishing, write_dataset
+from stepwell.lerobot import appending, write_dataset
 left = {calls}
 move = pathlib.Path.replace
 def replace(self, target):
@@ -217,7 +217,7 @@ def replace(self, target):
     return move(self, target)
 pathlib.Path.replace = replace
 if left < 0:
-    publishing.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    appending.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_dataset(stepwell.View(stepwell.open({str(store.path)!r})).select([2, 3]), {str(root)!r}, append=True, workers=0)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
@@ -288,7 +288,7 @@ def test_an_append_that_others_went_past_is_not_completed(store, root):
     (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 3}))
     with pytest.raises(FormatError, match=r"an append was killed, and others have written.*Remove"):
         finish_append(root)
-    assert (root / STAGE / publishing.READY).exists()
+    assert (root / STAGE / appending.READY).exists()
 
 
 def test_there_is_nothing_to_finish_of_an_ordinary_dataset(root):

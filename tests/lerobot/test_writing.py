@@ -26,10 +26,10 @@ from stepwell.errors import (  # noqa: E402
     StoreExistsError,
 )
 from stepwell.lerobot import statistics_of, write_dataset  # noqa: E402
-from stepwell.lerobot.dataset_files import ManyEpisodeFiles  # noqa: E402
-from stepwell.lerobot.episode_preparing import Preparation  # noqa: E402
+from stepwell.lerobot.dataset_files import DatasetFiles  # noqa: E402
 from stepwell.lerobot.info import NUMBERS as NUMBER_TYPES  # noqa: E402
 from stepwell.lerobot.metadata import Metadata  # noqa: E402
+from stepwell.lerobot.writing import Preparation  # noqa: E402
 from stepwell.store import EncodedRows  # noqa: E402
 from stepwell.testing import image_files  # noqa: E402
 
@@ -207,7 +207,7 @@ def test_the_same_bytes_come_of_any_number_of_workers(store, tmp_path):
 
 def test_no_more_episodes_are_prepared_ahead_than_there_are_workers(store, tmp_path, monkeypatch):
     held, most = [], []
-    prepare, add = Preparation.prepare, ManyEpisodeFiles.add
+    prepare, add = Preparation.prepare, DatasetFiles.add
 
     def counted(self, episode, place):
         prepared = prepare(self, episode, place)
@@ -220,7 +220,7 @@ def test_no_more_episodes_are_prepared_ahead_than_there_are_workers(store, tmp_p
         held.remove(episode.place.index)
 
     monkeypatch.setattr(Preparation, "prepare", counted)
-    monkeypatch.setattr(ManyEpisodeFiles, "add", let_go)
+    monkeypatch.setattr(DatasetFiles, "add", let_go)
     several = View([store, make_store(tmp_path / "b.well", (2,) * 9)])
     for workers in (0, 2):
         most.clear()

@@ -1,81 +1,105 @@
-"""The files of a dataset that grow with its episodes: those of v3.0 hold many, in v2.1 each episode has its own."""
+"""The files of a written dataset: those of v3.0 hold many episodes, in v2.1 each episode has its own."""
 
 from __future__ import annotations
 
+import copy
 import json
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.lerobot.data_files import FileNumbers, ParquetFiles, data_schema, data_table
-from stepwell.lerobot.episode_preparing import PreparedEpisode
-from stepwell.lerobot.episode_writing import (
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.lerobot.appending import FIRST, FirstFiles
+from stepwell.lerobot.camera_writing import EpisodePackets, VideoFiles
+from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.parquet_writing import (
     EpisodeRow,
     EpisodeTableWriter,
+    FileNumbers,
+    ParquetFiles,
     VideoSpan,
+    data_schema,
+    data_table,
     episode_schema,
+    import_pyarrow,
     plain_statistics,
+    tasks_table,
 )
-from stepwell.lerobot.info import DATA_PATHS, VIDEO_PATHS, FeatureInfo
-from stepwell.lerobot.video_writing import VideoFiles
+from stepwell.lerobot.statistics import Statistics, StatisticsSum, as_lerobot
+from stepwell.store.statistics import FeatureStatistics, write_statistics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CHUNKS_SIZE", "EPISODES_PATH", "DatasetFiles", "FirstFiles", "ManyEpisodeFiles", "OneEpisodeFiles"]
+__all__ = ["Counts", "DatasetFiles", "EpisodePlace", "PreparedEpisode", "appended_info"]
 
 CHUNKS_SIZE = 1000
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 # rows of a table are cut where their images have more bytes: an array of arrow holds no more than twice that
 TABLE_BYTES = 1 << 30
+# of "episodes", "frames" and "tasks"
+Counts = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstFiles:
-    """(chunk, file) of the first file of each kind that is written; the schema of the table of episodes, if one is."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodePlace:
+    """Where an episode will be in the dataset, and the task_index of each of its steps, int64 [n]."""
 
-    data: tuple[int, int] = (0, 0)
-    episodes: tuple[int, int] = (0, 0)
-    videos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    video_codecs: Mapping[str, str] = field(default_factory=dict)
-    episode_schema: pa.Schema | None = None
+    index: int
+    first_row: int
+    task_index: npt.NDArray[np.int64]
+    # texts, by first appearance
+    tasks: tuple[str, ...]
 
 
-class DatasetFiles(ABC):
-    """What episodes are written to.
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedEpisode:
+    """All that is written of one episode."""
 
-    Args:
-        root: directory.
-        infos: of all features.
-        fps: rows a second.
-        data_mb: least size of a parquet file that is not added to.
-        video_mb: likewise of an mp4 file.
-        first: numbers of the first files.
-        chunks_size: files in a directory.
+    place: EpisodePlace
+    length: int
+    # by feature, in the dataset's order: arrays [n, ...], lists of text, lists of image files
+    columns: dict[str, Any]
+    videos: dict[str, EpisodePackets]
+    statistics: Statistics
+    # summaries of cameras; those of numbers are made of the columns
+    images: dict[str, FeatureStatistics]
 
-    Notes:
-        For one thread.
-    """
+    def add_to(self, total: StatisticsSum, infos: Sequence[FeatureInfo]) -> None:
+        """Add the episode to the statistics of the dataset."""
+        total.add(self.images)
+        for info in infos:
+            if not info.is_camera and not info.is_text:
+                total.add_rows(info.name, self.columns[info.name])
 
-    def __init__(
+
+class DatasetFiles:
+    """Write the files of a dataset, episode by episode and then ``meta/``; for one thread."""
+
+    def __init__(  # noqa: PLR0917
         self,
         root: Path,
         infos: Sequence[FeatureInfo],
         fps: float,
-        *,
-        data_mb: float,
-        video_mb: float,
-        first: FirstFiles,
+        sizes_mb: tuple[float, float] | None,
+        first: FirstFiles = FIRST,
         chunks_size: int = CHUNKS_SIZE,
     ) -> None:
-        self._root, self._infos, self._fps, self._chunks_size = root, list(infos), fps, chunks_size
+        """Begin with the files ``first``; ``sizes_mb`` are limits of parquet and mp4 files of v3.0, None for v2.1."""
+        self._root, self._fps, self._sizes_mb, self._chunks_size = root, fps, sizes_mb, chunks_size
+        self._infos = {info.name: info for info in infos}
+        self._is_v3 = sizes_mb is not None
+        data_mb, video_mb = sizes_mb or (0, 0)
         self._schema = data_schema(infos)
-        self._data = ParquetFiles(self._data_path, self._schema, FileNumbers(chunks_size, first.data), data_mb)
+        self._data = self._parquet_files(DATA_PATHS[self._is_v3], self._schema, first.data, data_mb)
         self._videos = {
             info.name: VideoFiles(
-                self._video_path_of(info.name),
+                partial(self._path, VIDEO_PATHS[self._is_v3], key=info.name),
                 fps,
                 FileNumbers(chunks_size, first.videos.get(info.name, (0, 0))),
                 video_mb,
@@ -84,30 +108,88 @@ class DatasetFiles(ABC):
             for info in infos
             if info.is_video
         }
-
-    @property
-    def video_facts(self) -> dict[str, dict[str, Any]]:
-        """What the streams of cameras are, by name: "codec", "pix_fmt", "height", "width"."""
-        return {name: files.facts for name, files in self._videos.items()}
+        self._table: EpisodeTableWriter | EpisodeLines
+        if self._is_v3:
+            schema = episode_schema(infos) if first.episode_schema is None else first.episode_schema
+            self._table = EpisodeTableWriter(
+                self._parquet_files(EPISODES_PATH, schema, first.episodes, data_mb), schema
+            )
+        else:
+            self._table = EpisodeLines(root / "meta")
 
     def add(self, episode: PreparedEpisode) -> None:
         """Write an episode."""
+        infos, place = list(self._infos.values()), episode.place
         data = self._data.begin(episode.length)
-        for start, stop in _table_cuts(episode, self._infos):
+        for start, stop in _table_cuts(episode, infos):
             columns = {name: values[start:stop] for name, values in episode.columns.items()}
-            self._data.write(data_table(self._schema, self._infos, columns))
+            self._data.write(data_table(self._schema, infos, columns))
         spans = {name: self._span(name, episode) for name in self._videos}
-        infos = {info.name: info for info in self._infos}
-        stats = {name: self._plain(found, infos[name]) for name, found in episode.statistics.items()}
-        place = episode.place
-        self._add_row(EpisodeRow(place.index, place.tasks, episode.length, place.first_row, data, spans, stats))
+        stats = {
+            name: plain_statistics(found, self._infos[name], quantiles=self._is_v3)
+            for name, found in episode.statistics.items()
+        }
+        self._table.add(EpisodeRow(place.index, place.tasks, episode.length, place.first_row, data, spans, stats))
 
     def close(self) -> None:
-        """Complete all files."""
+        """Complete the files of all episodes."""
         self._data.close()
         for files in self._videos.values():
             files.close()
-        self._close_rows()
+        self._table.close()
+
+    def write_meta(self, info: Mapping[str, Any], tasks: Sequence[str], total: StatisticsSum) -> None:
+        """Write ``meta/info.json``, the tasks, and of v3.0 the statistics of all episodes."""
+        meta = self._root / "meta"
+        meta.mkdir(parents=True, exist_ok=True)
+        if self._is_v3:
+            import_pyarrow().parquet.write_table(tasks_table(tasks), meta / "tasks.parquet", write_page_checksum=True)
+            found = total.result()
+            stats = {name: as_lerobot(found[name], self._infos[name]) for name in found}
+            _write_json(meta / "stats.json", {name: plain_statistics(stats[name], self._infos[name]) for name in found})
+            # an append merges with these: quantiles alone cannot be merged
+            write_statistics(meta, found)
+        else:
+            lines = (json.dumps({"task_index": i, "task": text}, ensure_ascii=False) for i, text in enumerate(tasks))
+            (meta / "tasks.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        _write_json(self._root / INFO_PATH, info)
+
+    def new_info(self, counts: Counts, robot_type: str | None) -> dict[str, Any]:
+        """Return the info.json of a new dataset whose episodes are all written."""
+        infos = self._infos.values()
+        cameras = sum(info.is_video for info in infos)
+        version = "v3.0" if self._is_v3 else "v2.1"
+        told: dict[str, Any] = {"codebase_version": version, "robot_type": robot_type, **_totals(counts)}
+        if self._sizes_mb is None:
+            chunks = math.ceil(counts["episodes"] / CHUNKS_SIZE)
+            told |= {"total_videos": cameras * counts["episodes"], "total_chunks": chunks}
+        told["chunks_size"] = CHUNKS_SIZE
+        if self._sizes_mb is not None:
+            told |= dict(zip(("data_files_size_in_mb", "video_files_size_in_mb"), self._sizes_mb, strict=True))
+        return told | {
+            "fps": _rate(self._fps),
+            "splits": {"train": f"0:{counts['episodes']}"},
+            "data_path": DATA_PATHS[self._is_v3],
+            "video_path": VIDEO_PATHS[self._is_v3] if cameras else None,
+            "features": {info.name: self._entry(info) for info in infos},
+        }
+
+    def _entry(self, info: FeatureInfo) -> dict[str, Any]:
+        """Return the entry of a feature in info.json; of a video with the facts of its stream."""
+        entry: dict[str, Any] = {"dtype": info.dtype, "shape": list(info.shape), "names": info.names}
+        facts = self._videos[info.name].facts if info.name in self._videos else {}
+        if facts:
+            entry["info"] = {
+                "video.height": facts["height"],
+                "video.width": facts["width"],
+                "video.codec": facts["codec"],
+                "video.pix_fmt": facts["pix_fmt"],
+                "video.is_depth_map": False,
+                "video.fps": _rate(self._fps),
+                "video.channels": info.shape[2],
+                "has_audio": False,
+            }
+        return entry
 
     def _span(self, name: str, episode: PreparedEpisode) -> VideoSpan:
         chunk, file, start = self._videos[name].add(episode.videos[name])
@@ -115,95 +197,41 @@ class DatasetFiles(ABC):
         stop = (round(start * self._fps) + episode.length) / self._fps
         return VideoSpan(chunk, file, start, stop)
 
-    def _video_path_of(self, name: str) -> Any:
-        return lambda chunk, file: self._video_path(name, chunk, file)
+    def _parquet_files(self, template: str, schema: pa.Schema, first: tuple[int, int], limit_mb: float) -> ParquetFiles:
+        return ParquetFiles(partial(self._path, template), schema, FileNumbers(self._chunks_size, first), limit_mb)
 
-    @abstractmethod
-    def _data_path(self, chunk: int, file: int) -> Path: ...
-
-    @abstractmethod
-    def _video_path(self, name: str, chunk: int, file: int) -> Path: ...
-
-    @abstractmethod
-    def _plain(self, stats: Any, info: FeatureInfo) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _add_row(self, row: EpisodeRow) -> None: ...
-
-    @abstractmethod
-    def _close_rows(self) -> None: ...
+    def _path(self, template: str, chunk: int, file: int, *, key: str = "") -> Path:
+        numbers = {"chunk_index": chunk, "file_index": file, "episode_chunk": chunk}
+        # of v2.1, where each file is an episode
+        numbers["episode_index"] = chunk * self._chunks_size + file
+        return self._root / template.format(video_key=key, **numbers)
 
 
-class ManyEpisodeFiles(DatasetFiles):
-    """The files of v3.0; see `DatasetFiles`."""
+class EpisodeLines:
+    """Write the episodes of v2.1 as lines of JSON, and their statistics."""
 
-    def __init__(
-        self,
-        root: Path,
-        infos: Sequence[FeatureInfo],
-        fps: float,
-        *,
-        data_mb: float,
-        video_mb: float,
-        first: FirstFiles | None = None,
-        chunks_size: int = CHUNKS_SIZE,
-    ) -> None:
-        first = first or FirstFiles()
-        super().__init__(root, infos, fps, data_mb=data_mb, video_mb=video_mb, first=first, chunks_size=chunks_size)
-        schema = episode_schema(infos) if first.episode_schema is None else first.episode_schema
-        files = ParquetFiles(self._episodes_path, schema, FileNumbers(chunks_size, first.episodes), data_mb)
-        self._table = EpisodeTableWriter(files, schema)
-
-    def _data_path(self, chunk: int, file: int) -> Path:
-        return self._root / DATA_PATHS[True].format(chunk_index=chunk, file_index=file)
-
-    def _video_path(self, name: str, chunk: int, file: int) -> Path:
-        return self._root / VIDEO_PATHS[True].format(video_key=name, chunk_index=chunk, file_index=file)
-
-    def _episodes_path(self, chunk: int, file: int) -> Path:
-        return self._root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
-
-    def _plain(self, stats: Any, info: FeatureInfo) -> dict[str, Any]:
-        return plain_statistics(stats, info)
-
-    def _add_row(self, row: EpisodeRow) -> None:
-        self._table.add(row)
-
-    def _close_rows(self) -> None:
-        self._table.close()
-
-
-class OneEpisodeFiles(DatasetFiles):
-    """The files of v2.1; see `DatasetFiles`."""
-
-    def __init__(self, root: Path, infos: Sequence[FeatureInfo], fps: float) -> None:
-        super().__init__(root, infos, fps, data_mb=0, video_mb=0, first=FirstFiles())
-        meta = root / "meta"
+    def __init__(self, meta: Path) -> None:
         meta.mkdir(parents=True, exist_ok=True)
         self._episodes = (meta / "episodes.jsonl").open("w", encoding="utf-8")
         self._stats = (meta / "episodes_stats.jsonl").open("w", encoding="utf-8")
 
-    def _data_path(self, chunk: int, file: int) -> Path:
-        return self._root / DATA_PATHS[False].format(episode_chunk=chunk, episode_index=self._episode(chunk, file))
-
-    def _video_path(self, name: str, chunk: int, file: int) -> Path:
-        index = self._episode(chunk, file)
-        return self._root / VIDEO_PATHS[False].format(video_key=name, episode_chunk=chunk, episode_index=index)
-
-    def _episode(self, chunk: int, file: int) -> int:
-        return chunk * self._chunks_size + file
-
-    def _plain(self, stats: Any, info: FeatureInfo) -> dict[str, Any]:
-        return plain_statistics(stats, info, quantiles=False)
-
-    def _add_row(self, row: EpisodeRow) -> None:
-        told = {"episode_index": row.index, "tasks": list(row.tasks), "length": row.length}
-        self._episodes.write(json.dumps(told, ensure_ascii=False) + "\n")
+    def add(self, row: EpisodeRow) -> None:
+        """Write an episode."""
+        line = {"episode_index": row.index, "tasks": list(row.tasks), "length": row.length}
+        self._episodes.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._stats.write(json.dumps({"episode_index": row.index, "stats": row.stats}) + "\n")
 
-    def _close_rows(self) -> None:
+    def close(self) -> None:
+        """Complete the files."""
         self._episodes.close()
         self._stats.close()
+
+
+def appended_info(raw: Mapping[str, Any], counts: Counts) -> dict[str, Any]:
+    """Return the info.json of a dataset after an append; ``counts`` are those of all episodes, old and new."""
+    told = {**copy.deepcopy(dict(raw)), **_totals(counts)}
+    told["splits"] = {**told.get("splits", {}), "train": f"0:{counts['episodes']}"}
+    return told
 
 
 def _table_cuts(episode: PreparedEpisode, infos: Sequence[FeatureInfo]) -> list[tuple[int, int]]:
@@ -216,3 +244,15 @@ def _table_cuts(episode: PreparedEpisode, infos: Sequence[FeatureInfo]) -> list[
             cuts.append(row)
             held = sum(map(len, files))
     return list(zip(cuts, [*cuts[1:], episode.length], strict=True))
+
+
+def _totals(counts: Counts) -> dict[str, int]:
+    return {f"total_{name}": counts[name] for name in ("episodes", "frames", "tasks")}
+
+
+def _rate(fps: float) -> float:
+    return int(fps) if float(fps).is_integer() else fps
+
+
+def _write_json(path: Path, told: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(told, indent=4, ensure_ascii=False), encoding="utf-8")

@@ -45,13 +45,7 @@ INDEX_INFOS = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One feature that is written.
-
-    Args:
-        source: its name in the store.
-        feature: there.
-        info: what it is in the dataset.
-    """
+    """One feature that is written."""
 
     source: str
     feature: Feature
@@ -71,22 +65,7 @@ def map_schema(
     cameras: Cameras | Mapping[str, Cameras] = "auto",
     told: Mapping[str, Any] | None = None,
 ) -> tuple[Column, ...]:
-    """Return the columns of a dataset, but for its five index columns.
-
-    Args:
-        schema: of the store.
-        features: names to write; default all.
-        rename: names in the store to names in the dataset.
-        cameras: of all cameras, or of some by their names in the dataset.
-        told: features as the dataset said that the store was made of, by name: names of elements are taken from it.
-
-    Returns:
-        In the schema's order.
-
-    Raises:
-        FeatureNotFoundError: a name that the store does not have.
-        SchemaError: a feature that LeRobot has no form for; the message names it, and says what to do.
-    """
+    """Return the columns of a dataset, but for its five index columns."""
     renamed = dict(rename or {})
     unknown = [name for name in (*(features or ()), *renamed) if name not in schema]
     if unknown:
@@ -104,18 +83,7 @@ def map_schema(
 
 
 def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto", told: Any = None) -> Column:
-    """Return what becomes of one feature.
-
-    Args:
-        source: its name in the store.
-        name: in the dataset.
-        feature: of the store.
-        choice: if it is a camera.
-        told: the entry of a dataset's features that it came from, if it did.
-
-    Raises:
-        SchemaError: LeRobot has no form for it.
-    """
+    """Return what becomes of one feature."""
     dtype: str
     shape: tuple[int, ...]
     if feature.kind == "text":

@@ -28,12 +28,11 @@ import numpy as np
 from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import schema_of
-from stepwell.lerobot.data_files import import_pyarrow
-from stepwell.lerobot.extending import check_complete, fitted_columns
+from stepwell.lerobot.appending import check_complete, finish_append, fitted_columns
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.publishing import finish_append
+from stepwell.lerobot.parquet_writing import import_pyarrow
 from stepwell.lerobot.schema_mapping import Cameras, map_schema
 from stepwell.lerobot.tables import read_columns
 from stepwell.lerobot.writing import write_dataset

@@ -112,15 +112,7 @@ def summaries_of(
 
 
 def numeric_summary(values: npt.NDArray[Any], *, per_element: bool = False) -> FeatureStatistics:
-    """Summarise a numeric column, whatever its width.
-
-    Args:
-        values: [n, *shape] of bools, integers or floats.
-        per_element: see `statistics_of`.
-
-    Returns:
-        Of shape (1,) of a scalar, (last axis,) or, per element, of ``shape``.
-    """
+    """Summarise a numeric column, whatever its width."""
     shape = values.shape[1:] or (1,)
     width = math.prod(shape) if per_element else shape[-1]
     rows = values.reshape(-1, width)
@@ -132,20 +124,7 @@ def numeric_summary(values: npt.NDArray[Any], *, per_element: bool = False) -> F
 
 
 def numeric_statistics(values: npt.NDArray[Any], *, per_element: bool = False) -> dict[str, npt.NDArray[Any]]:
-    """Compute the statistics of a few numeric rows: those of `numeric_summary`, which cannot be added up.
-
-    Args:
-        values: [n, *shape] of bools, integers or floats; at least one row.
-        per_element: see `statistics_of`.
-
-    Returns:
-        With LeRobot's keys and shapes, see `as_lerobot`.
-
-    Example:
-        >>> found = numeric_statistics(np.array([[1, 5], [2, 5], [6, 5]], np.uint8))
-        >>> found["mean"].tolist(), found["q50"].tolist(), found["count"].tolist()
-        ([3.0, 5.0], [2.0, 5.0], [3])
-    """
+    """Compute the statistics of a few numeric rows: those of `numeric_summary`, which cannot be added up."""
     shape = values.shape[1:] or (1,)
     rows = values.reshape(-1, math.prod(shape) if per_element else shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all() or np.abs(rows).max() > SAFE_SQUARE:
@@ -162,12 +141,7 @@ def numeric_statistics(values: npt.NDArray[Any], *, per_element: bool = False) -
 
 
 def image_summary(images: Iterable[npt.NDArray[np.uint8]], feature: Feature) -> FeatureStatistics:
-    """Summarise images: of shape (3,), one entry a channel, 0 to 255; grey ones have three equal channels.
-
-    Args:
-        images: uint8 [height, width, 3], [height, width, 1] or [height, width].
-        feature: of the images.
-    """
+    """Summarise images: of shape (3,), one entry a channel, 0 to 255; grey ones have three equal channels."""
     found = stream_statistics(images, feature)
     return found if found.shape == (3,) else _side_by_side([found] * 3, (3,))
 
@@ -178,26 +152,13 @@ def image_stride(num_steps: int, max_images: int = MAX_IMAGES) -> int:
 
 
 def sampled_steps(length: int, stride: int) -> npt.NDArray[np.int64]:
-    """Return the steps of an episode whose images are looked at: each the middle of as many equal parts.
-
-    Example:
-        >>> sampled_steps(10, 4).tolist(), sampled_steps(3, 1).tolist()
-        ([1, 5, 8], [0, 1, 2])
-    """
+    """Return the steps of an episode whose images are looked at: each the middle of as many equal parts."""
     count = -(-length // stride)
     return (2 * np.arange(count, dtype=np.int64) + 1) * length // (2 * count)
 
 
 def as_lerobot(found: FeatureStatistics, info: FeatureInfo) -> dict[str, npt.NDArray[Any]]:
-    """Return a summary with LeRobot's keys, in its shapes and units.
-
-    Args:
-        found: of `numeric_summary` or `image_summary`, or merged of such.
-        info: of the feature, as LeRobot calls it.
-
-    Returns:
-        float64 arrays: NaN where there was no finite value; ``count`` int64 [1], NaN and infinities counted.
-    """
+    """Return a summary with LeRobot's keys, in its shapes and units."""
     values = {"min": found.min, "max": found.max, "mean": found.mean, "std": found.std}
     values |= found.quantiles
     arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(value, np.float64) for key, value in values.items()}
@@ -219,16 +180,7 @@ def info_of(name: str, feature: Feature) -> FeatureInfo:
 
 
 class StatisticsSum:
-    """Summaries of episodes, added up one by one; equal to the summary of all their rows together.
-
-    Args:
-        per_element: of rows that are added, see `statistics_of`.
-
-    Notes:
-        For one thread. Holds a few dozen summaries and 8 MB of rows a feature. Sketches are compressed once for a few
-        dozen summaries, see `stepwell.store.sketch.Sketch` for what that costs: nothing with at most 256 distinct
-        values.
-    """
+    """Summaries of episodes, added up one by one; equal to the summary of all their rows together."""
 
     def __init__(self, *, per_element: bool = False) -> None:
         self._levels: dict[str, list[list[FeatureStatistics]]] = {}

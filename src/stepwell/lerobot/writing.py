@@ -13,49 +13,63 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
-from stepwell.lerobot.camera_rows import encoding_of
-from stepwell.lerobot.data_files import import_pyarrow
-from stepwell.lerobot.dataset_files import DatasetFiles, ManyEpisodeFiles, OneEpisodeFiles
-from stepwell.lerobot.episode_preparing import EpisodePlace, Preparation, PreparedEpisode
-from stepwell.lerobot.episode_writing import plain_statistics, tasks_table
-from stepwell.lerobot.extending import (
+from stepwell.lerobot.appending import (
     cameras_of,
     first_files,
     fitted_columns,
     images_stride,
     is_per_element,
     load_extended,
+    staged_append,
     summaries_before,
 )
-from stepwell.lerobot.info import INFO_PATH, MAX_FPS, MIN_FPS
-from stepwell.lerobot.info_writing import appended_info, new_info
+from stepwell.lerobot.camera_writing import encoding_of, image_files, video_packets
+from stepwell.lerobot.dataset_files import DatasetFiles, EpisodePlace, PreparedEpisode, appended_info
+from stepwell.lerobot.info import INFO_PATH, MAX_FPS, MIN_FPS, FeatureInfo
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.publishing import new_dataset, staged_append
-from stepwell.lerobot.schema_mapping import Cameras, Column, index_names, map_schema
-from stepwell.lerobot.statistics import StatisticsSum, as_lerobot, image_stride
-from stepwell.lerobot.task_lists import StepTasks, TaskList
+from stepwell.lerobot.parquet_writing import (
+    import_pyarrow,
+)
+from stepwell.lerobot.schema_mapping import INDEX_INFOS, Cameras, Column, index_names, map_schema
+from stepwell.lerobot.statistics import (
+    Statistics,
+    StatisticsSum,
+    as_lerobot,
+    image_stride,
+    image_summary,
+    numeric_statistics,
+    sampled_steps,
+)
+from stepwell.lerobot.tasks import StepTasks, TaskList
 from stepwell.progress import make_bar
 from stepwell.recorders.pool import num_workers
+from stepwell.schema import Feature, Schema
 from stepwell.store import Store
-from stepwell.store.statistics import write_statistics
+from stepwell.store.layout import built_directory
+from stepwell.store.statistics import FeatureStatistics
 from stepwell.windows import View
 
 __all__ = ["write_dataset"]
 
 WRITTEN_VERSIONS = ("v3.0", "v2.1")
 MAX_WORKERS = 8
+# of the timestamps that a store has: those further off the grid are made anew
+TOLERANCE_SECONDS = 1e-4
 
 
 def write_dataset(
@@ -142,115 +156,90 @@ def write_dataset(
         raise StepwellError("append=True with version='v2.1'. Only v3.0 can be appended to.")
     import_pyarrow()
     view = as_view(source)
+    told = _told(view)
     writing = _Writing(
-        view=view,
+        schema=schema_of(view),
+        told=told.get("features", {}),
         features=features,
         rename=rename,
         video=video,
-        fps=_rate(view, fps),
+        fps=_checked_rate(view, fps),
         steps=StepTasks(index_names(schema_of(view), rename), task),
         sizes_mb=_checked_sizes(data_files_mb, video_files_mb),
         workers=_worker_count(workers),
         progress=progress,
+        episodes=list(episodes_of(view)),
     )
+    if not writing.episodes:
+        raise EpisodeNotFoundError("there is no episode to write. LeRobot has no datasets without any.")
     path = Path(root).absolute()
     if append and (path / INFO_PATH).exists():
         writing.append(path)
     else:
-        robot = robot_type if robot_type is not None else _told(view).get("robot_type")
-        writing.make(path, version == "v3.0", cameras, robot)
+        writing.make(path, version == "v3.0", cameras, told.get("robot_type") if robot_type is None else robot_type)
     return Metadata.load(path, repo_id=repo_id)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Writing:
     """One call of `write_dataset`."""
 
-    def __init__(
-        self,
-        *,
-        view: View,
-        features: Collection[str] | None,
-        rename: Mapping[str, str] | None,
-        video: Mapping[str, Any] | None,
-        fps: float,
-        steps: StepTasks,
-        sizes_mb: tuple[float, float],
-        workers: int,
-        progress: bool | None,
-    ) -> None:
-        self._schema = schema_of(view)
-        self._features, self._rename, self._video = features, rename, video
-        self._told = _told(view).get("features", {})
-        self._fps, self._steps, self._sizes_mb = fps, steps, sizes_mb
-        self._workers, self._progress = workers, progress
-        self._episodes = list(episodes_of(view))
-        self._num_steps = sum(episode.length for episode in self._episodes)
-        if not self._episodes:
-            raise EpisodeNotFoundError("there is no episode to write. LeRobot has no datasets without any.")
+    schema: Schema
+    # features as the dataset said them that the store was made of
+    told: Mapping[str, Any]
+    features: Collection[str] | None
+    rename: Mapping[str, str] | None
+    video: Mapping[str, Any] | None
+    fps: float
+    steps: StepTasks
+    sizes_mb: tuple[float, float]
+    workers: int
+    progress: bool | None
+    episodes: Sequence[SourceEpisode]
 
     def make(self, root: Path, is_v3: bool, cameras: Any, robot_type: str | None) -> None:
         """Write a new dataset."""
-        columns = self._columns(cameras)
-        preparation = self._preparation(columns, image_stride(self._num_steps), per_element=not is_v3)
-        tasks = TaskList(self._steps.listed(self._episodes[0]))
-        with new_dataset(root) as target:
-            files: DatasetFiles
-            if is_v3:
-                data_mb, video_mb = self._sizes_mb
-                files = ManyEpisodeFiles(target, preparation.infos, self._fps, data_mb=data_mb, video_mb=video_mb)
-            else:
-                files = OneEpisodeFiles(target, preparation.infos, self._fps)
-            total = StatisticsSum(per_element=not is_v3)
+        preparation = self._preparation(self._columns(cameras), image_stride(self._num_steps), per_element=not is_v3)
+        tasks, total = TaskList(self.steps.listed(self.episodes[0])), StatisticsSum(per_element=not is_v3)
+        with built_directory(root) as hidden:
+            files = DatasetFiles(Path(hidden), preparation.infos, self.fps, self.sizes_mb if is_v3 else None)
             self._write(preparation, files, tasks, total, first_episode=0, first_row=0)
-            counts = self._counts(tasks)
-            if is_v3:
-                _write_tables(target, tasks, total, preparation)
-            else:
-                _write_task_lines(target, tasks)
-            sizes = self._sizes_mb if is_v3 else None
-            told = new_info(
-                preparation.infos, self._fps, counts, files.video_facts, robot_type=robot_type, sizes_mb=sizes
-            )
-            _write_json(target / INFO_PATH, told)
+            files.write_meta(files.new_info(self._counts(tasks), robot_type), tasks.texts, total)
 
     def append(self, root: Path) -> None:
         """Add to a dataset of v3.0."""
         with staged_append(root) as target:
-            before = load_extended(root, self._fps)
-            named = {(self._rename or {}).get(name, name) for name in self._features or self._schema}
+            before = load_extended(root, self.fps)
+            info = before.info
+            named = {(self.rename or {}).get(name, name) for name in self.features or self.schema}
             cameras = {name: choice for name, choice in cameras_of(before).items() if name in named}
             columns = fitted_columns(self._columns(cameras), before)
             per_element = is_per_element(before)
             summaries = summaries_before(before, per_element=per_element)
             stride = images_stride(before, summaries) or image_stride(self._num_steps)
             preparation = self._preparation(columns, stride, per_element=per_element)
-            data_mb, video_mb = self._sizes_mb
-            files = ManyEpisodeFiles(
-                target,
-                preparation.infos,
-                self._fps,
-                data_mb=data_mb,
-                video_mb=video_mb,
-                first=first_files(before),
-                chunks_size=before.info.chunks_size,
-            )
+            first = first_files(before)
+            files = DatasetFiles(target, preparation.infos, self.fps, self.sizes_mb, first, info.chunks_size)
             tasks, total = TaskList(before.tasks), StatisticsSum(per_element=per_element)
             total.add(summaries)
-            first_row = before.info.total_frames
-            self._write(preparation, files, tasks, total, first_episode=before.info.total_episodes, first_row=first_row)
-            _write_tables(target, tasks, total, preparation)
-            counts = self._counts(tasks, before)
-            _write_json(target / INFO_PATH, appended_info(before.info.raw, counts))
+            self._write(
+                preparation, files, tasks, total, first_episode=info.total_episodes, first_row=info.total_frames
+            )
+            files.write_meta(appended_info(info.raw, self._counts(tasks, before)), tasks.texts, total)
+
+    @property
+    def _num_steps(self) -> int:
+        return sum(episode.length for episode in self.episodes)
 
     def _columns(self, cameras: Any) -> tuple[Column, ...]:
-        return map_schema(self._schema, features=self._features, rename=self._rename, cameras=cameras, told=self._told)
+        return map_schema(self.schema, features=self.features, rename=self.rename, cameras=cameras, told=self.told)
 
     def _preparation(self, columns: Sequence[Column], stride: int, *, per_element: bool) -> Preparation:
         return Preparation(
             columns=columns,
-            encodings={column.name: encoding_of(column, self._video) for column in columns if column.info.is_video},
-            fps=self._fps,
-            timestamp=index_names(self._schema, self._rename).get("timestamp"),
+            encodings={column.name: encoding_of(column, self.video) for column in columns if column.info.is_video},
+            fps=self.fps,
+            timestamp=index_names(self.schema, self.rename).get("timestamp"),
             stride=stride,
             per_element=per_element,
         )
@@ -265,18 +254,18 @@ class _Writing:
         first_episode: int,
         first_row: int,
     ) -> None:
-        """Write all episodes; ``files`` are complete afterwards."""
+        """Write all episodes and complete their files."""
 
         def placed() -> Iterator[tuple[SourceEpisode, EpisodePlace]]:
             row = first_row
-            for index, episode in enumerate(self._episodes, first_episode):
-                numbers, texts = self._steps.of(episode, tasks)
+            for index, episode in enumerate(self.episodes, first_episode):
+                numbers, texts = self.steps.of(episode, tasks)
                 yield episode, EpisodePlace(index, row, numbers, texts)
                 row += episode.length
 
         try:
-            with make_bar(self._num_steps, "steps", wanted=self._progress) as bar:
-                for prepared in _prepared(preparation, placed(), self._workers):
+            with make_bar(self._num_steps, "steps", wanted=self.progress) as bar:
+                for prepared in _prepared(preparation, placed(), self.workers):
                     files.add(prepared)
                     prepared.add_to(total, preparation.infos)
                     bar.update(prepared.length)
@@ -286,9 +275,80 @@ class _Writing:
     def _counts(self, tasks: TaskList, before: Metadata | None = None) -> dict[str, int]:
         episodes, frames = (before.info.total_episodes, before.info.total_frames) if before else (0, 0)
         return {
-            "episodes": episodes + len(self._episodes),
+            "episodes": episodes + len(self.episodes),
             "frames": frames + self._num_steps,
             "tasks": len(tasks.texts),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparation:
+    """Make episodes ready to be written; any number of threads may."""
+
+    columns: Sequence[Column]
+    # of cameras that are written as video
+    encodings: Mapping[str, Feature]
+    fps: float
+    # feature of the store with its own times
+    timestamp: str | None
+    # about every how many-th image statistics look at
+    stride: int
+    per_element: bool
+
+    @property
+    def infos(self) -> list[FeatureInfo]:
+        """All features of the dataset, in order."""
+        return [*(column.info for column in self.columns), *INDEX_INFOS.values()]
+
+    def prepare(self, episode: SourceEpisode, place: EpisodePlace) -> PreparedEpisode:
+        """Read and encode an episode."""
+        columns: dict[str, Any] = {}
+        videos = {}
+        for column in self.columns:
+            if column.info.is_video:
+                videos[column.name] = video_packets(episode, column, self.encodings[column.name])
+            elif column.info.is_image:
+                columns[column.name] = image_files(episode, column)
+            else:
+                columns[column.name] = episode.read(column.source)
+        columns |= self._index_columns(episode, place)
+        images = self._images(episode)
+        return PreparedEpisode(place, episode.length, columns, videos, self._statistics(columns, images), images)
+
+    def _index_columns(self, episode: SourceEpisode, place: EpisodePlace) -> dict[str, npt.NDArray[Any]]:
+        numbers = np.arange(episode.length, dtype=np.int64)
+        return {
+            "timestamp": self._timestamps(episode, numbers),
+            "frame_index": numbers,
+            "episode_index": np.full(episode.length, place.index, np.int64),
+            "index": place.first_row + numbers,
+            "task_index": place.task_index,
+        }
+
+    def _timestamps(self, episode: SourceEpisode, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the store's own times where they lie on the grid, since they may be rounded otherwise."""
+        grid = numbers / self.fps
+        if self.timestamp is not None:
+            own = np.asarray(episode.read(self.timestamp), np.float64).reshape(-1)
+            if (np.abs(own - grid) <= TOLERANCE_SECONDS).all():
+                return own.astype(np.float32)
+        return grid.astype(np.float32)
+
+    def _images(self, episode: SourceEpisode) -> dict[str, FeatureStatistics]:
+        steps = sampled_steps(episode.length, self.stride)
+        return {
+            column.name: image_summary(episode.images(column.source, column.feature, steps), column.feature)
+            for column in self.columns
+            if column.info.is_camera
+        }
+
+    def _statistics(self, columns: Mapping[str, Any], images: Mapping[str, FeatureStatistics]) -> Statistics:
+        return {
+            info.name: as_lerobot(images[info.name], info)
+            if info.is_camera
+            else numeric_statistics(columns[info.name], per_element=self.per_element)
+            for info in self.infos
+            if not info.is_text
         }
 
 
@@ -313,33 +373,12 @@ def _prepared(
         pool.shutdown(cancel_futures=True)
 
 
-def _write_tables(root: Path, tasks: TaskList, total: StatisticsSum, preparation: Preparation) -> None:
-    """Write what ``meta/`` of v3.0 has beside the episodes and info.json."""
-    meta, found = root / "meta", total.result()
-    meta.mkdir(parents=True, exist_ok=True)
-    import_pyarrow().parquet.write_table(tasks_table(tasks.texts), meta / "tasks.parquet", write_page_checksum=True)
-    infos = {info.name: info for info in preparation.infos}
-    stats = {name: plain_statistics(as_lerobot(found[name], infos[name]), infos[name]) for name in found}
-    _write_json(meta / "stats.json", stats)
-    # what an append merges with: quantiles alone cannot be
-    write_statistics(meta, found)
-
-
-def _write_task_lines(root: Path, tasks: TaskList) -> None:
-    lines = (json.dumps({"task_index": i, "task": text}, ensure_ascii=False) for i, text in enumerate(tasks.texts))
-    (root / "meta/tasks.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _write_json(path: Path, told: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(told, indent=4, ensure_ascii=False), encoding="utf-8")
-
-
 def _told(view: View) -> dict[str, Any]:
     """Return what the dataset said of itself that the first store of a view was made of; nothing of others."""
     return dict(view.stores[0].metadata.get("lerobot", {}).get("info") or {})
 
 
-def _rate(view: View, fps: float | None) -> float:
+def _checked_rate(view: View, fps: float | None) -> float:
     rates = {store.fps for store in view.stores} if fps is None else {fps}
     rate = rates.pop()
     if rates or rate is None or not MIN_FPS <= rate <= MAX_FPS:

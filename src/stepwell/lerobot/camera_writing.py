@@ -1,4 +1,4 @@
-"""Mp4 files of a camera: packets of video rows, put one after the other without encoding them again.
+"""Rows of a camera as LeRobot has them: packets in mp4 files, or files of images; as they are stored where that can be.
 
 ::
 
@@ -10,18 +10,29 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
-from stepwell.errors import MissingDependencyError, SchemaError
-from stepwell.lerobot.data_files import MEGABYTE, FileNumbers
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["EpisodePackets", "VideoFiles", "packets_of"]
+from stepwell.codecs import make_codec
+from stepwell.codecs.image_files import read_image_head
+from stepwell.codecs.video_decoding import coded_size
+from stepwell.codecs.video_streams import StreamId, VideoRow, parse_row, stream_of
+from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
+from stepwell.formats.source_episodes import SourceEpisode
+from stepwell.lerobot.parquet_writing import MEGABYTE, FileNumbers
+from stepwell.lerobot.schema_mapping import Column, stored_feature
+from stepwell.references.file_codec import FileCodec
+from stepwell.schema import Feature, Image, Video
+
+__all__ = ["EpisodePackets", "VideoFiles", "encoding_of", "image_files", "packets_of", "video_packets"]
 
 # names of ffmpeg's readers of elementary streams
 READERS = {"h264": "h264", "hevc": "hevc", "av1": "obu"}
@@ -30,18 +41,15 @@ LOOK_ROWS = 4
 MAX_RATE_TERMS = 100_000
 # the byte that begins one; the next is its size, which is small
 AV1_SEQUENCE_HEADER = b"\x0a"
+# what lerobot encodes with; the preset is that of its newest
+DEFAULT_VIDEO = {"encoder": "av1", "gop": 2}
+AV1_VIDEO = {"crf": 30, "preset": "12"}
+FILE_CODECS = ("png", "jpeg")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodePackets:
-    """The encoded frames of one episode of one camera.
-
-    Args:
-        stream: what all its runs are of.
-        packets: one a row, in order.
-        is_sync: whether decoding may begin at each.
-        head: the first rows as an elementary stream.
-    """
+    """The encoded frames of one episode of one camera."""
 
     stream: StreamId
     packets: tuple[bytes, ...]
@@ -55,17 +63,7 @@ class EpisodePackets:
 
 
 def packets_of(rows: Sequence[bytes]) -> EpisodePackets | None:
-    """Return the packets of an episode's video rows, or None where they cannot lie in an mp4 file as they are.
-
-    They can where each row has one packet that makes the picture it shows, where no run speaks of pictures before it,
-    and where all runs are of one stream, of h264, hevc or av1.
-
-    Args:
-        rows: as the codec "video" stores them.
-
-    Raises:
-        DecodeError: bytes that are no row of video.
-    """
+    """Return the packets of an episode's video rows, or None where they cannot lie in an mp4 file as they are."""
     parsed = [parse_row(row) for row in rows]
     if not parsed or parsed[0].kind not in READERS or not _is_plain(parsed):
         return None
@@ -92,21 +90,7 @@ def _is_plain(rows: Sequence[VideoRow]) -> bool:
 
 
 class VideoFiles:
-    """Writes the packets of episodes to a row of mp4 files.
-
-    Args:
-        path_of: from (chunk, file) to a file's path.
-        fps: frames a second.
-        numbers: of the files.
-        limit_mb: a file that would become larger is not added to; 0: each episode has its own.
-        codec: that the dataset says its videos are of; None: it says nothing yet.
-
-    Attributes:
-        facts: what the last stream is: "codec", "pix_fmt", "height", "width"; empty before the first.
-
-    Notes:
-        For one thread. A file is readable only when it is complete: when the next is begun, or after `close`.
-    """
+    """Writes the packets of episodes to a row of mp4 files."""
 
     def __init__(
         self,
@@ -128,14 +112,7 @@ class VideoFiles:
         self.facts: dict[str, Any] = {}
 
     def add(self, episode: EpisodePackets) -> tuple[int, int, float]:
-        """Write an episode.
-
-        Returns:
-            (chunk, file) it is in, and the seconds at which it begins there.
-
-        Raises:
-            SchemaError: it is of another codec than those before: info.json has one for all.
-        """
+        """Write an episode."""
         codec = episode.stream.kind
         if self._codec not in (None, codec):
             raise SchemaError(
@@ -196,3 +173,89 @@ def _import_av() -> Any:
     except ImportError as error:
         raise MissingDependencyError.of("av", "lerobot") from error
     return av
+
+
+def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Feature:
+    """Return how the pictures of a camera are encoded, where they are."""
+    given = {**DEFAULT_VIDEO, **(options or {})}
+    if given["encoder"] == "av1":
+        given = {**AV1_VIDEO, **given}
+    # grey as colours, too: players take its full range for a limited one
+    feature = Video(column.info.shape, **given)
+    make_codec(feature)
+    return feature
+
+
+def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+    """Return the frames of an episode: those that are stored where they can lie in an mp4 file, else encoded anew."""
+    if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
+        with _named(episode, column):
+            found = packets_of(_stored_rows(episode, column))
+        if found is not None:
+            return found
+    return _encoded(episode, column, encoding)
+
+
+def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
+    """Return the PNG or JPEG files of an episode's images: the stored ones, or PNG files that are made of them."""
+    feature = column.feature
+    if stored_feature(feature).codec in FILE_CODECS and feature.shape[2:] == (3,):
+        with _named(episode, column):
+            return [_as_colours(file, feature) for file in _stored_rows(episode, column)]
+    codec = make_codec(Image(column.info.shape, codec="png"))
+    return [codec.encode(_in_colour(image)) for image in episode.images(column.source, feature)]
+
+
+def _as_colours(file: bytes, feature: Feature) -> bytes:
+    """Return a file of which Pillow makes RGB without being asked to: it, or a PNG file of its colours."""
+    head = read_image_head(file)
+    if head is None or (head.is_plain and head.channels == 3 and head.dtype == feature.np_dtype.name):
+        return file
+    pixels = make_codec(stored_feature(feature)).decode(np.frombuffer(file, np.uint8))
+    return make_codec(Image(feature.shape, feature.dtype, codec="png")).encode(pixels)
+
+
+def _stored_rows(episode: SourceEpisode, column: Column) -> list[bytes]:
+    codec, blobs = make_codec(column.feature), episode.blobs(column.source)
+    if not isinstance(codec, FileCodec):
+        return [blob.tobytes() for blob in blobs]
+    return list(codec.embed(blobs).rows(codec.embedded()))
+
+
+@contextmanager
+def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
+    """Make errors of rows say whose they are."""
+    try:
+        yield
+    except DecodeError as error:
+        raise DecodeError(f"{episode.store.path}: episode {episode.index}, {column.source!r}: {error}") from error
+
+
+def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
+    from stepwell.codecs.video import VideoCodec
+
+    # one for each episode: bytes then do not depend on what was encoded before, nor on the number of threads
+    encoder, rows = VideoCodec(encoding).encoder(), []
+    try:
+        for image in episode.images(column.source, column.feature):
+            rows += encoder.put(_in_colour(image))
+        rows += encoder.end()
+    finally:
+        encoder.close()
+    found = packets_of(rows)
+    if found is None or len(rows) != episode.length:
+        raise SchemaError(f"camera {column.name!r}: {encoding!r} gave {len(rows)} frames of {episode.length} images.")
+    return found
+
+
+def _can_stay(feature: Feature) -> bool:
+    """Whether frames are RGB and have the feature's size: odd ones, and very small ones, are encoded with an edge."""
+    height, width, *channels = feature.fixed_shape
+    return channels == [3] and coded_size(height, width) == (height, width)
+
+
+def _in_colour(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return a picture of three channels; those of a grey one are equal."""
+    height, width = image.shape[:2]
+    # a copy of one row or column would otherwise keep strides that encoders of images refuse
+    return np.array(np.broadcast_to(image.reshape(height, width, -1), (height, width, 3)), order="C")

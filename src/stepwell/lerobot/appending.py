@@ -1,48 +1,86 @@
-"""What an append must know of the dataset that is there: its features, its last files, its statistics."""
+"""Appending to a dataset: what must be known of it, and how new files come into it: all of them, or none.
+
+::
+
+    reach/
+      .stepwell-append/          files that are to be added, while they are written
+        ready.json               they are complete: any process may move them into their places
+
+The files are moved in an order in which no state in between says too much: what new rows need, the rows, the episodes,
+and last ``meta/info.json``, which counts them. Old rows stay where they are all the time.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepwell.errors import FormatError, SchemaError
-from stepwell.lerobot.data_files import import_pyarrow
-from stepwell.lerobot.dataset_files import FirstFiles
+from stepwell.errors import FormatError, SchemaError, StepwellError, StoreBusyError
+from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.lerobot.episode_tables import episode_paths
-from stepwell.lerobot.info import DATA_PATHS, VIDEO_PATHS, FeatureInfo
-from stepwell.lerobot.meta_files import open_parquet
+from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.meta_files import open_parquet, read_json
 from stepwell.lerobot.metadata import Metadata
+from stepwell.lerobot.parquet_writing import import_pyarrow
 from stepwell.lerobot.schema_mapping import Cameras, Column
 from stepwell.lerobot.statistics import as_lerobot, is_summed, summaries_of
+from stepwell.store.beneath import disk_error
+from stepwell.store.layout import replace_file
 from stepwell.store.statistics import FeatureStatistics, load_statistics
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = [
+    "FIRST",
+    "FirstFiles",
     "cameras_of",
     "check_complete",
+    "finish_append",
     "first_files",
     "fitted_columns",
     "images_stride",
     "is_per_element",
     "load_extended",
+    "staged_append",
     "summaries_before",
 ]
 
 NUMBERS = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+")
 COUNT_RATIO = 1e-9
 WRITE_ANEW = "Write what it counts anew first: stepwell export lerobot://PATH NEW."
+STAGE = ".stepwell-append"
+READY = "ready.json"
+# by how a path begins; what is in none of these comes before the last
+ORDER = ("videos/", "meta/tasks", "data/", "meta/episodes/", "meta/stat", INFO_PATH)
+REPLACED = ("meta/tasks", "meta/stat", INFO_PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFiles:
+    """(chunk, file) of the first file of each kind that is written; the schema of the table of episodes, if one is."""
+
+    data: tuple[int, int] = (0, 0)
+    episodes: tuple[int, int] = (0, 0)
+    videos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    video_codecs: Mapping[str, str] = field(default_factory=dict)
+    episode_schema: pa.Schema | None = None
+
+
+FIRST = FirstFiles()
 
 
 def load_extended(root: Path, fps: float) -> Metadata:
-    """Return the metadata of a dataset that can be appended to.
-
-    Raises:
-        FormatError: it is not of v3.0, or not complete, see `check_complete`.
-        SchemaError: it has another rate.
-    """
+    """Return the metadata of a dataset that can be appended to."""
     before = Metadata.load(root)
     if not before.info.is_v3:
         raise FormatError(
@@ -56,11 +94,7 @@ def load_extended(root: Path, fps: float) -> Metadata:
 
 
 def check_complete(before: Metadata) -> None:
-    """Refuse a dataset that new files cannot follow: what comes after its last row and episode would be another's.
-
-    Raises:
-        FormatError: its files have other names, or more or fewer rows or episodes than ``meta/info.json`` counts.
-    """
+    """Refuse a dataset that new files cannot follow: its new rows would be found under other episodes."""
     info, root = before.info, before.root
     for template, allowed in ((info.data_path, DATA_PATHS[True]), (info.video_path, VIDEO_PATHS[True])):
         if template not in (allowed, None):
@@ -73,7 +107,7 @@ def check_complete(before: Metadata) -> None:
     ):
         if counted != found:
             raise FormatError(
-                f"{root}: meta/info.json counts {counted} {what}, its tables have {found}: who wrote it was killed, or "
+                f"{root}: meta/info.json counts {counted} {what}, its tables have {found}: its writer was killed, or "
                 f"files are missing. Episodes after these would not be found. {WRITE_ANEW}"
             )
 
@@ -86,11 +120,7 @@ def cameras_of(before: Metadata) -> dict[str, Cameras]:
 
 
 def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column, ...]:
-    """Return columns in the order of a dataset.
-
-    Raises:
-        SchemaError: they are not the dataset's.
-    """
+    """Return columns in the order of a dataset."""
     mine = {column.name: column for column in columns}
     theirs = {name: info for name, info in before.info.features.items() if not info.is_index}
     for name in (*theirs, *mine):
@@ -123,7 +153,7 @@ def first_files(before: Metadata) -> FirstFiles:
 
 
 def is_per_element(before: Metadata) -> bool:
-    """Whether the statistics of a dataset have an entry for each element of an array: those that come of v2.1 have."""
+    """Return whether the statistics have an entry for each element of an array: those converted from v2.1 have."""
     arrays = {name: info.shape for name, info in before.info.features.items() if not info.is_camera}
     stats = before.stats or {}
     return any(
@@ -132,14 +162,8 @@ def is_per_element(before: Metadata) -> bool:
 
 
 def summaries_before(before: Metadata, *, per_element: bool) -> dict[str, FeatureStatistics]:
-    """Return summaries of a dataset's features: those that lie beside its statistics, if they are of it, else new ones.
-
-    Quantiles cannot be merged, and images of some versions have a std of 0: what lerobot wrote is not built upon.
-
-    Args:
-        before: the dataset.
-        per_element: see `stepwell.lerobot.statistics.statistics_of`.
-    """
+    """Return summaries of a dataset's features: the stored ones where they still fit its statistics, else new ones."""
+    # quantiles cannot be merged, and images of some versions have a std of 0: stats.json of others is not built upon
     stored, told = load_statistics(before.root / "meta"), before.stats or {}
     infos = {name: info for name, info in before.info.features.items() if not info.is_text}
     if stored.keys() == infos.keys() and all(
@@ -162,7 +186,7 @@ def images_stride(before: Metadata, summaries: Mapping[str, FeatureStatistics]) 
 
 
 def _is_same(found: FeatureStatistics, info: FeatureInfo, told: Mapping[str, Any] | None) -> bool:
-    """Whether statistics are those of a summary: nobody else wrote to the dataset since."""
+    """Return whether statistics are those of a summary: no other program has written to the dataset since."""
     if told is None:
         return False
     mine = as_lerobot(found, info)
@@ -190,3 +214,82 @@ def _next(directory: Path, chunks_size: int) -> tuple[int, int]:
         return 0, 0
     chunk, file = max(found)
     return (chunk, file + 1) if file + 1 < chunks_size else (chunk + 1, 0)
+
+
+@contextmanager
+def staged_append(root: Path) -> Iterator[Path]:
+    """Yield a hidden directory in a dataset; at the end its files are moved to the same places of the dataset."""
+    with _locked(root):
+        # files of an append that was killed are moved first if they were complete, else removed
+        _finish(root)
+        stage = root / STAGE
+        stage.mkdir()
+        try:
+            yield stage
+            told = {"total_episodes": _total_episodes(root)}
+            replace_file(str(stage / READY), json.dumps(told).encode())
+            _finish(root)
+        except BaseException as error:
+            if not (stage / READY).exists():
+                shutil.rmtree(stage, ignore_errors=True)
+            if isinstance(error, OSError) and not isinstance(error, StepwellError):
+                raise disk_error(error, 0, str(root)) from error
+            raise
+
+
+def finish_append(root: str | os.PathLike[str]) -> bool:
+    """Complete an append that was killed when all of its files were written, or remove what it left."""
+    path = Path(root)
+    if not (path / STAGE).exists():
+        return False
+    with _locked(path):
+        return _finish(path)
+
+
+def _finish(root: Path) -> bool:
+    stage = root / STAGE
+    if not stage.exists():
+        return False
+    is_ready = (stage / READY).exists()
+    if is_ready:
+        _check_unchanged(root, read_json(stage / READY))
+        for name in _names(stage):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).replace(root / name)
+    shutil.rmtree(stage)
+    return is_ready
+
+
+def _names(stage: Path) -> list[str]:
+    """Return the files that are to be moved, in the order in which they are."""
+    names = [path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file()]
+    return sorted((name for name in names if name != READY), key=lambda name: (_turn(name), name))
+
+
+def _turn(name: str) -> int:
+    turns = [turn for turn, begin in enumerate(ORDER) if name.startswith(begin)]
+    return turns[0] if turns else len(ORDER) - 2
+
+
+def _check_unchanged(root: Path, told: dict[str, int]) -> None:
+    """Refuse to move files into a dataset that another program has changed meanwhile."""
+    stage = root / STAGE
+    taken = [name for name in _names(stage) if not name.startswith(REPLACED) and (root / name).exists()]
+    # moved last: where it is in its place already, the dataset tells of the new episodes
+    is_told = not (stage / INFO_PATH).exists()
+    if taken or (not is_told and _total_episodes(root) != told["total_episodes"]):
+        raise FormatError(
+            f"{root}: an append was killed, and others have written to the dataset since "
+            f"({taken[0] if taken else INFO_PATH}). Remove {stage}, whose episodes are then lost, and append again."
+        )
+
+
+def _total_episodes(root: Path) -> int:
+    return int(read_json(root / INFO_PATH)["total_episodes"])
+
+
+def _locked(root: Path) -> FileLock:
+    try:
+        return lock_directory(root, is_waiting=False)
+    except BlockingIOError:
+        raise StoreBusyError(f"{root}: another process appends to it. Wait for it, or write to another root.") from None

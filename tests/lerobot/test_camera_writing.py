@@ -12,8 +12,8 @@ from stepwell import Video  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
 from stepwell.codecs.video_encoding import built_in_encoders  # noqa: E402
 from stepwell.codecs.video_streams import pack_row, parse_row  # noqa: E402
-from stepwell.lerobot.data_files import FileNumbers  # noqa: E402
-from stepwell.lerobot.video_writing import VideoFiles, packets_of  # noqa: E402
+from stepwell.lerobot.camera_writing import VideoFiles, packets_of  # noqa: E402
+from stepwell.lerobot.parquet_writing import FileNumbers  # noqa: E402
 
 from .written import picture, read_video  # noqa: E402
 

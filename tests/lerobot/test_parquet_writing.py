@@ -1,13 +1,26 @@
 """Parquet files that follow each other: numbers, sizes, types."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from stepwell.lerobot.data_files import FileNumbers, ParquetFiles, data_schema, data_table, hf_features  # noqa: E402
 from stepwell.lerobot.info import NUMBERS, FeatureInfo  # noqa: E402
 from stepwell.lerobot.meta_files import open_parquet  # noqa: E402
+from stepwell.lerobot.parquet_writing import (  # noqa: E402
+    GROUP_EPISODES,
+    EpisodeRow,
+    EpisodeTableWriter,
+    FileNumbers,
+    ParquetFiles,
+    data_schema,
+    data_table,
+    episode_schema,
+    hf_features,
+)
 
 
 def info(name, dtype, shape=(1,)):
@@ -88,3 +101,44 @@ def test_pages_of_all_parquet_files_that_are_written_have_checksums(tmp_path):
             except OSError as error:
                 errors.append(str(error))
         assert any("CRC checksum verification failed" in error for error in errors), path
+
+
+pytest.importorskip("pyarrow")
+
+
+class Files:
+    """What the writer needs of `ParquetFiles`; remembers how many rows came at a time."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.rows: list[dict] = []
+
+    def begin(self, num_rows: int) -> tuple[int, int]:
+        self.sizes.append(num_rows)
+        return 0, 0
+
+    def write(self, table) -> None:
+        self.rows += table.to_pylist()
+
+    def close(self) -> None:
+        pass
+
+
+class Tasks(list):
+    """A list that can be referred to weakly."""
+
+
+def test_no_more_rows_are_held_than_a_group_of_the_file():
+    files, held = Files(), []
+    writer = EpisodeTableWriter(files, episode_schema([]))
+    count = 2 * GROUP_EPISODES + 2
+    for index in range(count):
+        tasks = Tasks(["push"])
+        held.append(weakref.ref(tasks))
+        writer.add(EpisodeRow(index, tasks, 3, 3 * index, (0, 0), {}, {}))
+        del tasks
+        gc.collect()
+        assert sum(each() is not None for each in held) <= GROUP_EPISODES
+    writer.close()
+    assert files.sizes == [GROUP_EPISODES, GROUP_EPISODES, 2]
+    assert [row["episode_index"] for row in files.rows] == list(range(count))

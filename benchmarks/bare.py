@@ -9,7 +9,7 @@ from timing import Work
 
 from stepwell.kernels.gather import gather
 from stepwell.windows import WindowReader, aligned_empty
-from stepwell.windows.layouts import Layout, gather_tables, make_layout
+from stepwell.windows.plans import Layout, gather_tables, make_layout
 
 __all__ = ["BareKernel"]
 

@@ -19,7 +19,7 @@ from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array
 from stepwell.store import Store
 from stepwell.windows import Field, WindowReader
-from stepwell.windows.layouts import ALIGNMENT
+from stepwell.windows.plans import ALIGNMENT
 
 LENGTHS = (40, 3, 77, 1, 130)
 

@@ -26,7 +26,7 @@ from stepwell.loader.pool import BlockPool
 from stepwell.order import pooled
 from stepwell.store import Store
 from stepwell.testing import tiny_store
-from stepwell.windows.held import RowLoader
+from stepwell.windows.blocks import RowLoader
 
 from .conftest import loader_threads
 from .test_loader_processes import in_child

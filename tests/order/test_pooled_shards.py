@@ -10,7 +10,7 @@ import stepwell
 from stepwell import Array, Field, Loader
 from stepwell.order import BoundPooled, Partition, pooled
 from stepwell.windows import Blocks
-from stepwell.windows.reach import PIECE_ANCHOR, PIECE_COLUMNS, PIECE_SEGMENT
+from stepwell.windows.plans import PIECE_ANCHOR, PIECE_COLUMNS, PIECE_SEGMENT
 
 LENGTHS = ((5, 7), (3,), (20,), (4, 4, 4), (9, 1))
 ORDER = {"bytes": 4096, "blocks": 8}

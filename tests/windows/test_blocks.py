@@ -19,7 +19,8 @@ from stepwell.errors import LoaderError
 from stepwell.testing.codecs import RunningCodec
 from stepwell.windows import Blocks, WindowReader
 from stepwell.windows.blocks import cut_blocks, piece_bytes
-from stepwell.windows.reach import (
+from stepwell.windows.computed import window_rows
+from stepwell.windows.plans import (
     PIECE_ANCHOR,
     PIECE_FIRST,
     PIECE_HI_FINAL,
@@ -31,7 +32,6 @@ from stepwell.windows.reach import (
     SyncRows,
     reaches,
 )
-from stepwell.windows.rows import window_rows
 
 Int64s = npt.NDArray[np.int64]
 

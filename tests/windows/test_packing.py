@@ -13,7 +13,7 @@ import stepwell
 from stepwell import Loader, View, WindowDataset, WindowError
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.snapshot import SegmentList, SegmentTable, columns_of
-from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_numbers
+from stepwell.windows.views import pack_episodes, pack_numbers, unpack_numbers
 
 SCHEMA = {"x": stepwell.Array((), "int64")}
 FIELDS = {"x": [-1, 0, 1]}

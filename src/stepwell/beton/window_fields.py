@@ -24,7 +24,7 @@ from stepwell.beton.pictures import ImageEncoder
 from stepwell.beton.shared_rows import SharedRows, stride_of
 from stepwell.errors import SchemaError
 from stepwell.schema import Feature
-from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.fields import ResolvedField
 
 __all__ = ["OutField", "RowRegions", "SharedColumn", "WindowPlan", "plan_windows"]
 

@@ -22,9 +22,9 @@ from stepwell.errors import StepError
 from stepwell.references.file_codec import FileCodec
 from stepwell.store import Segment
 from stepwell.windows import View
+from stepwell.windows.fields import resolve_fields, schema_of
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.reader import WindowReader
-from stepwell.windows.resolved import resolve_fields, schema_of
 
 __all__ = ["WindowLots"]
 

@@ -26,7 +26,7 @@ from stepwell.formats.source_episodes import as_view
 from stepwell.schema import Feature
 from stepwell.store import Store
 from stepwell.windows import View
-from stepwell.windows.resolved import resolve_fields, schema_of
+from stepwell.windows.fields import resolve_fields, schema_of
 
 __all__ = ["write_beton"]
 

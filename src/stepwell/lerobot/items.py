@@ -29,7 +29,7 @@ from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
 from stepwell.transforms.base import Shape
 from stepwell.transforms.images import ImageLayout
 from stepwell.windows import Field
-from stepwell.windows.resolved import schema_of
+from stepwell.windows.fields import schema_of
 
 __all__ = [
     "DATASET_INDEX",

@@ -24,7 +24,7 @@ from stepwell.order import mixed
 from stepwell.schema import Feature
 from stepwell.store.statistics import has_statistics
 from stepwell.windows import Field, View
-from stepwell.windows.resolved import schema_of
+from stepwell.windows.fields import schema_of
 
 if TYPE_CHECKING:
     from stepwell.loader.transforms import WholeTransform

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from stepwell.kernels.draws import Draws
     from stepwell.loader.settings import LoaderSettings
     from stepwell.order import Share
-    from stepwell.windows.held import HeldRows
+    from stepwell.windows.blocks import HeldRows
+    from stepwell.windows.fields import ResolvedField
     from stepwell.windows.reader import Drawing
-    from stepwell.windows.resolved import ResolvedField
 
 __all__ = ["Builder", "RowReader"]
 

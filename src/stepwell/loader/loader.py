@@ -35,7 +35,7 @@ from stepwell.order import BoundPooled, Order, Pad, make_order
 from stepwell.order.order import check_count
 from stepwell.sizes import counted
 from stepwell.windows import View, WindowReader
-from stepwell.windows.layouts import ALIGNMENT
+from stepwell.windows.plans import ALIGNMENT
 
 if TYPE_CHECKING:
     from stepwell.loader.memory import Target

@@ -37,12 +37,12 @@ from stepwell.loader.jobs import Job
 from stepwell.loader.pipeline import Supplied, Task
 from stepwell.order import BoundPooled
 from stepwell.windows import aligned_empty
-from stepwell.windows.held import HeldRows
+from stepwell.windows.blocks import HeldRows
 
 if TYPE_CHECKING:
     from stepwell.windows.blocks import Blocks
     from stepwell.windows.maps import MapTable
-    from stepwell.windows.reach import Reach
+    from stepwell.windows.plans import Reach
 
 __all__ = ["BlockPool", "HeldBlocks", "PieceLoader", "PoolSupply"]
 
@@ -53,7 +53,7 @@ ODD_BYTES = 1
 
 
 class PieceLoader(Protocol):
-    """What brings rows into memory (`stepwell.windows.held.RowLoader` is the real one)."""
+    """What brings rows into memory (`stepwell.windows.blocks.RowLoader` is the real one)."""
 
     columns: tuple[Reach, ...]
 

@@ -31,7 +31,7 @@ from stepwell.transforms.images import check_axes
 if TYPE_CHECKING:
     from stepwell.loader.memory import ArenaPool
     from stepwell.order import Share
-    from stepwell.windows.resolved import ResolvedField
+    from stepwell.windows.fields import ResolvedField
 
 __all__ = ["BatchKey", "TransformChain", "WholeTransform", "samples_of"]
 

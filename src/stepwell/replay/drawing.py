@@ -40,7 +40,7 @@ from stepwell.replay.limiters import LongWait
 from stepwell.replay.sampling import Rows, RowSource, joined
 
 if TYPE_CHECKING:
-    from stepwell.windows.held import HeldRows
+    from stepwell.windows.blocks import HeldRows
     from stepwell.windows.reader import Drawing, PlaceReader
 
 __all__ = [

@@ -26,8 +26,8 @@ from stepwell.replay.episode_records import FLAGS, IS_CUT, IS_OPEN
 from stepwell.store import Store
 from stepwell.windows import View
 from stepwell.windows.chains import Chains, outer, widened
+from stepwell.windows.fields import resolve_fields
 from stepwell.windows.reader import PlaceReader
-from stepwell.windows.resolved import resolve_fields
 from stepwell.windows.sources import ViewSource
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stepwell.order import Order
     from stepwell.replay.tables import Table
     from stepwell.windows import AnchorIndex
-    from stepwell.windows.resolved import ResolvedField
+    from stepwell.windows.fields import ResolvedField
 
 __all__ = ["NO_KEY", "RowSource", "Rows", "TableRows", "ViewRows", "check_reach", "clipped", "joined", "open_sources"]
 

@@ -18,7 +18,7 @@ from typing import Any
 from stepwell.errors import FeatureNotFoundError, FormatError
 from stepwell.schema import RESERVED
 from stepwell.tfds.features import Fields, Node, Placed, Repeated, walk
-from stepwell.windows.resolved import VIRTUAL_DTYPES
+from stepwell.windows.fields import VIRTUAL_DTYPES
 
 __all__ = ["Chosen", "choose"]
 

@@ -38,21 +38,7 @@ Bools = npt.NDArray[np.bool_]
 def linked(
     origins: Iterable[Hashable], firsts: Iterable[int], ends: Iterable[int], may_go_on: Iterable[bool]
 ) -> Int64s:
-    """Return which pieces belong together.
-
-    Args:
-        origins: of pieces in the order of their store: what all pieces of an episode have, and no other.
-        firsts: number of the first step of each within its episode.
-        ends: number of the step after its last.
-        may_go_on: whether another piece may follow: it says so, or has no ending.
-
-    Returns:
-        int64 [n], the number of each one's chain.
-
-    Example:
-        >>> linked([7, 9, 7, 7], [0, 0, 4, 0], [4, 3, 6, 2], [True, False, False, False]).tolist()
-        [0, 1, 0, 2]
-    """
+    """Return which pieces belong together."""
     known: dict[Hashable, tuple[int, int]] = {}
     chains: list[int] = []
     count = 0
@@ -67,18 +53,9 @@ def linked(
 
 
 class Chains:
-    """The pieces of cut episodes of one source of places.
+    """The pieces of cut episodes of one source of places."""
 
-    Args:
-        numbers: int64 [P], the episode of each piece as places have it; -1 for one that no place names.
-        pieces: int64 [P, 4]: chain, segment, first row, and the number of that row's step in the episode; by chain and
-            step.
-        bounds: returns int64 [P, 3], of each piece's episode the first step that is shown, the step after the last, and
-            the same with the final row.
-
-    Notes:
-        Immutable, but for what ``bounds`` returns.
-    """
+    # Immutable, but for what ``bounds`` returns.
 
     def __init__(self, numbers: Int64s, pieces: Int64s, bounds: Callable[[], Int64s]) -> None:
         self.numbers, self.pieces, self.bounds = numbers, pieces, bounds
@@ -96,22 +73,11 @@ class Chains:
         return np.where(self.ascending[found] == episodes, self.order[found], -1)
 
     def piece_of(self, at: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the pieces that rows are in, and their rows there.
-
-        Args:
-            at: int64 [n], a piece of each one's chain.
-            rows: int64 [n], or [n, K], counted in rows of that piece, within the episode.
-        """
+        """Return the pieces that rows are in, and their rows there."""
         return located(self.pieces, self.keys, at, rows)
 
     def runs(self, at: int, first: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return where rows of one piece's episode lie: (segment, first row, row after the last) of each piece.
-
-        Args:
-            at: the piece in whose rows are counted
-            first: the first one, and
-            stop: the row after the last one.
-        """
+        """Return where rows of one piece's episode lie: (segment, first row, row after the last) of each piece."""
         found, rows = self.piece_of(np.array([at, at]), np.array([first, stop - 1]))
         runs = []
         for piece in range(int(found[0]), int(found[1]) + 1):
@@ -133,18 +99,7 @@ def located(pieces: Int64s, keys: Int64s, at: Int64s, rows: Int64s) -> tuple[Int
 
 
 def widened(places: Int64s, min_offset: int, max_offset: int, chains: Chains) -> tuple[Int64s, Int64s, Int64s]:
-    """Return places with the bounds of whole episodes, and which of them may reach another piece.
-
-    Args:
-        places: int64 [6, n], or [9, n]: then they stay as they are.
-        min_offset: the earliest step that any window reaches, from the anchor.
-        max_offset: the latest.
-        chains: of the source.
-
-    Returns:
-        int64 [9, n]: in addition the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece;
-        and of the m anchors that are in a piece and whose windows may leave it their indices and pieces, int64 [m].
-    """
+    """Return places with the bounds of whole episodes, and which of them may reach another piece."""
     wide, (chosen, at) = np.empty((OUTER_ROWS, places.shape[1]), np.int64), np.empty((2, places.shape[1]), np.int64)
     tables = chains.order, chains.pieces, chains.bounds()
     num = _widen_kernel()(places, min_offset, max_offset, chains.ascending, *tables, wide, chosen, at)
@@ -173,17 +128,11 @@ def outer(places: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chained:
-    """The anchors of a batch whose windows may leave their piece.
+    """The anchors of a batch whose windows may leave their piece."""
 
-    Args:
-        chosen: int64 [m], which of the batch's.
-        at: int64 [m], the piece of each.
-        pieces: int64 [P, 4], as of `Chains`, with the segments' numbers in the batch.
-    """
-
-    chosen: Int64s
-    at: Int64s
-    pieces: Int64s
+    chosen: Int64s  # int64 [m], which of the batch's
+    at: Int64s  # int64 [m], the piece of each
+    pieces: Int64s  # int64 [P, 4], as of `Chains`, with the segments' numbers in the batch
 
     @property
     def keys(self) -> Int64s:
@@ -191,28 +140,14 @@ class Chained:
         return (self.pieces[:, CHAIN] << 32) | self.pieces[:, CHAIN_STEP]
 
     def cells(self, segments: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """Return where rows of all anchors lie that are counted in rows of their piece.
-
-        Args:
-            segments: int64 [n], of the anchors.
-            rows: int64 [n, K], within the whole episodes.
-
-        Returns:
-            Segments and rows, int64 [n, K] each.
-        """
+        """Return where rows of all anchors lie that are counted in rows of their piece."""
         in_segments, in_rows = np.repeat(segments[:, None], rows.shape[1], axis=1), rows.copy()
         found, in_rows[self.chosen] = located(self.pieces, self.keys, self.at, rows[self.chosen])
         in_segments[self.chosen] = self.pieces[found, CHAIN_SEGMENT]
         return in_segments, in_rows
 
     def reached(self, places: Int64s, min_offset: int, max_offset: int) -> Int64s:
-        """Return the segments that windows between two offsets reach, int64.
-
-        Args:
-            places: int64 [9, n].
-            min_offset: the earliest step from the anchor.
-            max_offset: the latest.
-        """
+        """Return the segments that windows between two offsets reach, int64."""
         row, _, _, _, lo, _, hi = places[ROW:, self.chosen]
         ends = [
             located(self.pieces, self.keys, self.at, np.clip(row + offset, lo, hi - 1))[0].tolist()
@@ -224,29 +159,17 @@ class Chained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewPieces:
-    """The episodes of a view that are pieces of longer ones.
+    """The episodes of a view that are pieces of longer ones."""
 
-    Args:
-        chains: all pieces of these episodes, those that are not in the view among them.
-        episodes: int64 [q], numbers in the view.
-        at: int64 [q], the piece that each is.
-        stops: int64 [P], the row after the last step of each piece, and
-        needs: after its last row.
-        outer: int64 [q, 3], the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece.
-        is_open: bool [q], whether more of the whole episode may come.
-        waits: bool [q], whether steps between it and the piece before may still come.
-        endings: ``terminated``, ``truncated`` and ``is_ended`` to bool [q], of the whole episode.
-    """
-
-    chains: Chains
-    episodes: Int64s
-    at: Int64s
-    stops: Int64s
-    needs: Int64s
-    outer: Int64s
-    is_open: Bools
-    waits: Bools
-    endings: dict[str, Bools]
+    chains: Chains  # all pieces of these episodes, those that are not in the view among them
+    episodes: Int64s  # int64 [q], numbers in the view
+    at: Int64s  # int64 [q], the piece that each is
+    stops: Int64s  # int64 [P], the row after the last step of each piece, and
+    needs: Int64s  # after its last row
+    outer: Int64s  # int64 [q, 3], the rows lo, hi_step and hi_final of the whole episode, counted in rows of the piece
+    is_open: Bools  # bool [q], whether more of the whole episode may come
+    waits: Bools  # bool [q], whether steps between it and the piece before may still come
+    endings: dict[str, Bools]  # ``terminated``, ``truncated`` and ``is_ended`` to bool [q], of the whole episode
 
     def holding(self, segment: int, rows: Sequence[int]) -> list[int]:
         """Return the piece that each of some rows of a segment is in, -1 where it is in none."""
@@ -260,12 +183,7 @@ class ViewPieces:
 
 
 def pieces_of_view(view: View, segment_starts: Sequence[int]) -> ViewPieces | None:
-    """Return the pieces of cut episodes that windows of a view may reach; None where there are none.
-
-    Args:
-        view: the episodes.
-        segment_starts: of each store, the number of its first segment over all stores.
-    """
+    """Return the pieces of cut episodes that windows of a view may reach; None where there are none."""
     names = ("length", "rows", "skipped", "start", "segment", "is_open", "goes_on", "terminated", "truncated")
     found: list[Int64s] = []
     num_chains = num_episodes = 0
@@ -334,14 +252,8 @@ def _view_pieces(  # noqa: PLR0917
 def waiting(
     origins: Sequence[Hashable], firsts: Sequence[int], is_open: Sequence[bool], chains: Sequence[int]
 ) -> list[bool]:
-    """Return which pieces are of an episode of which an earlier piece, in another chain, is still open.
-
-    A writer that encodes in the background may commit the next piece's first steps before the last ones of this.
-
-    Example:
-        >>> waiting([5, 5, 5, 6], [0, 8, 12, 0], [True, False, True, True], [0, 1, 1, 2])
-        [False, True, True, False]
-    """
+    """Return which pieces are of an episode of which an earlier piece, in another chain, is still open."""
+    # A writer that encodes in the background may commit the next piece's first steps before the last ones of this.
     opened: dict[Hashable, tuple[int, int]] = {}
     for origin, first, is_so, chain in zip(origins, firsts, is_open, chains, strict=True):
         if is_so:

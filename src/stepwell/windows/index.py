@@ -31,8 +31,8 @@ from stepwell.store.layout import ordinals_of_keys, split_id, step_id
 from stepwell.store.snapshot import keys_of
 from stepwell.windows.blocks import Blocks, cut_blocks
 from stepwell.windows.chains import pieces_of_view
-from stepwell.windows.reach import reaches, sync_rows_of
-from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.fields import ResolvedField
+from stepwell.windows.plans import reaches, sync_rows_of
 from stepwell.windows.views import Part, View
 
 __all__ = ["AnchorIndex", "positions_array"]
@@ -305,11 +305,7 @@ class AnchorIndex:
 
 
 def positions_array(positions: npt.ArrayLike) -> Int64s:
-    """Return positions as the kernels take them, int64 [n].
-
-    Raises:
-        WindowError: not one axis of whole numbers.
-    """
+    """Return positions as the kernels take them, int64 [n]."""
     array = np.asarray(positions)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise WindowError(f"positions of dtype {array.dtype} and shape {array.shape}. Allowed: whole numbers, [n].")

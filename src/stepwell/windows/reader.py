@@ -13,8 +13,8 @@
     dict of key to array [n, *window, *step]
 
 Most batches of plain rows need the kernels only: `WindowReader.read` makes them in one compiled call. Held rows
-(`stepwell.windows.held`) were decoded before; to the kernel they are raw rows at another address. Which source comes
-from where is said in `stepwell.windows.routing`.
+(`stepwell.windows.blocks`) were decoded before; to the kernel they are raw rows at another address. Which source comes
+from where is said in `stepwell.windows.plans`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import PLACE_ROWS, ROW, SEGMENT
 from stepwell.schema import Schema
 from stepwell.sizes import counted
+from stepwell.windows.blocks import HeldRows, RowLoader, hold_rows
 from stepwell.windows.chains import Chained, outer
-from stepwell.windows.decode import ColumnDecoder, Decoded, announce_batch
-from stepwell.windows.filling import Filler
-from stepwell.windows.held import HeldRows, RowLoader, hold_rows
+from stepwell.windows.computed import moved_places
+from stepwell.windows.decode import ColumnDecoder, Decoded, Filler, announce_batch
+from stepwell.windows.fields import ResolvedField, Source, resolve_fields, schema_of
 from stepwell.windows.index import positions_array
-from stepwell.windows.layouts import GatherTables, Layout, aligned_empty, make_layout
-from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps
-from stepwell.windows.reach import reaches
-from stepwell.windows.resolved import ResolvedField, Source, resolve_fields, schema_of
-from stepwell.windows.routing import Routes, held_columns, make_routes
-from stepwell.windows.rows import moved_places
-from stepwell.windows.scattered import read_scattered
+from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps, read_scattered
+from stepwell.windows.plans import (
+    GatherTables,
+    Layout,
+    Routes,
+    aligned_empty,
+    held_columns,
+    make_layout,
+    make_routes,
+    reaches,
+)
 from stepwell.windows.sources import JoinedSources, PlaceSource, ViewSource
 from stepwell.windows.views import View
 
@@ -64,31 +69,19 @@ MAX_TRIES = 4
 
 @dataclass(slots=True, eq=False)
 class PlaceBatch:
-    """A batch that is being read.
+    """A batch that is being read."""
 
-    Args:
-        places: of the anchors.
-        parts: the places of each source, with its own numbers.
-        chained: the anchors whose windows leave a piece of their episode, or None.
-        held: rows, or None.
-        draws: random numbers for a purpose, or None until they are needed.
-        arrays: what is written, by key.
-        table: of maps; the segments are in it where maps are needed.
-        final_at: where windows are put (``Field(at=...)``) to whether they may reach the episode's final row.
-        moved: places of windows that are not put at the anchor.
-        decoded: rows that were decoded, by column.
-    """
-
-    places: Int64s
-    parts: Sequence[Int64s]
-    chained: Chained | None
-    held: HeldRows | None
-    draws: Drawing | None
-    arrays: dict[str, Any]
-    table: MapTable
+    places: Int64s  # of the anchors
+    parts: Sequence[Int64s]  # the places of each source, with its own numbers
+    chained: Chained | None  # the anchors whose windows leave a piece of their episode, or None
+    held: HeldRows | None  # rows, or None
+    draws: Drawing | None  # random numbers for a purpose, or None until they are needed
+    arrays: dict[str, Any]  # what is written, by key
+    table: MapTable  # of maps; the segments are in it where maps are needed
+    # where windows are put (``Field(at=...)``) to whether they may reach the episode's final row
     final_at: Mapping[str, bool]
-    moved: dict[str, Int64s] = field(default_factory=dict)
-    decoded: dict[str, Decoded] = field(default_factory=dict)
+    moved: dict[str, Int64s] = field(default_factory=dict)  # places of windows that are not put at the anchor
+    decoded: dict[str, Decoded] = field(default_factory=dict)  # rows that were decoded, by column
 
     def drawn(self, purpose: str) -> Draws:
         """Return the random numbers of the batch's windows for a purpose."""

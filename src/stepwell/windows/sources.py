@@ -20,9 +20,9 @@ import numpy.typing as npt
 from stepwell.errors import WindowError
 from stepwell.kernels.places import CHAIN, CHAIN_SEGMENT
 from stepwell.windows.chains import Chained, Chains, widened
+from stepwell.windows.computed import VirtualColumns
+from stepwell.windows.fields import resolve_fields
 from stepwell.windows.index import AnchorIndex
-from stepwell.windows.resolved import resolve_fields
-from stepwell.windows.rows import VirtualColumns
 from stepwell.windows.views import View
 
 __all__ = ["JoinedSources", "PlaceSource", "ViewSource"]
@@ -66,7 +66,7 @@ class PlaceSource(Protocol):
         ...
 
     def compute(self, name: str, places: Int64s, rows: Int64s) -> npt.NDArray[Any]:
-        """Return a computed column (`stepwell.windows.resolved.VIRTUAL_DTYPES`) at rows of the places' episodes.
+        """Return a computed column (`stepwell.windows.fields.VIRTUAL_DTYPES`) at rows of the places' episodes.
 
         Args:
             name: of the column; ``store_index`` counts the source's own stores.
@@ -113,21 +113,9 @@ class ViewSource:
 
 
 class JoinedSources:
-    """Several sources seen as one.
+    """Several sources seen as one."""
 
-    Args:
-        sources: at least one.
-
-    Attributes:
-        stores: of all sources.
-        segments: of all sources, by their number here.
-        segment_stores: int64 [S], number of the store of each.
-        is_single: whether there is one source only, so that no number changes.
-        is_live: whether any source changes by itself.
-
-    Notes:
-        `state` and what it changes are for one thread at a time; the rest may be called meanwhile.
-    """
+    # `state` and what it changes are for one thread at a time; the rest may be called meanwhile.
 
     def __init__(self, sources: Sequence[PlaceSource]) -> None:
         if not sources:
@@ -194,14 +182,7 @@ class JoinedSources:
             self._numbers[i] = np.concatenate([self._numbers[i], new])
 
     def join(self, places: Sequence[Int64s]) -> Int64s:
-        """Return the places of all sources, one after the other, with the numbers of segments here.
-
-        Args:
-            places: int64 [6, n_i] of each source; [9, n_i] where they have the bounds of whole episodes.
-
-        Returns:
-            int64 [6, n], or [9, n] where any source's has; the very same array where there is one source.
-        """
+        """Return the places of all sources, one after the other, with the numbers of segments here."""
         if self.is_single:
             return places[0]
         if max(map(len, places)) > 6:
@@ -225,18 +206,7 @@ class JoinedSources:
     def chained(
         self, places: Int64s, parts: Sequence[Int64s], min_offset: int, max_offset: int
     ) -> tuple[Int64s, Sequence[Int64s], Chained | None]:
-        """Return the places of a batch with the bounds of whole episodes, where any window leaves its piece.
-
-        Args:
-            places: int64 [6, n] or, with such bounds already, [9, n].
-            parts: the same of each source, with its own numbers.
-            min_offset: the earliest step that any window reaches, from the anchor.
-            max_offset: the latest.
-
-        Returns:
-            Places and parts, and the anchors whose windows leave their piece; all as they were, and None, where there
-            is no such anchor.
-        """
+        """Return the places of a batch with the bounds of whole episodes, where any window leaves its piece."""
         if not self._num_leaving(places, min_offset, max_offset):
             return places, parts, None
         chosen, at, tables = [], [], []
@@ -267,16 +237,7 @@ class JoinedSources:
         return places, wide, Chained(np.concatenate(chosen), np.concatenate(at), np.concatenate(tables))
 
     def compute(self, name: str, parts: Sequence[Int64s], rows: Int64s) -> npt.NDArray[Any]:
-        """Return a computed column at rows of the sources' places, one after the other.
-
-        Args:
-            name: of the column; ``store_index`` counts over all sources.
-            parts: int64 [6, n_i] of each source, with its own numbers.
-            rows: int64 [n, K].
-
-        Returns:
-            array that broadcasts to [n, K].
-        """
+        """Return a computed column at rows of the sources' places, one after the other."""
         if self.is_single:
             return self.sources[0].compute(name, parts[0], rows)
         found, start = [], 0

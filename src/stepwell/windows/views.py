@@ -5,16 +5,28 @@
     store 0  | e0 e1 e2 e3 e4 |    View([store0, store1])                     episodes 0 .. 7
     store 1  | e0 e1 e2 |            .select(where={"success": True})         those that say so
                                      .split(0.9, 0.1, seed=0)                 two views, no episode in both
+
+A view is pickled as a few bytes: the episodes of segments in place of the episodes themselves::
+
+    a part of a view                                    packed
+      table     a row of 13 numbers an episode    -->   ordinals of segments, records of each, a bit a record: shown?
+                episodes that are cut or open     -->   as they are: one a segment at most
+      indices   the chosen ones                   -->   a bit an episode, or nothing: all
+      (all that is chosen)                        -->   16 digits, compared when it is unpacked
+
+Sealed segments do not change, and of one that is written only the end does: the same records are found again, however
+much came or was deleted since. Episodes that were compacted away or evicted are an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,35 +37,190 @@ from stepwell.store import Store
 from stepwell.store.episodes import EpisodeTable
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
-from stepwell.store.snapshot import SegmentList
-from stepwell.windows.packing import pack_episodes, pack_numbers, unpack_episodes, unpack_numbers
+from stepwell.store.snapshot import MetadataLines, SegmentList, columns_of
 
 if TYPE_CHECKING:
+    from stepwell.store import Store
     from stepwell.store.statistics import FeatureStatistics
 
-__all__ = ["Part", "View", "split_position"]
+__all__ = [
+    "Packed",
+    "Part",
+    "View",
+    "pack_episodes",
+    "pack_numbers",
+    "split_position",
+    "unpack_episodes",
+    "unpack_numbers",
+]
 
+Int64s = npt.NDArray[np.int64]
+COLUMNS = [field.name for field in fields(EpisodeTable) if field.name not in {"segment", "read_metadata"}]
+DIGESTED = ("start", "length", "rows", "origin")
 Where = Callable[[dict[str, Any]], bool] | Mapping[str, Any]
 # 1: by seed and origin; 2: by seed, the store that the episode was first written in, and origin
 SPLIT_VERSION = 2
 FACTS = ("length", "terminated", "truncated", "interrupted")
 
 
+class Packed(NamedTuple):
+    """Episodes of a store, to be found again in it."""
+
+    num_episodes: int  # E, that the table has
+    ordinals: bytes  # of the segments that they are in, packed int64 [S]
+    counts: bytes  # how many records of each are meant, packed int64 [S]
+    shown: bytes  # which records are episodes of the table, packed bool
+    others: Int64s  # int64 [m], numbers of episodes that are not as their records
+    columns: dict[str, npt.NDArray[Any]]  # of those, by name; ``segment`` counts in ``ordinals``
+    chosen: bytes | None  # which episodes are chosen, packed bool; None: all
+    digest: bytes  # of the chosen ones
+
+
+def pack_episodes(segments: SegmentList, table: EpisodeTable, indices: Int64s) -> Packed:
+    """Return episodes of a store as a few bytes."""
+    records, counts = segments.records()
+    numbers, owners = np.unique(table.segment, return_inverse=True)
+    places = (np.cumsum(counts) - counts)[table.segment] + table.record
+    # of an open episode there is no record yet, or one of what it became
+    is_other = table.is_open | (table.record >= counts[table.segment])
+    for name, column in columns_of(_taken(records, np.where(is_other, 0, places))).items():
+        is_other |= getattr(table, name) != column
+    if (np.diff(places[~is_other]) <= 0).any():
+        is_other[:] = True
+    plain, others = np.flatnonzero(~is_other), np.flatnonzero(is_other)
+    need = np.zeros(len(numbers), np.int64)
+    np.maximum.at(need, owners[plain], table.record[plain] + 1)
+    shown = np.zeros(int(need.sum()), np.bool_)
+    shown[(np.cumsum(need) - need)[owners[plain]] + table.record[plain]] = True
+    columns = {name: getattr(table, name)[others] for name in COLUMNS}
+    return Packed(
+        num_episodes=len(table),
+        ordinals=_pack(np.diff(ordinals_of_keys(segments.keys[numbers]), prepend=0)),
+        counts=_pack(need),
+        shown=_pack_bits(shown),
+        others=others,
+        columns=columns | {"segment": owners[others]},
+        chosen=None if len(indices) == len(table) else _pack_bits(np.isin(np.arange(len(table)), indices)),
+        digest=_digest(ordinals_of_keys(segments.keys), table, indices),
+    )
+
+
+def unpack_episodes(store: Store, packed: Packed) -> tuple[SegmentList, EpisodeTable, Int64s]:
+    """Return the packed episodes: the segments that the store has now, the table over them, and the chosen ones."""
+    segments = store.segments
+    records, counts = segments.records()
+    there, need = ordinals_of_keys(segments.keys), _unpack(packed.counts)
+    numbers = _found(there, np.cumsum(_unpack(packed.ordinals)))
+    numbers[(numbers >= 0) & (counts[numbers] < need) if len(counts) else numbers >= 0] = -1
+    shown = np.flatnonzero(_unpack_bits(packed.shown, int(need.sum())))
+    owners = np.repeat(np.arange(len(need)), need)[shown]
+    within = shown - (np.cumsum(need) - need)[owners]
+    starts, own = np.cumsum(counts) - counts, numbers[owners]
+    places = np.where(own >= 0, (starts[own] if len(starts) else own) + within, 0)
+    plain = np.delete(np.arange(packed.num_episodes), packed.others)
+    found = columns_of(_taken(records, places))
+    found |= {"segment": own.astype(np.int32), "record": within, "is_open": np.zeros(len(own), np.bool_)}
+    others = packed.columns | {"segment": numbers[packed.columns["segment"]]}
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name, values in found.items():
+        columns[name] = np.empty(packed.num_episodes, values.dtype)
+        columns[name][plain], columns[name][packed.others] = values, others[name]
+    metadata = MetadataLines()
+    table = EpisodeTable(
+        **columns,
+        read_metadata=lambda segment, record: metadata.read(segments[segment], record),
+    )
+    chosen = packed.chosen
+    is_chosen = np.ones(len(table), np.bool_) if chosen is None else _unpack_bits(chosen, len(table))
+    indices = np.flatnonzero(is_chosen)
+    if (table.segment[indices] < 0).any():
+        raise WindowError(
+            f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew."
+        )
+    if _digest(there, table, indices) != packed.digest:
+        raise WindowError(f"{store.path} has other episodes than a view of it that was pickled. Make the view anew.")
+    return segments, table, indices
+
+
+def pack_numbers(episodes: Any) -> Any:
+    """Return numbers or a mask of episodes in few bytes; as they are where some count from the end."""
+    if episodes is None or isinstance(episodes, int | np.integer | slice | range):
+        return episodes
+    array = np.asarray(episodes)
+    if array.ndim != 1 or array.dtype.kind not in "biu" or (array < 0).any():
+        return episodes
+    if array.dtype == np.bool_:
+        return _PackedNumbers(_pack_bits(array), len(array), True)
+    mask = np.zeros(int(array.max(initial=-1)) + 1, np.bool_)
+    mask[array] = True
+    return _PackedNumbers(_pack_bits(mask), len(mask), False) if mask.sum() == len(array) else episodes
+
+
+def unpack_numbers(packed: Any) -> Any:
+    """Return what `pack_numbers` took, as numbers or a mask that mean the same."""
+    if not isinstance(packed, _PackedNumbers):
+        return packed
+    mask = _unpack_bits(packed.bits, packed.length)
+    return mask if packed.is_mask else np.flatnonzero(mask)
+
+
+class _PackedNumbers(NamedTuple):
+    bits: bytes
+    length: int
+    is_mask: bool
+
+
+def _found(there: Int64s, ordinals: Int64s) -> Int64s:
+    """Return the number of the segment with each ordinal, -1 where there is none."""
+    if len(there) == 0:
+        return np.full(len(ordinals), -1, np.int64)
+    order = np.argsort(there, kind="stable")
+    at = order[np.minimum(np.searchsorted(there[order], ordinals), len(there) - 1)]
+    return np.where(there[at] == ordinals, at, -1)
+
+
+def _taken(records: npt.NDArray[Any], places: Int64s) -> npt.NDArray[Any]:
+    if len(records) == 0:
+        return np.zeros(len(places), records.dtype)
+    if len(places) == len(records) and (np.diff(places) == 1).all():
+        return records
+    return records[places]
+
+
+def _digest(ordinals: Int64s, table: EpisodeTable, indices: Int64s) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    is_all = len(indices) == len(table)
+    for column in (ordinals[table.segment] if len(ordinals) else table.segment, *(getattr(table, n) for n in DIGESTED)):
+        found.update(np.ascontiguousarray(column if is_all else column[indices], np.int64).data)
+    return found.digest()
+
+
+def _pack(values: Int64s) -> bytes:
+    # the bytes of equal weight together: most of them are zeros
+    return zlib.compress(np.ascontiguousarray(values.astype("<i8").view(np.uint8).reshape(-1, 8).T).data)
+
+
+def _unpack(data: bytes) -> Int64s:
+    planes = np.frombuffer(zlib.decompress(data), np.uint8).reshape(8, -1)
+    return np.ascontiguousarray(planes.T).view("<i8").reshape(-1)
+
+
+def _pack_bits(mask: npt.NDArray[np.bool_]) -> bytes:
+    return zlib.compress(np.packbits(mask).data)
+
+
+def _unpack_bits(data: bytes, count: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(zlib.decompress(data), np.uint8), count=count).astype(np.bool_)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a view holds of one store.
+    """What a view holds of one store."""
 
-    Args:
-        store: the store.
-        segments: the store's segments at the moment of the snapshot.
-        table: its episodes at that moment, all of them.
-        indices: int64 [n], the chosen ones, ascending.
-    """
-
-    store: Store
-    segments: SegmentList
-    table: EpisodeTable
-    indices: npt.NDArray[np.int64]
+    store: Store  # the store
+    segments: SegmentList  # the store's segments at the moment of the snapshot
+    table: EpisodeTable  # its episodes at that moment, all of them
+    indices: npt.NDArray[np.int64]  # int64 [n], the chosen ones, ascending
 
 
 class View:
@@ -350,19 +517,9 @@ def split_position(
     uuids: Sequence[str] = (),
     births: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each episode, from its store and origin and a seed alone.
-
-    Args:
-        origins: int64 [n], ids of the episodes' first steps when they were first written.
-        seed: any int.
-        uuids: of stores.
-        births: int64 [n], the store among them that each episode was first written in. None: stores have no say, as in
-            splits of version 1.
-
-    Source:
-        The finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed, the two words of the store, and then over
-        the origin.
-    """
+    """Return a number in [0, 1) for each episode, from its store and origin and a seed alone."""
+    # Source: The finaliser of SplitMix64 (Steele, Lea, Flood 2014), over the seed, the two words of the store, and then
+    # over the origin.
     key = _mixed(np.array([seed & (2**64 - 1)], dtype=np.uint64))
     if births is not None:
         words = [hashlib.blake2b(uuid.encode(), digest_size=16).digest() for uuid in uuids]

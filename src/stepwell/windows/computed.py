@@ -1,4 +1,4 @@
-"""Windows as numbers: the rows that a field takes around each anchor, and what every store knows without storing it.
+"""Windows as row numbers, and windows of the columns that every store has without storing them.
 
 A computed column is looked up once an anchor; a kernel writes the window and its padding.
 """
@@ -16,7 +16,7 @@ from stepwell.kernels.draws import Draws
 from stepwell.kernels.places import EPISODE, HI_STEP, LO, PLACE_ROWS, ROW, SEGMENT
 from stepwell.store.layout import step_id
 from stepwell.windows.chains import ViewPieces, cells_of, outer
-from stepwell.windows.resolved import ResolvedField
+from stepwell.windows.fields import ResolvedField
 from stepwell.windows.views import View
 
 if TYPE_CHECKING:

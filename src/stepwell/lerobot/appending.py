@@ -27,7 +27,7 @@ import numpy as np
 from stepwell.errors import FormatError, SchemaError, StepwellError, StoreBusyError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.lerobot.episode_tables import episode_paths
-from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, FeatureInfo
+from stepwell.lerobot.info import DATA_PATHS, INFO_PATH, VIDEO_PATHS, DatasetInfo, FeatureInfo
 from stepwell.lerobot.meta_files import open_parquet, read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import import_pyarrow
@@ -112,11 +112,9 @@ def check_complete(before: Metadata) -> None:
             )
 
 
-def cameras_of(before: Metadata) -> dict[str, Cameras]:
+def cameras_of(info: DatasetInfo) -> dict[str, Cameras]:
     """Return how the cameras of a dataset are stored."""
-    return {
-        name: "video" if info.is_video else "image" for name, info in before.info.features.items() if info.is_camera
-    }
+    return {name: "video" if each.is_video else "image" for name, each in info.features.items() if each.is_camera}
 
 
 def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column, ...]:

@@ -1,17 +1,32 @@
-"""Recording as LeRobot does, frame by frame, safe against a crash at any moment."""
+"""Recording as LeRobot does, frame by frame, safe against a crash at any moment.
+
+::
+
+    add_frame ── FrameReader ── FrameQueue.put ── copy ──> threads: Codec.encode ──┐
+                                     ^                                             v
+                                     └── room <── Writer.append_batch <── frames in order, as many as are ready
+
+Source: what ``add_frame`` of lerobot 0.4.4 takes: arrays of exactly a feature's dtype and shape, tensors, images
+channels first or last, uint8 or floats of 0 to 1, and PIL's. Here grey images of a camera with colours, too.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
+from stepwell.codecs import Codec, codec_class, make_codec
 from stepwell.errors import (
     DiskFullError,
     FormatError,
@@ -23,27 +38,41 @@ from stepwell.errors import (
     WriterClosedError,
 )
 from stepwell.files.addresses import local_path
-from stepwell.lerobot.frame_queue import FrameQueue
-from stepwell.lerobot.frames import FrameReader
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo
-from stepwell.lerobot.recorded_stores import check_kept, create_recorded, extend_recorded, make_info, settle_unfinished
-from stepwell.lerobot.staging import Staging
+from stepwell.lerobot.staging import (
+    Staging,
+    check_kept,
+    create_recorded,
+    extend_recorded,
+    make_info,
+    recorded_info,
+    settle_unfinished,
+)
 from stepwell.lerobot.tasks import add_tasks, tasks_of
+from stepwell.schema import Feature, Schema, Text
 from stepwell.sizes import counted, parse_bytes
-from stepwell.store import Store, open
+from stepwell.store import EncodedRows, Store, Writer, open
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.layout import STORE_JSON
 from stepwell.store.records import Sync
+from stepwell.store.values import acceptor
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["LeRobotRecorder"]
+__all__ = ["FrameQueue", "FrameReader", "LeRobotRecorder"]
 
 Output = Literal["store", "v3.0"]
 Unfinished = Literal["drop", "keep"]
 LOGGER = logging.getLogger("stepwell.lerobot")
 PNG = {"codec": "png"}
+MAX_THREADS = 8
+MIN_SLOTS = 2
+# a batch is stored at once, and only then may its slots be used again
+MAX_BATCH = 16
+Step = Mapping[str, Any]
+Accept = Callable[[Any], Any]
+Pixels = npt.NDArray[np.uint8]
 
 
 class LeRobotRecorder:
@@ -80,7 +109,7 @@ class LeRobotRecorder:
         assert store.schema is not None
         self._store = store
         self._staging = staging
-        self._info = DatasetInfo.parse(store.metadata["lerobot"]["info"], f"{store.path}/{STORE_JSON}")
+        self._info = recorded_info(store)
         self._reader = FrameReader(store.schema)
         self._indices = [name for name in store.schema if name in INDEX_FEATURES and name != "task_index"]
         self._tasks = {text: index for index, text in enumerate(tasks_of(store))}
@@ -421,3 +450,175 @@ def _check_writable(path: Path) -> None:
         path = path.parent
     if not os.access(path, os.W_OK | os.X_OK):
         raise ReadOnlyError(f"{path} cannot be written to. Choose another root, or ask for its permission.")
+
+
+class FrameQueue:
+    """Store steps in order, images of PNG and JPEG encoded by threads; the writer itself encodes video so."""
+
+    # an error of the threads is raised by all calls until `drop`; steps put meanwhile are lost: no episode has a gap
+
+    def __init__(self, writer: Writer, schema: Schema, queue_bytes: int) -> None:
+        self._writer, self._schema = writer, schema
+        self._codecs = {name: make_codec(feature) for name, feature in schema.items() if _is_slow(feature)}
+        step_bytes = sum(feature.row_bytes for feature in schema.values() if not feature.is_ragged)
+        self._slots = threading.Semaphore(max(MIN_SLOTS, queue_bytes // max(1, step_bytes)))
+        self._waiting: deque[tuple[Step, dict[str, Future[bytes]]]] = deque()
+        self._error: BaseException | None = None
+        # threads begin with the first frame
+        num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), max(1, 2 * len(self._codecs)))
+        self._encoders = ThreadPoolExecutor(num_threads, thread_name_prefix="stepwell-encode")
+        self._storing = ThreadPoolExecutor(1, thread_name_prefix="stepwell-store")
+
+    def put(self, step: Step) -> None:
+        """Take a step that the schema allows; waits while the queue is full."""
+        if not self._codecs:
+            self._writer.append(step)
+            return
+        self._check()
+        self._slots.acquire()
+        kept = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in step.items()}
+        rows = {
+            name: self._encoders.submit(self._encode, codec, kept.pop(name)) for name, codec in self._codecs.items()
+        }
+        self._waiting.append((kept, rows))
+        self._storing.submit(self._store_ready)
+
+    def wait(self) -> None:
+        """Wait until every step is stored."""
+        self._wait()
+        self._check()
+
+    def drop(self) -> None:
+        """Let go of the steps that are not stored yet, and of an error: their episode is to be discarded."""
+        self._error = self._error or StepError("the steps that waited were dropped.")
+        self._wait()
+        self._error = None
+
+    def close(self) -> None:
+        """Store what was put and end the threads."""
+        self._wait()
+        self._storing.shutdown()
+        self._encoders.shutdown()
+
+    def _encode(self, codec: Codec, value: Any) -> bytes:
+        # after an error nothing is stored
+        return b"" if self._error is not None else codec.encode(value)
+
+    def _wait(self) -> None:
+        if self._codecs:
+            self._storing.submit(lambda: None).result()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _store_ready(self) -> None:
+        """Store the steps at the head of the queue that are encoded; at least one, and none if another call did."""
+        batch: list[tuple[Step, dict[str, Future[bytes]]]] = []
+        while self._waiting and len(batch) < MAX_BATCH and (not batch or _is_ready(self._waiting[0][1])):
+            step, rows = self._waiting.popleft()
+            batch.append((step, rows))
+            # for the first one only: the others are ready
+            wait(rows.values())
+        try:
+            if batch and self._error is None:
+                self._writer.append_batch(self._columns(batch))
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._slots.release(len(batch))
+
+    def _columns(self, batch: Sequence[tuple[Step, Mapping[str, Future[bytes]]]]) -> dict[str, Any]:
+        columns: dict[str, Any] = {}
+        for name, feature in self._schema.items():
+            if name in self._codecs:
+                columns[name] = EncodedRows(rows[name].result() for _, rows in batch)
+            else:
+                values = [step[name] for step, _ in batch]
+                columns[name] = values if feature.is_ragged else np.array(values, feature.np_dtype)
+        return columns
+
+
+def _is_ready(rows: Mapping[str, Future[bytes]]) -> bool:
+    return all(future.done() for future in rows.values())
+
+
+def _is_slow(feature: Feature) -> bool:
+    return feature.kind == "image" and not feature.is_raw and not codec_class(feature).is_sequential
+
+
+class FrameReader:
+    """Turn frames into the values of a step; an error names the feature. Values may be those of the frame."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._accept = {
+            name: _accept_of(name, feature) for name, feature in schema.items() if name not in INDEX_FEATURES
+        }
+        self._accept_task = acceptor("task", Text())
+        self._names = frozenset((*self._accept, "task"))
+
+    def read(self, frame: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return the values of a step by name, and the text of its task."""
+        if not isinstance(frame, Mapping):
+            raise StepError(f'got a {type(frame).__name__}. Give a dict of every feature, and "task".')
+        if frame.keys() != self._names:
+            raise self._names_error(frame)
+        task: str = self._accept_task(frame["task"])
+        return {name: accept(frame[name]) for name, accept in self._accept.items()}, task
+
+    def _names_error(self, frame: Mapping[str, Any]) -> StepError:
+        known = (*self._accept, "task")
+        missing = [name for name in known if name not in frame]
+        computed = [name for name in frame if name in INDEX_FEATURES]
+        unknown = [name for name in frame if name not in (*known, *INDEX_FEATURES)]
+        found = ((missing, "missing"), (unknown, "no feature of the dataset"), (computed, "computed: leave it out"))
+        told = "; ".join(f"{', '.join(map(repr, names))} {what}" for names, what in found if names)
+        return StepError(f"the frame does not fit: {told}. It needs: {', '.join(known)}.")
+
+
+def _accept_of(name: str, feature: Feature) -> Accept:
+    accept = acceptor(name, feature)
+    if feature.kind == "image":
+        return lambda value: _pixels(name, feature.fixed_shape, accept, value)
+    if feature.shape == () and feature.kind == "array":
+        return lambda value: accept(value[0] if _is_single(value) else value)
+    return accept
+
+
+def _is_single(value: Any) -> bool:
+    """Return whether a value is of what LeRobot calls shape (1,)."""
+    return len(value) == 1 if isinstance(value, (list, tuple)) else getattr(value, "shape", None) == (1,)
+
+
+def _pixels(name: str, shape: tuple[int, ...], accept: Accept, value: Any) -> Pixels:
+    """Return an image as uint8 [height, width, channels]."""
+    if not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
+        # raises the error
+        return cast(Pixels, accept(value))
+    try:
+        found: npt.NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return cast(Pixels, accept(value))
+    if found.shape in ((*shape[:-1], 1), (1, *shape[:-1])) and shape[2:] == (3,):
+        # an export writes a grey camera in colours, and a resumed recording has the features of the dataset
+        found = np.broadcast_to(found.reshape(*shape[:-1], 1), shape)
+    elif found.shape != shape and found.shape == (shape[-1], *shape[:-1]):
+        # four times as fast as a copy of the transposed array
+        found = np.stack(tuple(found), axis=-1)
+    if found.shape == shape and found.dtype.kind == "f":
+        found = _bytes_of_units(name, found)
+    return cast(Pixels, accept(found))
+
+
+def _bytes_of_units(name: str, pixels: npt.NDArray[np.floating[Any]]) -> Pixels:
+    """Return pixels of 0 to 1 as the nearest bytes; LeRobot takes the next lower ones."""
+    low, high = pixels.min(initial=1), pixels.max(initial=0)
+    # refuses NaN, too
+    if not (low >= 0 and high <= 1):
+        raise StepError(
+            f"feature {name!r}: got floats of {low:g} to {high:g}. Give floats of 0 to 1, or uint8 of 0 to 255."
+        )
+    scaled = pixels * pixels.dtype.type(255)
+    scaled += pixels.dtype.type(0.5)
+    rounded: Pixels = scaled.astype(np.uint8)
+    return rounded

@@ -1,15 +1,24 @@
-"""Where episodes are until they are part of a LeRobot dataset: a hidden store beside its root.
+"""The store that a recorder writes into, and how the episodes in it come into a LeRobot dataset, exactly once.
 
 ::
 
     data/
       reach/                 the dataset; readable at every moment, or not there yet
-      .reach.recording/      the store that is recorded into, locked by who records
-        export.json          while an export is going on: which episodes, and what the dataset had before
+      .reach.recording/      the store that is recorded into, locked by the recorder
+        export.json          while an export is going on: which episodes, and how many the dataset had before
       .reach.recorded/       on its way out
 
-An export counts from the moment when the dataset's info.json tells of its episodes. Who finds an ``export.json`` looks
-whether they are there, by their lengths and numbers: no episode comes twice, and none is lost.
+An export counts from the moment when the dataset's info.json counts its episodes. After a kill, an ``export.json`` is
+compared with the dataset, by lengths and numbers of the episodes: none comes twice, and none is lost.
+
+::
+
+    LeRobot's feature                 in the store
+    "float32" (7,)                    Array(7)             (1,) is a scalar
+    "string" (1,)                     Text()
+    "video" (480, 640, 3)             Video(...)           encoded in the background
+    "image" (480, 640, 3)             Image(codec="png")
+    the five index features           task_index           the others follow from an episode's place: virtual columns
 """
 
 from __future__ import annotations
@@ -18,42 +27,50 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from stepwell.errors import DatasetNotFoundError, FormatError, StoreBusyError, StoreExistsError
+from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
-from stepwell.formats.source_episodes import schema_of
-from stepwell.lerobot.appending import check_complete, finish_append, fitted_columns
-from stepwell.lerobot.info import INFO_PATH
+from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
+from stepwell.lerobot.appending import cameras_of, check_complete, finish_append, fitted_columns
+from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, INFO_PATH, VIDEO_PATHS, DatasetInfo
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import import_pyarrow
-from stepwell.lerobot.schema_mapping import Cameras, map_schema
+from stepwell.lerobot.schema_mapping import INDEX_INFOS, map_schema
 from stepwell.lerobot.tables import read_columns
+from stepwell.lerobot.tasks import tasks_of
 from stepwell.lerobot.writing import write_dataset
-from stepwell.store import Store, open
-from stepwell.store.layout import STORE_JSON, replace_file
+from stepwell.schema import Array, Feature, Image, Schema, Video
+from stepwell.store import EncodedRows, Store, Writer, create, open
+from stepwell.store.layout import STORE_JSON, replace_file, step_id
+from stepwell.store.records import Sync
 from stepwell.windows import View
 
-__all__ = ["Staging"]
+__all__ = [
+    "Staging",
+    "check_kept",
+    "create_recorded",
+    "extend_recorded",
+    "make_info",
+    "recorded_info",
+    "settle_unfinished",
+]
 
 EXPORT_JSON = "export.json"
+ENCODERS = ("h264", "hevc", "av1")
+# a pixel format that is asked for; the other is the default
+FULL_COLORS = "yuv444p"
 
 
 class Staging:
-    """The hidden store of a dataset that is being recorded. Made by `begin` and `resume`.
-
-    Args:
-        root: of the dataset.
-
-    Notes:
-        Holds the lock of the hidden directory until `close`, until it is collected, or the process dies.
-    """
+    """The hidden store of a dataset that is being recorded. Made by `begin` and `resume`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,18 +81,7 @@ class Staging:
 
     @classmethod
     def begin(cls, root: str | os.PathLike[str], make: Callable[[Path], Store]) -> Staging:
-        """Return the place for a new dataset, with a store in it.
-
-        Args:
-            root: of the dataset.
-            make: makes the store at a path.
-
-        Raises:
-            StoreExistsError: something is at the root, or an earlier recording was not finalized.
-            StoreBusyError: another process records there.
-            SchemaError: the store has features that cannot be exported.
-            MissingDependencyError: pyarrow is not installed, which the export needs.
-        """
+        """Return the place for a new dataset, with a store in it."""
         import_pyarrow()
         path = Path(root).absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -95,18 +101,7 @@ class Staging:
 
     @classmethod
     def resume(cls, root: str | os.PathLike[str], make: Callable[[Path, Metadata], Store]) -> Staging:
-        """Return the place of a dataset that is recorded already, with a store in it.
-
-        Args:
-            root: of the dataset; it may not be there yet, if its first recording was not finalized.
-            make: makes the store at a path, where there is none, for a dataset.
-
-        Raises:
-            DatasetNotFoundError: neither a dataset nor a recording.
-            FormatError: the dataset is not of v3.0.
-            StoreBusyError: another process records there.
-            SchemaError: the dataset has features that cannot be recorded.
-        """
+        """Return the place of a dataset that is recorded already, with a store in it."""
         path = Path(root).absolute()
         if not (path / INFO_PATH).exists() and not (_hidden(path) / STORE_JSON).exists():
             raise DatasetNotFoundError(
@@ -137,16 +132,7 @@ class Staging:
         return (0, 0) if dataset is None else (len(dataset.episodes), int(dataset.episodes.length.sum()))
 
     def export(self, store: Store) -> None:
-        """Append the store's episodes to the dataset and let go of them.
-
-        Episodes that were not saved stay where they are, for `resume`.
-
-        Args:
-            store: the one at `path`; nobody records into it any more.
-
-        Raises:
-            DiskFullError: no space; the dataset is as it was, and the episodes are where they were.
-        """
+        """Append the store's episodes to the dataset and let go of them."""
         store.refresh()
         table = store.episodes
         saved = np.flatnonzero(~table.interrupted & ~table.is_open)
@@ -155,14 +141,14 @@ class Staging:
             before, _ = self.num_exported
             told = {"before": before, "lengths": table.length[saved].tolist(), "origins": table.origin[saved].tolist()}
             replace_file(f"{self.path}/{EXPORT_JSON}", json.dumps(told).encode())
-            lerobot = store.metadata["lerobot"]
+            info = recorded_info(store)
             write_dataset(
                 View(store, saved),
                 self.root,
                 append=(self.root / INFO_PATH).exists(),
-                cameras=_cameras(store),
-                robot_type=lerobot["info"]["robot_type"],
-                repo_id=lerobot["repo_id"],
+                cameras=cameras_of(info),
+                robot_type=info.raw["robot_type"],
+                repo_id=store.metadata["lerobot"]["repo_id"],
             )
             if store.record.sync != "none":
                 # the recording is on the disk, the dataset that takes its place may not be
@@ -181,15 +167,15 @@ class Staging:
             raise
 
     def _check(self, store: Store) -> None:
-        told = store.metadata["lerobot"]["info"]["features"]
-        columns = map_schema(schema_of(store), cameras=_cameras(store), told=told)
+        info = recorded_info(store)
+        columns = map_schema(schema_of(store), cameras=cameras_of(info), told=info.raw["features"])
         dataset = self._dataset()
         if dataset is not None:
             fitted_columns(columns, dataset)
             check_complete(dataset)
 
     def _settle(self) -> None:
-        """Find out whether an export that was killed happened, and let go of its episodes if it did."""
+        """Remove the episodes of an export that was killed, where the dataset has them already."""
         self._finish_append()
         if not (self.path / EXPORT_JSON).exists():
             return
@@ -204,7 +190,7 @@ class Staging:
         first, lengths = told["before"], told["lengths"]
         if dataset is None or dataset.episodes.length[first : first + len(lengths)].tolist() != lengths:
             return False
-        # of the same lengths are also those that somebody else recorded meanwhile
+        # another program may have added episodes of the same lengths meanwhile
         with open(self.path) as store:
             places = {origin: first + i for i, origin in enumerate(told["origins"])}
             mine = [(places[e], i) for i, e in enumerate(store.episodes.origin.tolist()) if e in places]
@@ -249,7 +235,7 @@ class Staging:
         return (self.path / STORE_JSON).exists()
 
     def _finish_append(self) -> None:
-        """Let an append that was killed be done or not: what the dataset has must not change by itself later."""
+        """Complete or remove an append that was killed, so that the dataset does not change later."""
         if (self.root / INFO_PATH).exists():
             finish_append(self.root)
 
@@ -259,15 +245,6 @@ class Staging:
 
 def _hidden(root: Path) -> Path:
     return root.with_name(f".{root.name}.recording")
-
-
-def _cameras(store: Store) -> dict[str, Cameras]:
-    features = store.metadata["lerobot"]["info"]["features"]
-    return {
-        name: "video" if entry["dtype"] == "video" else "image"
-        for name, entry in features.items()
-        if entry["dtype"] in ("video", "image")
-    }
 
 
 def _locked_directory(path: Path) -> FileLock:
@@ -280,7 +257,166 @@ def _locked_directory(path: Path) -> FileLock:
             raise StoreBusyError(
                 f"{path} is being recorded into by another process. Finalize it there, or choose another root."
             ) from None
-        # who had the lock before may have taken the directory away
+        # the process that had the lock before may have removed the directory
         if path.exists() and os.path.samestat(os.fstat(lock.descriptor), path.stat()):
             return lock
         lock.release()
+
+
+def recorded_info(store: Store) -> DatasetInfo:
+    """Return the info.json that a recording's store has in its metadata."""
+    return DatasetInfo.parse(store.metadata["lerobot"]["info"], f"{store.path}/{STORE_JSON}")
+
+
+def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type: str | None) -> DatasetInfo:
+    """Return what ``meta/info.json`` of a dataset without episodes says, checked."""
+    if "task" in features:
+        raise SchemaError("a feature cannot be named 'task': a frame has the text of its task under that name.")
+    try:
+        # tuples become lists, and what is no JSON is found
+        plain = json.loads(json.dumps(dict(features)))
+    except TypeError as error:
+        raise SchemaError(f"features: {error}. Allowed: what JSON holds, dtypes by name: 'float32'.") from error
+    own = {name: _channels_last(entry) for name, entry in plain.items() if name not in INDEX_FEATURES}
+    has_videos = any(isinstance(entry, dict) and entry.get("dtype") == "video" for entry in own.values())
+    return DatasetInfo.parse(
+        {
+            "codebase_version": "v3.0",
+            "robot_type": robot_type,
+            "total_episodes": 0,
+            "total_frames": 0,
+            "total_tasks": 0,
+            "chunks_size": DEFAULT_CHUNKS_SIZE,
+            "fps": fps,
+            "splits": {},
+            "data_path": DATA_PATHS[True],
+            "video_path": VIDEO_PATHS[True] if has_videos else None,
+            "features": {**own, **{name: info.raw for name, info in INDEX_INFOS.items()}},
+        },
+        "features",
+    )
+
+
+def create_recorded(
+    path: str | os.PathLike[str],
+    info: DatasetInfo,
+    *,
+    video: Mapping[str, Any],
+    image: Mapping[str, Any],
+    sync: Sync,
+    repo_id: str | None = None,
+    tasks: Iterable[str] = (),
+    video_of: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Store:
+    """Create the store of a recording."""
+    features = {}
+    for name, feature in info.features.items():
+        if feature.is_video:
+            features[name] = _camera(feature.feature, "video", {**video, **video_of.get(name, {})})
+        elif feature.is_image:
+            features[name] = _camera(feature.feature, "image", image)
+        elif not feature.is_index:
+            features[name] = feature.feature
+    told = {"repo_id": repo_id, "info": info.raw, "tasks": list(tasks)}
+    return create(
+        path,
+        Schema({**features, "task_index": Array((), "int64")}),
+        fps=info.fps,
+        metadata={"lerobot": told},
+        sync=sync,
+    )
+
+
+def extend_recorded(
+    path: str | os.PathLike[str], dataset: Metadata, *, video: Mapping[str, Any] | None, image: Mapping[str, Any]
+) -> Store:
+    """Create the store of what is to be appended to a dataset."""
+    told = {name: _told_video(dataset, name, video or {}) for name in dataset.info.video_keys}
+    return create_recorded(
+        path, dataset.info, video=video or {}, image=image, sync="episode", tasks=dataset.tasks, video_of=told
+    )
+
+
+def check_kept(store: Store, *, video: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> None:
+    """Refuse options that are not those that the cameras of a recording have."""
+    for name, feature in schema_of(store).items():
+        kind = "video" if feature.codec == "video" else "image"
+        given = video if kind == "video" else image
+        if feature.kind != "image" or not given:
+            continue
+        own = {**dict(feature.options), **({} if kind == "video" else {"codec": feature.codec})}
+        other = {option: value for option, value in given.items() if str(own.get(option)) != str(value)}
+        if other:
+            raise SchemaError(
+                f"{kind}={dict(given)!r}: camera {name!r} is recorded with {own}, and a recording keeps its options. "
+                f"Leave {kind}= out, or begin another recording."
+            )
+
+
+def _told_video(dataset: Metadata, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `Video` that give a camera the codec and pixel format of the dataset's info.json."""
+    told = dataset.info.features[name].raw.get("info") or {}
+    found: dict[str, Any] = {}
+    for option, key, allowed in (("encoder", "video.codec", ENCODERS), ("pixel_format", "video.pix_fmt", None)):
+        value = told.get(key)
+        if value is None:
+            continue
+        if allowed is not None and value not in allowed:
+            raise SchemaError(
+                f"{dataset.root}: camera {name!r} has videos of {value!r}, which are not written here. Allowed: "
+                f"{', '.join(allowed)}. Record another dataset, or write this one anew with stepwell export."
+            )
+        if given.get(option, value) != value:
+            raise SchemaError(
+                f"video={{{option!r}: {given[option]!r}}}: the videos of camera {name!r} are {value!r} by "
+                f"{dataset.root / INFO_PATH}, and a dataset has one {option}. Leave it out, or record another dataset."
+            )
+        if option == "encoder" or value == FULL_COLORS:
+            found[option] = value
+    return found
+
+
+def settle_unfinished(store: Store, writer: Writer, *, keep: bool) -> int:
+    """Drop the episodes that a crash cut short, or keep them as episodes like the others."""
+    table, tasks = store.episodes, tasks_of(store)
+    places = np.flatnonzero(table.interrupted & ~table.is_open)
+    if not len(places):
+        return 0
+    if keep:
+        done = {table.metadata(place).get("recovered") for place in range(len(table))}
+        for episode in episodes_of(View(store, places)):
+            first = step_id(episode.segment.ordinal, episode.start)
+            # a crash may come between the copy and the deletion
+            if first not in done:
+                rows = _rows_of(episode)
+                texts = [tasks[index] for index in dict.fromkeys(rows["task_index"].tolist())]
+                writer.add_episode(rows, tasks=texts, recovered=first)
+    store.delete_episodes(places)
+    return int(table.length[places].sum())
+
+
+def _channels_last(entry: Any) -> Any:
+    """Return a camera's entry with its shape as height x width x channels, as the rest of stepwell has it."""
+    if not isinstance(entry, dict) or entry.get("dtype") not in ("image", "video"):
+        return entry
+    shape = entry.get("shape")
+    if isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4):
+        return {**entry, "shape": [shape[1], shape[2], shape[0]], "names": ["height", "width", "channels"]}
+    return entry
+
+
+def _camera(plain: Feature, kind: str, options: Mapping[str, Any]) -> Feature:
+    try:
+        shape = plain.fixed_shape
+        return Video(shape, **options) if kind == "video" else Image(shape, **options)
+    except TypeError as error:
+        raise SchemaError(f"{kind}={dict(options)!r}: {error}.") from error
+
+
+def _rows_of(episode: SourceEpisode) -> dict[str, Any]:
+    """Return the rows of an episode as the store has them: nothing is decoded."""
+    schema = schema_of(episode.store)
+    return {
+        name: episode.read(name) if feature.is_raw else EncodedRows(map(bytes, episode.blobs(name)))
+        for name, feature in schema.items()
+    }

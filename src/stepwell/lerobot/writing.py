@@ -212,7 +212,7 @@ class _Writing:
             before = load_extended(root, self.fps)
             info = before.info
             named = {(self.rename or {}).get(name, name) for name in self.features or self.schema}
-            cameras = {name: choice for name, choice in cameras_of(before).items() if name in named}
+            cameras = {name: choice for name, choice in cameras_of(info).items() if name in named}
             columns = fitted_columns(self._columns(cameras), before)
             per_element = is_per_element(before)
             summaries = summaries_before(before, per_element=per_element)

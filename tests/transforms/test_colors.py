@@ -8,7 +8,7 @@ import pytest
 from stepwell.errors import WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.transforms import Brightness, ColorJitter, Contrast, Grayscale, Hue, Saturation, Solarize, colors
-from stepwell.transforms import images_colors_kernels as kernel
+from stepwell.transforms import colors_kernels as kernel
 
 GREY = np.array([0.299, 0.587, 0.114])
 

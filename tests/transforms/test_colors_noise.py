@@ -3,7 +3,7 @@ import pytest
 
 from stepwell.kernels.draws import Draws
 from stepwell.transforms import Cutout, GaussianBlur, GaussianNoise, RandomErasing
-from stepwell.transforms.images_filters_kernels import fill_boxes, normal_table
+from stepwell.transforms.colors_kernels import fill_boxes, normal_table
 
 cv2 = pytest.importorskip("cv2")
 

@@ -159,7 +159,7 @@ def _decoded(data: Any) -> npt.NDArray[np.uint8]:
 
 
 def _resized(pixels: npt.NDArray[np.uint8], sides: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    from stepwell.transforms.images_resizing_kernels import AREA, resize_bytes
+    from stepwell.transforms.cropping_kernels import AREA, resize_bytes
 
     out = np.empty((1, *sides, 3), np.uint8)
     box = np.array([[0, 0, *pixels.shape[:2]]], np.int64)

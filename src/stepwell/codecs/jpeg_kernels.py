@@ -85,7 +85,21 @@ def _coded(change: Any, codes: Any) -> Any:
 
 @kernel
 def mark_scan(data: Any, blocks: Any, lookups: Any, codes: Any, interval: Any, num_units: Any, out: Any) -> Any:  # noqa: PLR0917
-    """Copy a scan, with a restart mark every so many units."""
+    """Copy a scan, with a restart mark every so many units.
+
+    Args:
+        data: uint8, the scan behind its header.
+        blocks: int64 [b, 3], of the blocks of a unit in order: component (0 to 3), number of its table of first
+            coefficients and of its table of others.
+        lookups: uint16 [tables, 65536], by the next 16 bits: length of the code << 8 | symbol; 0 where there is none.
+        codes: int64 [tables, 256], by symbol: code << 8 | its length; 0 where there is none.
+        interval: units between marks.
+        num_units: units of the scan.
+        out: uint8; written.
+
+    Returns:
+        The number of bytes written, or `NOT_CODED` where the scan is damaged, a code is lacking or `out` too small.
+    """
     place, word, bits = np.int64(0), np.int64(0), np.int64(0)
     size, rest, rest_bits = np.int64(0), np.int64(0), np.int64(0)
     levels, bases = np.zeros(4, np.int64), np.zeros(4, np.int64)

@@ -53,7 +53,21 @@ def move_cut(  # noqa: PLR0917
     is_anew: Any,
     changed: Any,
 ) -> Any:
-    """Move the heads of segments on until what is left fits."""
+    """Move the heads of segments on until what is left fits.
+
+    Args:
+        table: int64 [S, NUM_COLUMNS], of the segments; heads are written.
+        words: int64 [NUM_WORDS], written.
+        capacity: steps, or bytes.
+        row_bytes: of a row but for its encoded values; -1: steps are counted, not bytes.
+        num_encoded: encoded features, in bytes.
+        counts_open: whether steps of open episodes weigh anything.
+        is_anew: whether heads begin at the first rows: where rows without stamps are older than they were.
+        changed: int64 [S], written: the segments whose first row that is shown is another one.
+
+    Returns:
+        How many of these there are.
+    """
     if is_anew:
         words[CUT_STAMP] = -1
         for s in range(table.shape[0]):

@@ -81,15 +81,7 @@ class Transform(ABC):
 
     @abstractmethod
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
-        """Return the transformed windows.
-
-        Args:
-            values: [B, *window, *step], this call's own: may be written.
-            draws: the random numbers of the B windows.
-
-        Returns:
-            A new array, or ``values`` itself.
-        """
+        """Return the transformed windows."""
 
 
 class BatchTransform(ABC):
@@ -125,12 +117,7 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def __call__(self, batch: dict[str, Any], draws: Draws) -> dict[str, Any]:
-        """Return the transformed batch.
-
-        Args:
-            batch: key to array [B, ...], this call's own: dict and arrays may be written.
-            draws: the random numbers of the B windows.
-        """
+        """Return the transformed batch."""
 
 
 class Together(BatchTransform):

@@ -42,7 +42,7 @@ __all__ = [
 Amount = float | tuple[float, float]
 COLORED = ("uint8", "float16", "float32", "float64")
 MOST = 1e6
-# as in stepwell.transforms.images_colors_kernels, which is not imported before it is used, since it needs numba
+# as in stepwell.transforms.colors_kernels, which is not imported before it is used, since it needs numba
 BRIGHTNESS, CONTRAST, SATURATION, HUE, SOLARIZE = 1, 2, 3, 4, 5
 
 
@@ -60,7 +60,7 @@ class ColorTransform(ImageTransform):
         self, values: npt.NDArray[Any], kinds: npt.NDArray[np.int64], amounts: npt.NDArray[np.float64]
     ) -> npt.NDArray[Any]:
         """Return values with the changes ``kinds`` and ``amounts`` [B, 1 or steps, n] made."""
-        from stepwell.transforms.images_colors_kernels import change_colors
+        from stepwell.transforms.colors_kernels import change_colors
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -269,7 +269,7 @@ class Grayscale(ColorTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.transforms.images_colors_kernels import make_gray
+        from stepwell.transforms.colors_kernels import make_gray
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -332,7 +332,7 @@ class GaussianNoise(ColorTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.transforms.images_filters_kernels import add_noise, normal_table
+        from stepwell.transforms.colors_kernels import add_noise, normal_table
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -375,7 +375,7 @@ class GaussianBlur(ColorTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.transforms.images_filters_kernels import blur
+        from stepwell.transforms.colors_kernels import blur
 
         layout = ImageLayout.of(values.shape[1:])
         images = computable(layout.images(values))
@@ -410,7 +410,7 @@ class _Filled(ImageTransform):
 
     def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         """Return the images changed; see `Transform.__call__`."""
-        from stepwell.transforms.images_filters_kernels import fill_boxes
+        from stepwell.transforms.colors_kernels import fill_boxes
 
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)

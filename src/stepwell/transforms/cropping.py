@@ -199,7 +199,7 @@ def cut(
     border: Color | None,
 ) -> npt.NDArray[Any]:
     """Return boxes of images as they are."""
-    from stepwell.transforms.images_crops_kernels import crop_rows, image_addresses
+    from stepwell.transforms.cropping_kernels import crop_rows, image_addresses
 
     number, height, width, channels = images.shape
     out = np.empty((number, *sides, channels), images.dtype)
@@ -242,8 +242,7 @@ def resize(
     kind: int,
 ) -> npt.NDArray[Any]:
     """Return boxes of images in another size."""
-    from stepwell.transforms.images_crops_kernels import image_addresses
-    from stepwell.transforms.images_resizing_kernels import NEAREST, resize_bytes, resize_floats
+    from stepwell.transforms.cropping_kernels import NEAREST, image_addresses, resize_bytes, resize_floats
 
     if kind == NEAREST and images.dtype != np.uint8:
         pixels = np.ascontiguousarray(images).view(np.uint8)
@@ -442,7 +441,7 @@ class Resizing(CutDecoder):
     @property
     def kind(self) -> int:
         """How the kernel resizes; see `Cut.kind`."""
-        from stepwell.transforms.images_resizing_kernels import ANTIALIAS, AREA, LINEAR, NEAREST
+        from stepwell.transforms.cropping_kernels import ANTIALIAS, AREA, LINEAR, NEAREST
 
         linear = ANTIALIAS if self.antialias else LINEAR
         return {"linear": linear, "area": AREA, "nearest": NEAREST}[self.interpolation]
@@ -631,8 +630,8 @@ class RandomFlip(ImageTransform):
         return layout.windows(cut(images, boxes, self.image_flips(layout, draws), (layout.height, layout.width), None))
 
     def image_flips(self, layout: ImageLayout, draws: Draws) -> npt.NDArray[np.uint8]:
-        """Return how each image is turned, uint8 [m], bits of `stepwell.transforms.images_crops_kernels`."""
-        from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL
+        """Return how each image is turned, uint8 [m], bits of `stepwell.transforms.cropping_kernels`."""
+        from stepwell.transforms.cropping_kernels import HORIZONTAL, VERTICAL
 
         drawn = draws.uniform(size=(self.draws_of(layout),)) < self.p
         return of_images(drawn, layout).astype(np.uint8) * np.uint8(VERTICAL if self.vertical else HORIZONTAL)

@@ -25,7 +25,7 @@ from stepwell.transforms.base import Shape, Transform
 from stepwell.transforms.cropping import Cut, RandomFlip, border_pixel
 from stepwell.transforms.images import ImageLayout, ToCHW
 
-__all__ = ["ImagePass", "Memory", "Stage", "fuse", "new_memory"]
+__all__ = ["ImageStage", "Memory", "Stage", "fuse", "new_memory"]
 
 # how far from a straight line a table may be, of its largest value, that is done as one: float32 has no more
 LINE_TOLERANCE = 3e-7
@@ -41,8 +41,29 @@ def new_memory(num_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ImagePass:
-    """How several transforms of images are done in one pass."""
+class Stage:
+    """One pass over a batch, which does one or several transforms that follow each other."""
+
+    first: int
+    transforms: tuple[Callable[..., Any], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of ``memory`` used for a window; 0: none."""
+        return 0
+
+    def __call__(
+        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
+    ) -> npt.NDArray[Any]:
+        """Return the transformed windows."""
+        for transform, own in zip(self.transforms, draws, strict=True):
+            values = transform(values, own)
+        return values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageStage(Stage):
+    """Transforms of images that are done in one pass."""
 
     cutting: int
     flips: tuple[int, ...]
@@ -62,15 +83,12 @@ class ImagePass:
         return np.dtype(np.uint8) if self.tables is None else self.tables.dtype
 
     def __call__(
-        self,
-        values: npt.NDArray[Any],
-        transforms: Sequence[Any],
-        draws: Sequence[Draws],
-        memory: Memory = new_memory,
+        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
     ) -> npt.NDArray[Any]:
         """Return the transformed windows."""
         layout = ImageLayout.of(values.shape[1:])
         images = layout.images(values)
+        transforms: Sequence[Any] = self.transforms
         cutter = transforms[self.cutting] if self.cutting >= 0 else WHOLE
         boxes = cutter.image_boxes(layout, draws[max(self.cutting, 0)])
         flips = np.zeros(len(images), np.uint8)
@@ -117,7 +135,7 @@ class ImagePass:
         out: npt.NDArray[Any],
     ) -> None:
         """Write the values of boxes of images."""
-        from stepwell.transforms.images_crops_kernels import crop_affine, crop_planes, crop_tables, image_addresses
+        from stepwell.transforms.cropping_kernels import crop_affine, crop_planes, crop_tables, image_addresses
 
         _, height, width, channels = images.shape
         cuts = image_addresses(images), (height, width, channels), boxes, flips, border
@@ -145,36 +163,12 @@ WHOLE = _Whole()
 
 def _mirrored(boxes: npt.NDArray[np.int64], flips: npt.NDArray[np.uint8], layout: ImageLayout) -> npt.NDArray[np.int64]:
     """Return where boxes of flipped images are in the images."""
-    from stepwell.transforms.images_crops_kernels import HORIZONTAL, VERTICAL
+    from stepwell.transforms.cropping_kernels import HORIZONTAL, VERTICAL
 
     top, left, height, width = boxes.T
     top = np.where(flips & VERTICAL, layout.height - top - height, top)
     left = np.where(flips & HORIZONTAL, layout.width - left - width, left)
     return np.stack([top, left, height, width], axis=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One pass over a batch, which does one or several transforms that follow each other."""
-
-    first: int
-    transforms: tuple[Callable[..., Any], ...]
-    image_pass: ImagePass | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of ``memory`` used for a window; 0: none."""
-        return 0 if self.image_pass is None else self.image_pass.num_bytes
-
-    def __call__(
-        self, values: npt.NDArray[Any], draws: Sequence[Draws], memory: Memory = new_memory
-    ) -> npt.NDArray[Any]:
-        """Return the transformed windows."""
-        if self.image_pass is not None:
-            return self.image_pass(values, self.transforms, draws, memory)
-        for transform, own in zip(self.transforms, draws, strict=True):
-            values = transform(values, own)
-        return values
 
 
 def fuse(transforms: Sequence[Callable[..., Any]], shape: Shape, dtype: np.dtype[Any]) -> list[Stage]:
@@ -183,8 +177,9 @@ def fuse(transforms: Sequence[Callable[..., Any]], shape: Shape, dtype: np.dtype
     place = 0
     while place < len(transforms):
         known = _known(transforms[place:])
-        number, image_pass = _image_pass(known, shape, dtype) if known else (1, None)
-        stages.append(Stage(place, tuple(transforms[place : place + number]), image_pass))
+        stage = _image_stage(place, known, shape, dtype) or Stage(place, (transforms[place],))
+        stages.append(stage)
+        number = len(stage.transforms)
         place += number
         if not known:
             # nobody knows what came out of it
@@ -204,12 +199,14 @@ def _known(transforms: Sequence[Callable[..., Any]]) -> list[Transform]:
     return known
 
 
-def _image_pass(transforms: list[Transform], shape: Shape, dtype: np.dtype[Any]) -> tuple[int, ImagePass | None]:
-    """Return how many transforms can be done in one pass, and how; (1, None) when one alone does it best by itself."""
+def _image_stage(first: int, transforms: list[Transform], shape: Shape, dtype: np.dtype[Any]) -> ImageStage | None:
+    """Return the longest beginning that can be done in one pass; None when the first alone does it best by itself."""
+    if not transforms:
+        return None
     try:
         layout = ImageLayout.of(shape)
     except WindowError:
-        return 1, None
+        return None
     num_cuts = _num_cuts(transforms)
     end = num_cuts if dtype != np.uint8 else num_cuts + _num_of_values(transforms[num_cuts:])
     # alone, a transform of values is faster by its table: one pass, into memory that was used before
@@ -219,17 +216,18 @@ def _image_pass(transforms: list[Transform], shape: Shape, dtype: np.dtype[Any])
         if tables is not None:
             for transform in run:
                 shape, dtype = transform.output(shape, dtype)
-            return number, _pass_of(run, tables, shape)
-    return 1, None
+            return _stage_of(first, run, tables, shape)
+    return None
 
 
-def _pass_of(transforms: list[Transform], tables: npt.NDArray[Any], shape: Shape) -> ImagePass:
+def _stage_of(first: int, transforms: list[Transform], tables: npt.NDArray[Any], shape: Shape) -> ImageStage:
     cuts = [place for place, transform in enumerate(transforms) if isinstance(transform, Cut)]
     flips = tuple(place for place, transform in enumerate(transforms) if isinstance(transform, RandomFlip))
     is_planar = any(isinstance(transform, ToCHW) for transform in transforms)
     stays = tables.dtype == np.uint8 and bool((tables == np.arange(256)).all())
     lines = None if any(transform.is_exact for transform in transforms) else _lines(tables)
-    return ImagePass(cuts[0] if cuts else -1, flips, None if stays else tables, lines, is_planar, shape)
+    cutting = cuts[0] if cuts else -1
+    return ImageStage(first, tuple(transforms), cutting, flips, None if stays else tables, lines, is_planar, shape)
 
 
 def _num_cuts(transforms: list[Transform]) -> int:

@@ -181,7 +181,7 @@ class ToFloat(Transform):
 
 def _scaled(values: npt.NDArray[np.uint8], scale: np.float32) -> npt.NDArray[Any]:
     """Return values times a scale, float32, three times as fast as numpy."""
-    from stepwell.transforms.images_crops_kernels import crop_affine, image_addresses
+    from stepwell.transforms.cropping_kernels import crop_affine, image_addresses
 
     out = np.empty(values.shape, np.float32)
     number, size = len(values), values.size // len(values)
@@ -213,7 +213,7 @@ class ToCHW(Transform):
             return values[..., None, :, :]
         if values.dtype != np.uint8:
             return np.ascontiguousarray(np.moveaxis(values, -1, -3))
-        from stepwell.transforms.images_crops_kernels import crop_planes, image_addresses
+        from stepwell.transforms.cropping_kernels import crop_planes, image_addresses
 
         images = layout.images(values)
         sides = layout.height, layout.width

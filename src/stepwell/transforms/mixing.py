@@ -221,7 +221,7 @@ def blend(values: npt.NDArray[Any], partner: Int64s, weights: Floats) -> npt.NDA
 
 
 def _blend_bytes(values: npt.NDArray[np.uint8], partner: Int64s, weights: Floats) -> npt.NDArray[np.uint8]:
-    from stepwell.transforms.mixing_kernels import blend_bytes
+    from stepwell.transforms.colors_kernels import blend_bytes
 
     rows = np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:]))
     mixed = np.empty_like(rows)

@@ -28,7 +28,7 @@ import stepwell
 from stepwell.beton import BetonFile
 from stepwell.ffcv.fields import IntField, NDArrayField, RGBImageField
 from stepwell.ffcv.writer import DatasetWriter
-from stepwell.formats.in_place import open_in_place
+from stepwell.formats.cache import open_in_place
 
 __all__ = ["FFCV", "run"]
 

@@ -476,7 +476,7 @@ class Schema(Mapping[str, Feature]):
         Immutable and picklable; equal when the features and their order are equal.
     """
 
-    __slots__ = ("_features",)
+    __slots__ = ("_features", "_is_raw", "_reaching")
 
     def __init__(self, features: Mapping[str, Feature]) -> None:
         if not isinstance(features, Mapping):
@@ -496,6 +496,9 @@ class Schema(Mapping[str, Feature]):
                     f"features {other!r} and {name!r} differ only in case, and would share a file on some disks."
                 )
         self._features = dict(features)
+        self._is_raw: bool | None = None
+        # made when they are needed: the same features with another reach
+        self._reaching: dict[tuple[str, ...] | None, Schema] = {}
 
     def __getitem__(self, name: str) -> Feature:
         try:
@@ -528,6 +531,20 @@ class Schema(Mapping[str, Feature]):
     def final_names(self) -> tuple[str, ...]:
         """Names of the features that have a value in an episode's final row."""
         return tuple(name for name, feature in self.items() if feature.final)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether every feature is; see `Feature.is_raw`."""
+        if self._is_raw is None:
+            self._is_raw = all(feature.is_raw for feature in self._features.values())
+        return self._is_raw
+
+    def reaching(self, reach: tuple[str, ...] | None) -> Schema:
+        """Return the same features with references that lead beneath ``reach``; see `Feature`."""
+        if reach not in self._reaching:
+            features = {name: replace(feature, reach=reach) for name, feature in self._features.items()}
+            self._reaching[reach] = Schema(features)
+        return self._reaching[reach]
 
     def with_feature(self, name: str, feature: Feature) -> Schema:
         """Return this schema with one more feature at the end."""

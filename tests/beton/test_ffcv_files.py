@@ -10,7 +10,7 @@ import stepwell
 from stepwell import Field, Loader
 from stepwell.beton import BetonFile, BetonReader
 from stepwell.formats import import_dataset
-from stepwell.formats.in_place import open_in_place
+from stepwell.formats.cache import open_in_place
 
 pytest.importorskip("simplejpeg")
 

@@ -17,7 +17,7 @@ from stepwell.beton import BetonReader
 from stepwell.codecs import make_codec
 from stepwell.errors import DatasetNotFoundError, DecodeError, FormatError
 from stepwell.formats import find_reader, import_dataset
-from stepwell.formats.in_place import open_in_place
+from stepwell.formats.cache import open_in_place
 from stepwell.schema import Array, Image
 from stepwell.testing.web import WebServer
 from stepwell.transforms import CenterResizedCrop, RandomResizedCrop

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.formats.addresses import Address, parse_address, scheme_of, told_address
+from stepwell.formats.registry import Address, parse_address, scheme_of, told_address
 
 READERS = ("beton", "lerobot", "webdataset")
 

@@ -10,8 +10,8 @@ from shard_reader import write_shards  # type: ignore[import-not-found]
 import stepwell
 from stepwell.errors import FormatError, StepwellError, UntrustedFileError
 from stepwell.formats import import_dataset
-from stepwell.formats.boundaries import check_boundaries
 from stepwell.formats.registry import readers_of
+from stepwell.formats.source_files import check_boundaries
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from stepwell.errors import (
     StepwellError,
     StoreNotFoundError,
 )
-from stepwell.formats import import_dataset, in_place, open_in_place
+from stepwell.formats import cache as cache_module
+from stepwell.formats import import_dataset, open_in_place
 from stepwell.replay import ReplayLoader, Table
 from stepwell.sizes import human_bytes
 from stepwell.store.info import FilesInPlace
@@ -251,8 +252,8 @@ def test_references_of_before_they_knew_states_are_made_anew(
     shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(in_place, "REFERENCES", b"")
-        before.setattr(in_place, "_noting_states", lambda schema, files: schema)
+        before.setattr(cache_module, "REFERENCES", b"")
+        before.setattr(cache_module, "_noting_states", lambda schema, files: schema)
         old = open_in_place(shards).path
     store = open_in_place(shards)
     assert store.schema["state"].option("states", None) and stores_in(cache) == [store.path] and store.path != old

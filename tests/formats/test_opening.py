@@ -8,7 +8,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import StepwellError, StoreNotFoundError
-from stepwell.formats import opening
+from stepwell.formats import cache, opening
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         calls.append((address, options))
         return "a store"
 
-    monkeypatch.setattr(opening, "import_module", lambda name: SimpleNamespace(open_in_place=fake, name=name))
+    monkeypatch.setattr(cache, "import_module", lambda name: SimpleNamespace(open_in_place=fake, name=name))
     return calls
 
 

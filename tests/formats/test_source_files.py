@@ -1,5 +1,6 @@
-"""The files that a text names: as shells, glob and webdataset have it."""
+"""The files that a text names, as shells, glob and webdataset have it; those in a directory; gaps of numbers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.formats.source_files import expand_braces, names_files, source_files
+from stepwell.formats.source_files import (
+    digest_of,
+    expand_braces,
+    listed,
+    names_files,
+    skipped_numbers,
+    source_files,
+    walked,
+)
 
 # the package has a function of this name
 source_files_module = sys.modules[source_files.__module__]
@@ -124,3 +133,74 @@ def test_what_may_name_files_is_told_cheaply(tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     assert names_files(str(tmp_path), TAR) and names_files("s3://b/{0..9}.tar::x", TAR) and names_files("a/*.tar", TAR)
     assert not any(names_files(text, TAR) for text in ("", "a.txt", str(tmp_path / "none"), "s3://b/", "a\0b"))
+
+
+def make(root: Path) -> Path:
+    (root / "a" / "b").mkdir(parents=True)
+    for name in ("one", "two", "b/three"):
+        (root / "a" / name).write_text(name)
+    return root / "a"
+
+
+def test_files_of_a_directory_are_listed_and_of_those_below_walked(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert sorted(Path(entry[0]).name for entry in listed(folder)) == ["one", "two"]
+    assert [(Path(path).name, size) for path, size, _ in listed(folder, {"two", "none"})] == [("two", 3)]
+    assert sorted(Path(entry[0]).name for entry in walked(folder)) == ["one", "three", "two"]
+
+
+def test_directory_that_is_not_there_has_no_files(tmp_path: Path) -> None:
+    assert list(listed(tmp_path / "none")) == list(walked(tmp_path / "none")) == []
+    assert list(listed(make(tmp_path) / "one")) == []
+
+
+def test_links_are_followed_and_broken_ones_left_out(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "link").symlink_to(folder / "b" / "three")
+    (folder / "broken").symlink_to(folder / "none")
+    assert {Path(path).name: size for path, size, _ in listed(folder)} == {"one": 3, "two": 3, "link": 7}
+
+
+def test_digest_depends_on_every_part_and_not_on_the_order() -> None:
+    one, two = ("a", 1, 2), ("b", 1, 2)
+    digests = [
+        digest_of([one, two]),
+        digest_of([one]),
+        digest_of([("a", 1, 3)]),
+        digest_of([("a", 2, 2)]),
+        digest_of([one], b"x"),
+        digest_of([one], b"x", b""),
+        digest_of([one], b"", b"x"),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digest_of([two, one]) == digests[0]
+
+
+def test_change_of_a_file_is_seen_by_its_time(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    before = digest_of(walked(folder))
+    assert digest_of(walked(folder)) == before
+    os.utime(folder / "b" / "three", ns=(5, 5))
+    assert digest_of(walked(folder)) != before
+
+
+@pytest.mark.parametrize(
+    ("names", "lost"),
+    [
+        (["a-000000.tar", "a-000001.tar", "a-000003.tar"], ["a-000002.tar"]),
+        (["a-8.tar", "a-9.tar", "a-11.tar"], ["a-10.tar"]),
+        (["a-08.tgz", "a-09.tgz", "a-11.tgz"], ["a-10.tgz"]),
+        (
+            ["a-00001-of-00004.tar.gz", "a-00002-of-00004.tar.gz"],
+            ["a-00000-of-00004.tar.gz", "a-00003-of-00004.tar.gz"],
+        ),
+        (["a-0.tar", "a-1.tar", "b-2.tar", "b-4.tar"], ["b-3.tar"]),
+        # whole, or no sequence
+        (["a-000001.tar", "a-000002.tar"], []),
+        (["20240101.tar", "20240301.tar", "7f3a.tar", "a.tar", "99.tar.bak"], []),
+        (["a-1-of-99999999999999.tar"], []),
+        ([], []),
+    ],
+)
+def test_gaps_of_numbers_are_found(names: list[str], lost: list[str]) -> None:
+    assert skipped_numbers(names) == lost

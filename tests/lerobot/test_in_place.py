@@ -28,7 +28,7 @@ from stepwell.errors import (
     ReadOnlyError,
     StepwellError,
 )
-from stepwell.formats import cached_stores
+from stepwell.formats import cache as cache_module
 from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images
 from stepwell.lerobot.parquet_row_groups import RowGroups
 from stepwell.references import remote_files
@@ -427,7 +427,7 @@ def test_a_cache_that_cannot_be_written_is_told_with_its_variable(
     def refuse(*args: Any, **options: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(cached_stores.Path, "mkdir", refuse)
+    monkeypatch.setattr(cache_module.Path, "mkdir", refuse)
     with pytest.raises(ReadOnlyError, match="Set STEPWELL_CACHE to a directory that can"):
         open_in_place(tiny)
 

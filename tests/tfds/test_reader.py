@@ -1,8 +1,9 @@
 """RLDS and TFDS datasets as episodes: what the real TFDS wrote to its values; steps, metadata, ends."""
 
+import importlib
 import json
 import pickle
-from dataclasses import replace
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -142,7 +143,8 @@ def test_a_reader_travels_to_workers_and_names_what_it_reads(path):
     assert again[1].columns["action"].tolist() == reader[1].columns["action"].tolist()
     assert again.identity == reader.identity != TfdsReader(str(path)).identity
     assert TfdsReader(str(path), split="train[:1]").identity != TfdsReader(str(path)).identity
-    files = TfdsReader.files(str(path), split="val")
+    files = TfdsReader(str(path), split="val").own_files
+    assert set(files) < set(TfdsReader.files(str(path), split="val"))
     assert [Path(name).name for name in files] == [
         "dataset_info.json", "features.json", "made-val.tfrecord-00000-of-00001",
     ]  # fmt: skip
@@ -383,11 +385,15 @@ def test_examples_of_plain_numbers_are_steps(tmp_path):
         assert [found.terminated for found in store] == [False] * 7
 
 
-def test_a_store_in_the_cache_is_of_the_function_as_it_is_now(path, monkeypatch):
-    def tripled(data):
-        return replace(data, columns={**data.columns, "action": 3 * data.columns["action"]})
-
-    before = stepwell.open(f"tfds://{path}?transform=made_sets:doubled")[0]["action"]
-    monkeypatch.setattr("made_sets.doubled", tripled)
-    after = stepwell.open(f"tfds://{path}?transform=made_sets:doubled")[0]["action"]
+def test_a_store_in_the_cache_is_of_the_function_as_it_is_now(path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "transforms_of_a_test.py"
+    text = """from dataclasses import replace
+def scaled(data): return replace(data, columns={**data.columns, "action": 2 * data.columns["action"]})
+"""
+    source.write_text(text)
+    before = stepwell.open(f"tfds://{path}?transform={source.stem}:scaled")[0]["action"]
+    source.write_text(text.replace("2 *", "3.0 *"))
+    importlib.reload(sys.modules[source.stem])
+    after = stepwell.open(f"tfds://{path}?transform={source.stem}:scaled")[0]["action"]
     assert np.array_equal(2 * after, 3 * before) and after.any()

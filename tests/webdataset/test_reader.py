@@ -1,6 +1,7 @@
 """The reader of shards: the real ones to their values; members of every kind; in place, imported, over HTTP."""
 
 import gzip
+import importlib
 import json
 import pickle
 from collections.abc import Sequence
@@ -439,17 +440,35 @@ def test_a_loader_over_shards_serves_each_sample_once(mixed: str) -> None:
         assert sorted(text for batch in loader for text in batch["text"]) == [f"sämple {n}" for n in range(5)]
 
 
-@pytest.mark.parametrize("factor", [1, 2])
-def test_a_store_in_the_cache_is_of_the_very_decoder_that_made_it(tmp_path: Path, factor: int) -> None:
+def test_a_store_in_the_cache_is_of_the_very_decoder_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = shard(tmp_path / "a.tar", [("0.txt", b"3")])
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "decoders_of_a_test.py"
+    source.write_text("def one(data): return int(data)\ndef two(data): return 2 * int(data)\n")
+    module = importlib.import_module(source.stem)
     names = set()
-    for times in (1, 2, 1):
-        decoders = {"txt": (Array((), "int64"), lambda data, by=factor * times: by * int(data))}
+    for name, times in (("one", 1), ("two", 2), ("one", 1)):
+        decoders = {"txt": (Array((), "int64"), getattr(module, name))}
         store = stepwell.formats.open_in_place(path, decoders=decoders)
-        assert store[0]["txt"].tolist() == [3 * factor * times]
+        assert store[0]["txt"].tolist() == [3 * times]
         names.add(store.path)
         assert WebDatasetReader(path, decoders=decoders).identity != WebDatasetReader(path).identity
     assert len(names) == 2
+    source.write_text("def one(data): return 10 * int(data)\n")
+    importlib.reload(module)
+    store = stepwell.formats.open_in_place(path, decoders={"txt": (Array((), "int64"), module.one)})
+    assert store[0]["txt"].tolist() == [30]
+
+
+def test_a_decoder_without_a_name_is_for_imports_alone(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", [("0.txt", b"3")])
+    decoders = {"txt": (Array((), "int64"), lambda data: 2 * int(data))}
+    with pytest.raises(FormatError, match=r"no other process finds this function.*Define it with def"):
+        stepwell.formats.open_in_place(path, decoders=decoders)
+    import_dataset(path, tmp_path / "a.well", workers=1, decoders=decoders)
+    assert stepwell.open(tmp_path / "a.well")[0]["txt"].tolist() == [6]
 
 
 def test_new_names_of_endings_that_are_in_no_shard_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError, StepwellError
 from stepwell.files.addresses import is_remote, plain_address
 from stepwell.files.local_files import read_regular
-from stepwell.formats.option_texts import renames_of
+from stepwell.formats.options import renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import source_files

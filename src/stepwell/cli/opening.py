@@ -9,7 +9,7 @@ from typing import Any
 
 from stepwell.errors import FormatError
 from stepwell.formats.opening import open
-from stepwell.formats.option_texts import flag_of, names_of
+from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.registry import check_options, find_reader
 from stepwell.store import Store
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from stepwell.cli.opening import open_given
 from stepwell.errors import EpisodeNotFoundError, StepwellError, StoreNotFoundError
 from stepwell.files.addresses import plain_address
-from stepwell.formats.addresses import scheme_of
 from stepwell.formats.opening import point_to_reader
+from stepwell.formats.registry import scheme_of
 from stepwell.lerobot.auditing import audit, is_lerobot
 from stepwell.progress import make_bar
 from stepwell.sizes import counted, human_bytes

@@ -14,7 +14,7 @@ _HOMES: dict[str, str] = {
     "even_splits": "stepwell.formats.slicing",
     "find_reader": "stepwell.formats.registry",
     "import_dataset": "stepwell.formats.importing",
-    "open_in_place": "stepwell.formats.in_place",
+    "open_in_place": "stepwell.formats.cache",
     "open_reader": "stepwell.formats.registry",
     "reader_names": "stepwell.formats.registry",
     "register_reader": "stepwell.formats.registry",

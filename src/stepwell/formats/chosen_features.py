@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from stepwell.errors import FormatError, LeftOutWarning, SchemaError
-from stepwell.formats.option_texts import names_of
+from stepwell.formats.options import names_of
 from stepwell.schema import Feature, Schema
 
 __all__ = ["check_told_apart", "left_out", "store_schema", "warn_of_left_out", "with_told_finals"]

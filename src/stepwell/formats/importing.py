@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import EpisodeNotFoundError, SchemaError, StoreExistsError
-from stepwell.formats.addresses import SourceLike
 from stepwell.formats.import_reports import ImportReport, report_of
 from stepwell.formats.reader import Reader, decoded_as
 from stepwell.formats.reader_episodes import ReaderEpisodes
-from stepwell.formats.registry import open_reader
+from stepwell.formats.registry import SourceLike, open_reader
 from stepwell.recorders.parallel import write_episodes
 from stepwell.recorders.recoding import converted_feature
 from stepwell.recorders.resuming import IMPORTING

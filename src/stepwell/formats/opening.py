@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.errors import StepwellError, StoreNotFoundError
-from stepwell.files.addresses import path_of_file, plain_address
-from stepwell.formats.addresses import scheme_of
+from stepwell.files.addresses import SCHEME, path_of_file, plain_address
 from stepwell.references.trusted_paths import Trust
 from stepwell.store.opening import open as open_store
 
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
     from stepwell.store.store import Mode, Store
 
 __all__ = ["open", "point_to_reader"]
+
+FILE = "file:"
 
 
 def open(
@@ -68,10 +68,11 @@ def open(
             f"a {type(path).__name__} is no path. Give one path or address. Several files are one address with a "
             'pattern or braces, such as "webdataset://data/train-{000..009}.tar"; several stores go into a View.'
         )
-    text = path_of_file(os.fspath(path))
-    scheme = scheme_of(text)
-    if scheme is not None:
-        return _open_address(text, scheme, {**options, **({} if trust is None else {"trust": trust})})
+    text = os.fspath(path)
+    if SCHEME.match(text):
+        if text[:5].lower() != FILE:
+            return _open_address(text, options, trust)
+        text = path_of_file(text)
     if options:
         raise StepwellError(
             f"option {', '.join(map(repr, options))} for {text}. A store has none; an address such as "
@@ -84,22 +85,19 @@ def open(
         raise
 
 
-def _open_address(address: str, scheme: str, options: dict[str, Any]) -> Store:
-    from stepwell.formats.registry import OPENERS, reader_names
+def _open_address(text: str, options: dict[str, Any], trust: Trust) -> Store:
+    from stepwell.formats.cache import open_address
+    from stepwell.formats.registry import address_of, reader_names
 
-    if scheme in OPENERS:
-        module, _, name = OPENERS[scheme].partition(":")
-        store: Store = getattr(import_module(module), name)(address, **options)
-        return store
-    if scheme not in reader_names():
+    cache, progress = options.pop("cache", None), options.pop("progress", None)
+    address = address_of(text, None, options)
+    if address.reader is None:
         raise StoreNotFoundError(
-            f"no data set at {plain_address(address)}: there is no {scheme}://. Allowed: the path of a store, "
-            f"{', '.join(f'{name}://' for name in reader_names())}. For one of your own, import the module that "
-            "registers its reader."
+            f"no data set at {plain_address(text)}: there is no {text.partition('://')[0].lower()}://. Allowed: the "
+            f"path of a store, {', '.join(f'{name}://' for name in reader_names())}. For one of your own, import the "
+            "module that registers its reader."
         )
-    from stepwell.formats.in_place import open_in_place
-
-    return open_in_place(address, **options)
+    return open_address(address, cache=cache, progress=progress, trust=trust)
 
 
 def point_to_reader(path: str, error: Exception) -> None:

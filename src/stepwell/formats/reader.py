@@ -18,7 +18,7 @@ import numpy.typing as npt
 from stepwell.codecs import codec_class
 from stepwell.codecs.jpeg import TRANSFORMS
 from stepwell.errors import FormatError
-from stepwell.formats.fingerprints import walked
+from stepwell.formats.source_files import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpanCodec
 from stepwell.schema import Feature, Schema
@@ -51,6 +51,8 @@ class Reader(ABC):
         metadata: of the store to be; what JSON holds.
         dct: how JPEG files are decoded, "fast" or "exact": the option ``dct``, which every reader takes; None: as the
             features say. What makes a store of the reader obeys it, see `decoded_as`.
+        own_files: the files of its episodes, where `files` names more: by their names and sizes a store in place is
+            known to be the same on another machine. None (default): all.
         scratch: a directory for files that are needed while episodes are read, not made yet; who imports removes it.
 
     Notes:
@@ -64,6 +66,7 @@ class Reader(ABC):
     fps: float | None = None
     metadata: Mapping[str, Any] = {}
     dct: str | None = None
+    own_files: Sequence[str] | None = None
     scratch: Path | None = None
 
     def __init__(self, source: str) -> None:
@@ -99,14 +102,14 @@ class Reader(ABC):
         found: list[str] = []
         for path in source.split("\n"):
             is_folder = "://" not in path and Path(path).is_dir()
-            found += sorted(name for name, _, _ in walked(Path(path))) if is_folder else [path]
+            found += sorted([name for name, _, _ in walked(Path(path))]) if is_folder else [path]
         return found
 
     @classmethod
     def meant(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options with what they mean in place of its name: a function is another when its code changes.
+        """Return the options with each function in place of its name; default: as they are.
 
-        A store in the cache is found again by these. Default: as they are.
+        A store in the cache is found again by these: of a function by its name and the file of its module.
         """
         return options
 

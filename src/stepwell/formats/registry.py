@@ -1,40 +1,63 @@
-"""The registry of readers: which format a source is, found by looking."""
+"""Which reader a source gets: addresses and their parts, and the registry of readers.
+
+::
+
+    "data/train.beton"  ["a.tar", "b.tar"]       the reader that accepts it
+    "s3://bucket/train-{000..009}.tar"           likewise
+    "webdataset://data/train-{000..009}.tar?split=train"
+     reader       source                     options, as text
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stepwell.errors import FormatError, UntrustedFileError
-from stepwell.files.addresses import is_remote, plain_address
-from stepwell.formats.addresses import Address, SourceLike, parse_address, told_source
-from stepwell.formats.boundaries import check_boundaries, check_regular
+from stepwell.files.addresses import SCHEME, is_remote, path_of_file, plain_address
 from stepwell.formats.reader import Reader
+from stepwell.formats.source_files import check_boundaries, check_regular
 from stepwell.references.trusted_paths import Trust
 
 __all__ = [
     "OPENERS",
+    "Address",
+    "SourceLike",
     "address_of",
     "check_address",
     "check_options",
     "find_reader",
     "made_reader",
     "open_reader",
+    "parse_address",
     "reader_names",
+    "reader_of",
     "readers_of",
     "register_reader",
+    "scheme_of",
+    "told_address",
+    "told_source",
 ]
 
-OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
-"""What opens addresses of a reader in place in a way of its own, as it takes them; loaded on use, of a higher layer."""
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, an address, or several of them for readers that take several."""
 
+OPENERS = {"lerobot": "stepwell.lerobot.in_place:open_in_place"}
+"""The function that opens a reader's addresses in place, as they are; of a higher layer, loaded on first use."""
+
+# options that every reader has as attributes, but those that take whole addresses
 COMMON = ("dct",)
-# options that every reader has, as attributes
+# of an option's text
+MISREAD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[&?]")
+QUERY = re.compile(r"\?([A-Za-z_]\w*=[^?]*)\Z", re.ASCII)
 
 _REGISTRY: dict[str, type[Reader]] = {}
 # readers that come with stepwell are imported when a source is looked at, by name: they stand above this layer
@@ -95,9 +118,13 @@ def find_reader(source: SourceLike, name: str | None = None) -> type[Reader]:
     Raises:
         FormatError: no reader accepts it, several do, or there is none of that name.
     """
-    address = address_of(source, name)
+    return reader_of(address_of(source, name))
+
+
+def reader_of(address: Address) -> type[Reader]:
+    """Return the reader of an address: the one that it names, else the one that accepts the source."""
     if address.reader is not None:
-        return _reader(address.reader)
+        return _REGISTRY.get(address.reader) or _reader(address.reader)
     text = address.source
     found = readers_of(text)
     if len(found) == 1:
@@ -176,17 +203,14 @@ def _fault_of(source: str) -> str:
 
 
 def address_of(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Address:
-    """Return the parts of an address, with what is said beside it.
-
-    Args:
-        source: see `find_reader`.
-        name: of the reader.
-        options: of the reader.
+    """Return the parts of an address, with the reader's name and options that are given beside it.
 
     Raises:
         FormatError: the address names another reader, or an option that is given beside it, too.
     """
-    address = parse_address(source, reader_names(), OPENERS)
+    address = parse_address(source, {*_BUILT_IN, *_REGISTRY}, OPENERS)
+    if name is None and not options:
+        return address
     if name is not None and address.reader not in {None, name}:
         raise FormatError(f"{source} is an address of {address.reader!r}, not of {name!r}. Name one of them.")
     twice = [option for option in options or () if option in address.options]
@@ -210,7 +234,8 @@ def open_reader(
         FormatError: no reader for it, or an option that its reader does not have.
         UntrustedFileError: a link that leads out of the data set's directory.
     """
-    address, kind = address_of(source, name, options), find_reader(source, name)
+    address = address_of(source, name, options)
+    kind = reader_of(address)
     check_address(kind, address)
     check_boundaries(address.source, trust)
     return made_reader(kind, address)
@@ -218,7 +243,7 @@ def open_reader(
 
 def made_reader(kind: type[Reader], address: Address) -> Reader:
     """Return a reader of a source whose options were checked."""
-    own = inspect.signature(kind).parameters
+    own = _own_options(kind)
     common = {name: value for name, value in address.options.items() if name in COMMON and name not in own}
     reader = kind(address.source, **{name: value for name, value in address.options.items() if name not in common})
     for name, value in common.items():
@@ -227,23 +252,12 @@ def made_reader(kind: type[Reader], address: Address) -> Reader:
 
 
 def check_address(kind: type[Reader], address: Address) -> None:
-    """Refuse options that a reader does not have, and its own where the server of another machine would get them.
-
-    Args:
-        kind: of reader.
-        address: source and options.
-
-    Raises:
-        FormatError: naming them, and where they belong.
-    """
-    check_options(kind, address.options)
-    if kind.name in OPENERS:
-        # it reads the queries of its addresses itself
-        return
-    names = _option_names(kind)
-    for part in address.source.split("\n"):
-        asked = parse_qsl(urlsplit(part).query) if is_remote(part) else []
-        for name, value in asked:
+    """Refuse options that a reader does not have, and its own where the server of another machine would get them."""
+    names = check_options(kind, address.options)
+    # what takes whole addresses reads their queries itself
+    is_asked = kind.name not in OPENERS and "://" in address.source
+    for part in address.source.split("\n") if is_asked else ():
+        for name, value in parse_qsl(urlsplit(part).query) if is_remote(part) else ():
             if name in names:
                 raise FormatError(
                     f"{plain_address(part)}: what follows its '?' is the server's, not the reader's. Give options "
@@ -251,26 +265,24 @@ def check_address(kind: type[Reader], address: Address) -> None:
                 )
 
 
-def check_options(kind: type[Reader], options: Mapping[str, Any]) -> None:
-    """Refuse options that a reader does not have.
-
-    Raises:
-        FormatError: naming them, and those that it has.
-    """
-    names = _option_names(kind)
-    unknown = [option for option in options if option not in names]
+def check_options(kind: type[Reader], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refuse options that a reader does not have; return the names of those that it has."""
+    own = _own_options(kind)
+    names = own if kind.name in OPENERS else tuple(dict.fromkeys([*own, *COMMON]))
+    unknown = sorted(options.keys() - names)
     if unknown:
         raise FormatError(
             f"the reader {kind.name!r} has no option {', '.join(map(repr, unknown))}. "
             f"It has: {', '.join(names) or 'none'}."
         )
+    return names
 
 
-def _option_names(kind: type[Reader]) -> list[str]:
-    """Return the names of a reader's options: its arguments after the source."""
+@functools.cache
+def _own_options(kind: type[Reader]) -> tuple[str, ...]:
+    """Return the names of a reader's arguments after the source."""
     given = inspect.signature(kind).parameters.values()
-    own = [parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD][1:]
-    return list(dict.fromkeys([*own, *(() if kind.name in OPENERS else COMMON)]))
+    return tuple(parameter.name for parameter in given if parameter.kind != parameter.VAR_KEYWORD)[1:]
 
 
 def _reader(name: str) -> type[Reader]:
@@ -282,3 +294,133 @@ def _reader(name: str) -> type[Reader]:
             "calls register_reader first; on the command line, --import MODULE."
         )
     return _REGISTRY[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The parts of an address."""
+
+    # for the reader; several paths one a line
+    source: str
+    # its name; None where the address has none
+    reader: str | None = None
+    # of the reader: texts of the address, and values that were given beside it
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def scheme_of(text: str) -> str | None:
+    """Return what an address begins with, in lower case; None for a path.
+
+    Example:
+        >>> scheme_of("Beton:///data/train.beton"), scheme_of("data/train.beton")
+        ('beton', None)
+    """
+    found = SCHEME.match(text)
+    return None if found is None else found[1].lower()
+
+
+def parse_address(source: SourceLike, readers: Collection[str], whole: Collection[str] = ()) -> Address:
+    r"""Return the parts of an address.
+
+    Args:
+        source: a path, an address, or a list of them.
+        readers: names that addresses may begin with.
+        whole: of those, the ones that take addresses as they are.
+
+    Raises:
+        FormatError: no source at all, one with a line break, options that are no ``name=value`` or come twice, or a
+            ``file://`` address of another machine.
+
+    Example:
+        >>> parse_address("beton://data/train.beton?pages=4", ["beton"])
+        Address(source='data/train.beton', reader='beton', options={'pages': '4'})
+        >>> parse_address(["a.tar", "b.tar"], [])
+        Address(source='a.tar\nb.tar', reader=None, options={})
+
+    Notes:
+        What follows the last question mark are options where they are ``name=value``, joined by ``&``, with ``%``
+        before what would be misread. The query of an address within the address (``webdataset://https://...``) is
+        that address's own. ``file:///data/a%20b.tar`` is the path ``/data/a b.tar``, wherever it stands.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return Address("\n".join(_one_line(part) for part in source) or _none())
+    text = _one_line(source)
+    found = SCHEME.match(text)
+    scheme = None if found is None else found[1].lower()
+    if found is None or scheme not in readers:
+        return Address(text)
+    if scheme in whole:
+        return Address(text, scheme)
+    rest = text[found.end() :] or _none()
+    inner = SCHEME.match(rest)
+    is_local = inner is None or inner[1].lower() == "file"
+    query = QUERY.search(rest) if is_local else None
+    place = rest if query is None else rest[: query.start()]
+    if inner is not None:
+        place = path_of_file(place)
+    options = {} if query is None else _options(text, query[1])
+    return Address(os.path.expanduser(place), scheme, options)  # noqa: PTH111  no error without a home
+
+
+def told_address(address: Address, reader: str) -> str:
+    r"""Return an address as messages show it, with all options that are text or numbers.
+
+    Args:
+        address: its parts.
+        reader: that was found for it.
+
+    Example:
+        >>> told_address(Address("data/arm", None, {"split": "train[:10%]", "decoders": {}}), "tfds")
+        'tfds://data/arm?split=train[:10%]'
+        >>> told_address(Address("a.tar\nb.tar\nc.tar"), "webdataset")
+        'webdataset://a.tar and 2 more'
+        >>> told_address(Address("https://me:pass@host/a.tar?token=1"), "webdataset")
+        'webdataset://https://host/a.tar'
+    """
+    if not address.options:
+        return f"{reader}://{told_source(address.source)}"
+    told = [
+        f"{name}={MISREAD.sub(lambda found: f'%{ord(found[0]):02X}', str(value))}"
+        for name, value in address.options.items()
+        if isinstance(value, str | int | float)
+    ]
+    query = f"?{'&'.join(told)}" if told else ""
+    return f"{reader}://{told_source(address.source)}{query}"
+
+
+def told_source(source: str) -> str:
+    r"""Return a source as messages show it, of several paths the first.
+
+    Args:
+        source: see `Address`.
+
+    Example:
+        >>> told_source("a.tar\nb.tar\nc.tar")
+        'a.tar and 2 more'
+    """
+    first, *more = source.split("\n")
+    shown = plain_address(first) if "://" in first else first
+    return f"{shown}{f' and {len(more)} more' if more else ''}"
+
+
+def _options(text: str, query: str) -> dict[str, str]:
+    try:
+        # a plus is one: splits are joined by it
+        pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True)
+    except ValueError as error:
+        raise FormatError(f"options {query!r} of {text}: {error}. Allowed: name=value, joined by &.") from error
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise FormatError(f"options {query!r} of {text}: a name comes twice. Give each option once.")
+    return options
+
+
+def _one_line(source: str | os.PathLike[str]) -> str:
+    text = os.fspath(source)
+    if "\n" in text:
+        raise FormatError(f"{text!r} has a line break. Give several paths as a list.")
+    return (path_of_file(text) if "://" in text else text) or _none()
+
+
+def _none() -> str:
+    raise FormatError("no source. Give a path, an address, or a list of them.")

@@ -1,4 +1,4 @@
-r"""The files that a text names: braces, globs, directories, lists and addresses.
+r"""The files of a data set: those that a text names, those in a directory, and what may lie there.
 
 ::
 
@@ -6,27 +6,65 @@ r"""The files that a text names: braces, globs, directories, lists and addresses
     "data/*.tar"   "s3://bucket/*.tar"                 sorted; of HTTP there are no lists
     "data"                                             files of the wanted endings in it, and below
     "a.tar::b.tar"   "a.tar\nb.tar"                    one after the other
+
+A data set is regular files beneath the directory that its user names::
+
+    folders://pics            every entry below pics/             a link may lead to what is below, too
+    webdataset://set/*.tar    what fits, and links from set/      a file that is named in full is what its user wants
+    .../snapshots/REVISION    as a directory                      links of the hub's cache lead to .../blobs
 """
 
 from __future__ import annotations
 
+import errno
 import glob
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from stepwell.errors import DatasetNotFoundError, FormatError
+from stepwell.errors import DatasetNotFoundError, FormatError, LeftOutWarning
 from stepwell.files.addresses import is_remote, path_of_file, plain_address
+from stepwell.files.local_files import check_status
+from stepwell.references.remote_files import remote_states
 from stepwell.references.remote_sources import list_addresses, source_of
+from stepwell.references.trusted_paths import Trust, check_reach, reach_of
 
-__all__ = ["MAGIC", "expand_braces", "named_texts", "names_files", "source_files"]
+__all__ = [
+    "MAGIC",
+    "Entry",
+    "check_boundaries",
+    "check_regular",
+    "digest_of",
+    "entries_of",
+    "expand_braces",
+    "listed",
+    "named_texts",
+    "names_files",
+    "skipped_numbers",
+    "source_files",
+    "walked",
+    "warn_of_gaps",
+]
+
+Entry = tuple[str, int, int | str]
+"""Path, bytes, and mtime in nanoseconds, of files of other machines the version."""
 
 MAX_FILES = 1_000_000
 RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
 SEPARATOR = re.compile(r"\n|::")
 MAGIC = re.compile(r"[*?\[]")
+# train-000012.tar, train-00012-of-00100.tar.gz, train-00012-of-00100-0123456789abcdef.parquet
+NUMBERED = re.compile(r"(.*?)(\d+)((?:-of-\d+)?)(?:-[0-9a-f]+)?((?:\.[A-Za-z]\w*)+)")
+OF = re.compile(r"-of-(\d+)")
+# a text that is too long, or of a place where nobody may look: its reader says what is wrong
+NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
+SNAPSHOTS, BLOBS = "snapshots", "blobs"
 
 
 def source_files(source: str | Sequence[str], endings: Sequence[str]) -> list[str]:
@@ -49,8 +87,10 @@ def source_files(source: str | Sequence[str], endings: Sequence[str]) -> list[st
         ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 'more/a.tar', 'more/b.tar']
     """
     texts = [source] if isinstance(source, str) else list(source)
-    parts = [part for text in texts for part in SEPARATOR.split(text) if part]
-    found = list(islice((file for part in parts for file in _files_of(part, endings)), MAX_FILES + 1))
+    found: list[str] = []
+    for text in texts:
+        for part in filter(None, SEPARATOR.split(text)):
+            found += _files_of(part, endings) if len(found) <= MAX_FILES else ()
     if not found or len(found) > MAX_FILES:
         raise FormatError(f"{source!r} names {'no' if not found else f'more than {MAX_FILES:,}'} files.")
     return found
@@ -111,21 +151,23 @@ def expand_braces(text: str) -> Iterator[str]:
             yield f"{text[:start]}{choice}{rest}"
 
 
-def _files_of(part: str, endings: Sequence[str]) -> Iterator[str]:
-    part = path_of_file(part)
-    if is_remote(part) or part.startswith("pipe:"):
+def _files_of(part: str, endings: Sequence[str]) -> Sequence[str]:
+    """Return the files that a part of a source names, `MAX_FILES` and one more at most of each pattern."""
+    is_address = "://" in (part := path_of_file(part) if "://" in part else part)
+    if is_address or part.startswith("pipe:"):
         source_of(part)
     # a file may be called as a pattern is
     elif os.path.isfile(part):  # noqa: PTH113  Path raises where braces make a text that is too long for a path
-        yield part
-        return
-    for text in expand_braces(part):
-        if not is_remote(text) and os.path.isdir(text):  # noqa: PTH112  as above
-            yield from _below(text, endings)
-        elif MAGIC.search(_plain(text)):
-            yield from _fitting(text)
+        return [part]
+    found: list[str] = []
+    for text in islice(expand_braces(part), MAX_FILES + 1) if "{" in part else (part,):
+        if not is_address and os.path.isdir(text):  # noqa: PTH112  as above
+            found += _below(text, endings)
+        elif MAGIC.search(_plain(text) if is_address else text):
+            found += _fitting(text)
         else:
-            yield text
+            found.append(text)
+    return found
 
 
 def _fitting(pattern: str) -> list[str]:
@@ -138,12 +180,14 @@ def _fitting(pattern: str) -> list[str]:
 
 
 def _below(folder: str, endings: Sequence[str]) -> list[str]:
-    found = sorted(
+    allowed = tuple(endings)
+    found = [
         os.path.join(place, name)  # noqa: PTH118  a source of 10^5 files
         for place, _, names in os.walk(folder)
         for name in names
-        if name.endswith(tuple(endings)) and not name.startswith(".")
-    )
+        if name.endswith(allowed) and not name.startswith(".")
+    ]
+    found.sort()
     if not found:
         raise DatasetNotFoundError(f"no files of {' or '.join(endings)} in {folder}, nor below.")
     return found
@@ -190,3 +234,204 @@ def _range(first: str, last: str, step: int, inner: str) -> Iterator[str]:
     is_padded = any(len(text.lstrip("-")) > 1 and text.lstrip("-")[0] == "0" for text in (first, last))
     width = max(len(first), len(last)) if is_padded else 0
     return (chr(number) if is_letters else f"{number:0{width}d}" for number in numbers)
+
+
+def skipped_numbers(names: Iterable[str]) -> list[str]:
+    """Return the names of files that a numbered sequence lacks, fewer than those that it has.
+
+    Example:
+        >>> skipped_numbers(["a-000.tar", "a-001.tar", "a-003.tar", "b-00001-of-00003.tar", "b-00002-of-00003.tar"])
+        ['a-002.tar', 'b-00000-of-00003.tar']
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        if parts := NUMBERED.fullmatch(name):
+            found.setdefault((parts[1], parts[3] + parts[4]), []).append(parts[2])
+    lost: list[str] = []
+    for (begin, end), digits in sorted(found.items()):
+        numbers, width, total = set(map(int, digits)), min(map(len, digits)), OF.match(end)
+        first, stop = (0, int(total[1])) if total else (min(numbers), max(numbers) + 1)
+        # dates and hashes are numbers, too, of which most are not there
+        if 0 < stop - first - len(numbers) <= len(numbers):
+            lost += [f"{begin}{number:0{width}}{end}" for number in range(first, stop) if number not in numbers]
+    return lost
+
+
+def warn_of_gaps(folder: str, names: Sequence[str], way_out: str) -> None:
+    """Warn of files that are not there by their numbers.
+
+    Args:
+        folder: where they lie.
+        names: of those that are there.
+        way_out: how to name files one by one.
+
+    Warns:
+        LeftOutWarning: names the first of them.
+    """
+    lost = skipped_numbers(names)
+    if lost:
+        more = f" and {len(lost) - 1} more are" if len(lost) > 1 else " is"
+        warnings.warn(
+            f"{folder}: {lost[0]}{more} not there, where {len(names)} files are numbered. If they should be, fetch "
+            f"them; else {way_out}, or ignore the warning.",
+            LeftOutWarning,
+            stacklevel=4,
+        )
+
+
+def digest_of(entries: Iterable[Entry], *more: bytes) -> str:
+    """Return a digest of files, in any order, and of more that counts, as 32 hexadecimal digits.
+
+    Example:
+        >>> digest_of([("a", 1, 2), ("b", 3, 4)]) == digest_of([("b", 3, 4), ("a", 1, 2)])
+        True
+    """
+    text = repr(sorted(entries, key=itemgetter(0)))
+    found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
+    for part in more:
+        found.update(hashlib.blake2b(part).digest())
+    return found.hexdigest()
+
+
+def listed(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> list[tuple[str, int, int]]:
+    """Return the files of one directory, links followed, or those of some names; none of one that is not there."""
+    try:
+        scanned = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    with scanned:
+        entries = [entry for entry in scanned if (names is None or entry.name in names) and entry.is_file()]
+    return [(entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in entries]
+
+
+def walked(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
+    """Return the files of a directory and of those below it."""
+    found, pending = [], [os.fspath(folder)]
+    while pending:
+        try:
+            scanned = os.scandir(pending.pop())
+        except OSError:
+            # as os.walk
+            continue
+        with scanned:
+            for entry in scanned:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif entry.is_file():
+                    status = entry.stat()
+                    found.append((entry.path, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def entries_of(paths: Sequence[str]) -> list[Entry]:
+    """Return path, bytes and version of files.
+
+    Raises:
+        DatasetNotFoundError: a file that is not there, or cannot be looked at.
+    """
+    has_addresses = "://" in "\n".join(paths)
+    remote = [path for path in paths if is_remote(path)] if has_addresses else []
+    states = dict(zip(remote, remote_states(remote), strict=True)) if remote else {}
+    found: list[Entry] = []
+    for path in paths:
+        if path in states:
+            found.append((path, states[path].num_bytes or -1, states[path].version))
+            continue
+        try:
+            status = os.stat(path)  # noqa: PTH116  many files
+        except (FileNotFoundError, NotADirectoryError):
+            raise DatasetNotFoundError(f"{path} is not there. Give the path or address of a data set.") from None
+        except (OSError, ValueError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise DatasetNotFoundError(f"{path} cannot be looked at: {told}. May you read it?") from error
+        found.append((os.path.abspath(path), status.st_size, status.st_mtime_ns))  # noqa: PTH100
+    return found
+
+
+def check_boundaries(source: str, trust: Trust = None) -> None:
+    """Refuse a data set with links that lead out of its directory, or with what is no file.
+
+    Args:
+        source: what a reader takes: paths, patterns and addresses, of which those of other machines are not looked at.
+        trust: directories that links may lead to, too, see `stepwell.open`.
+
+    Raises:
+        UntrustedFileError: a link that leads out.
+        FormatError: a FIFO, a socket or a device: to read it may never end.
+
+    Notes:
+        Directories are listed once; no file is opened, and no link followed into a directory.
+    """
+    reach = reach_of(trust)
+    for part in SEPARATOR.split(source):
+        path = path_of_file(part) if "://" in part else part
+        if not path or "://" in path:
+            continue
+        # a file may be called as a pattern is
+        is_there = os.path.lexists(path)
+        for text in (path,) if is_there else islice(expand_braces(path), MAX_FILES):
+            if os.path.isdir(text):  # noqa: PTH112  Path raises where braces make a text that is too long for a path
+                _check_directory(text, reach)
+            elif MAGIC.search(text) and not os.path.lexists(text):
+                _check_fitting(text, reach)
+            else:
+                check_regular(text)
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no regular file, and return where there is nothing, or a text that is no path.
+
+    Raises:
+        FormatError: a directory, FIFO, socket or device.
+    """
+    try:
+        check_status(os.stat(path), path)  # noqa: PTH116  its OSError is the one that says why
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return
+    except OSError as error:
+        if error.errno in NO_PATH:
+            return
+        raise FormatError(f"{os.fspath(path)}: {error.strerror}.") from error
+
+
+def _check_directory(root: str, reach: Sequence[str] | None) -> None:
+    base = os.path.realpath(root)
+    within: tuple[str, ...] | None = None
+    pending = [base]
+    while pending:
+        try:
+            entries = os.scandir(pending.pop())
+        except PermissionError:
+            # nor can a reader look at it; what it says of that is its own
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    if within is None and reach is not None:
+                        within = (base, *_blobs_of(base), *reach)
+                    _check_link(entry.path, within)
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    check_regular(entry.path)
+
+
+def _check_link(path: str, within: tuple[str, ...] | None) -> None:
+    # of one that leads to nothing its reader tells
+    if os.path.exists(path):  # noqa: PTH110  a data set may have many
+        check_reach(path, within, of="links of this data set")
+        if not os.path.isdir(path):  # noqa: PTH112
+            check_regular(path)
+
+
+def _check_fitting(pattern: str, reach: Sequence[str] | None) -> None:
+    base = os.path.realpath(MAGIC.split(pattern)[0].rpartition("/")[0] or ".")
+    within = None if reach is None else (base, *_blobs_of(base), *reach)
+    for path in glob.iglob(pattern, recursive=True):  # noqa: PTH207
+        _check_link(path, within)
+
+
+def _blobs_of(base: str) -> tuple[str, ...]:
+    """Return where links of a snapshot in the hub's cache lead to."""
+    folder = Path(base)
+    return (f"{folder.parents[1]}/{BLOBS}",) if folder.parent.name == SNAPSHOTS and len(folder.parents) > 1 else ()

@@ -21,11 +21,10 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError, StepwellError
 from stepwell.files.addresses import cache_directory
-from stepwell.formats.boundaries import check_boundaries
-from stepwell.formats.cached_stores import CachedStore
-from stepwell.formats.fingerprints import digest_of, walked
+from stepwell.formats.cache import CachedStore
+from stepwell.formats.source_files import check_boundaries, digest_of, walked
 from stepwell.lerobot.hub import locate
-from stepwell.lerobot.info import DatasetInfo
+from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.metadata import Metadata, read_info, select_episodes
 from stepwell.lerobot.sources import parse_source
 from stepwell.references.trusted_paths import Trust
@@ -125,8 +124,9 @@ def files_digest(root: Path) -> str:
     Args:
         root: of the dataset.
     """
-    entries = (*walked(root / "meta"), *walked(root / "data"))
-    return digest_of(entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2]))
+    entries = walked(root / "meta") + walked(root / "data")
+    used = [entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2])]
+    return digest_of(used, REFERENCES)
 
 
 class _Opening:
@@ -144,34 +144,39 @@ class _Opening:
 
     def open_known(self, metadata: Metadata) -> Store:
         """Open the selected episodes of a dataset."""
-        return self._open(metadata.root, metadata.repo_id, metadata.info, metadata.selected, lambda: metadata)
+        info = metadata.info
+        places = None if len(metadata.selected) == info.total_episodes else metadata.selected
+        ignored = info.raw["features"].keys() - info.features.keys()
+        return self._open(metadata.root, metadata.repo_id, places, ignored, lambda: metadata)
 
     def open_directory(self, directory: Path, episodes: Iterable[int | slice] | None) -> Store:
         """Open a dataset whose metadata are read only if there is no store of it."""
         root = Path(os.path.abspath(directory))  # noqa: PTH100  resolved links would name blobs of the hub's cache
-        info = read_info(root, ignore=self._ignore)
-        places = select_episodes(episodes, info.total_episodes, str(root))
+        places = None
+        # nothing is read to find the store of all episodes again
+        if episodes is not None or not (root / INFO_PATH).is_file():
+            count = read_info(root, ignore=self._ignore).total_episodes
+            chosen = select_episodes(episodes, count, str(root))
+            places = None if len(chosen) == count else chosen
 
         def load() -> Metadata:
+            numbers = None if places is None else places.tolist()
             # looked at as the user of the data set wants it
-            return Metadata.load(root, episodes=places.tolist(), ignore=self._ignore, trust=True)
+            return Metadata.load(root, episodes=numbers, ignore=self._ignore, trust=True)
 
-        return self._open(root, None, info, places, load)
+        return self._open(root, None, places, self._ignore, load)
 
     def _open(
         self,
         root: Path,
         repo_id: str | None,
-        info: DatasetInfo,
-        places: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64] | None,
+        ignored: Iterable[str],
         load: Callable[[], Metadata],
     ) -> Store:
-        is_all = len(places) == info.total_episodes
         # before anything is read: what changes afterwards has another digest
         files = files_digest(root)
-        if info.image_keys:
-            files = digest_of((), files.encode(), REFERENCES)
-        options = (None if is_all else places.tobytes(), tuple(info.features), self._tolerance)
+        options = (None if places is None else places.tobytes(), sorted(ignored), self._tolerance)
 
         def build(path: Path) -> None:
             from stepwell.lerobot.mapped_stores import write_mapped_store

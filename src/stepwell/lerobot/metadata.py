@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
-from stepwell.formats.boundaries import check_boundaries
-from stepwell.formats.fingerprints import digest_of, listed, walked
+from stepwell.formats.source_files import check_boundaries, digest_of, listed, walked
 from stepwell.lerobot.episode_tables import read_episodes
 from stepwell.lerobot.episodes import EpisodeRecords
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo

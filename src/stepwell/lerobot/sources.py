@@ -14,17 +14,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.files.addresses import path_of_file
+from stepwell.formats.registry import parse_address
 
 __all__ = ["Source", "parse_episodes", "parse_source"]
 
-SCHEME = "lerobot://"
+READER, EPISODES = "lerobot", "episodes"
+SCHEME = f"{READER}://"
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 EPISODE = re.compile(r"\d{1,12}", re.ASCII)
-EPISODES = re.compile(r"(-?\d{1,12})?:(-?\d{1,12})?", re.ASCII)
+SLICE = re.compile(r"(-?\d{1,12})?:(-?\d{1,12})?", re.ASCII)
 ALLOWED = (
     'Allowed: a directory, "owner/name" of the hub, or lerobot:// and an absolute path, ./ and a relative one, '
     "or owner/name@revision, each with ?episodes=0:10,15 if you like."
@@ -81,17 +83,16 @@ def parse_source(source: str | os.PathLike[str]) -> Source:
 
 
 def _parse_address(text: str) -> Source:
-    place, _, query = text.removeprefix(SCHEME).partition("?")
-    episodes = None
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name != "episodes":
-            raise FormatError(f"{text!r} has the part {name!r}. {ALLOWED}")
-        episodes = parse_episodes(value)
-    local = path_of_file(place)
-    if local != place:
-        return Source("directory", path=Path(local), episodes=episodes)
-    if place.startswith(("/", "./", "../", "~")) or place in (".", ".."):
-        return Source("directory", path=Path(unquote(place)).expanduser(), episodes=episodes)
+    if text == SCHEME:
+        raise DatasetNotFoundError(f"{text!r} names no dataset. {ALLOWED}")
+    address = parse_address(text, (READER,))
+    others = address.options.keys() - {EPISODES}
+    if others:
+        raise FormatError(f"{text!r} has the part {min(others)!r}. {ALLOWED}")
+    episodes = parse_episodes(address.options[EPISODES]) if address.options else None
+    place, is_file = address.source, text[len(SCHEME) :].lower().startswith("file:")
+    if is_file or place.startswith(("/", "./", "../")) or place in (".", ".."):
+        return Source("directory", path=Path(place if is_file else unquote(place)), episodes=episodes)
     repo_id, has_revision, revision = place.partition("@")
     if not REPO_ID.fullmatch(repo_id) or (has_revision and not revision):
         raise DatasetNotFoundError(f"{text!r} names no dataset. {ALLOWED}")
@@ -110,7 +111,7 @@ def parse_episodes(text: str) -> tuple[int | slice, ...]:
     """
     entries: list[int | slice] = []
     for part in text.split(","):
-        bounds = EPISODES.fullmatch(part.strip())
+        bounds = SLICE.fullmatch(part.strip())
         if bounds:
             entries.append(slice(*(None if bound is None else int(bound) for bound in bounds.groups())))
         elif EPISODE.fullmatch(part.strip()):

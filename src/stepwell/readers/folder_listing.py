@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from stepwell.formats.option_texts import names_of
+from stepwell.formats.options import names_of
 
 __all__ = ["ARRAYS", "IMAGES", "UNREAD", "VIDEOS", "FolderListing", "frame_numbers", "natural"]
 

@@ -27,7 +27,7 @@ from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.image_kinds import channels_of
 from stepwell.formats.npy_arrays import npz_arrays
-from stepwell.formats.option_texts import flag_of
+from stepwell.formats.options import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, frame_numbers, natural

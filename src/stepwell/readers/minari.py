@@ -23,7 +23,7 @@ from typing import Any
 from stepwell.errors import FormatError
 from stepwell.files.local_files import read_regular
 from stepwell.formats.chosen_features import left_out, store_schema
-from stepwell.formats.option_texts import flag_of
+from stepwell.formats.options import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json

@@ -35,7 +35,9 @@ def reach_of(trust: Trust) -> tuple[str, ...] | None:
     """Return where files may lie."""
     if trust is True:
         return None
-    given = [] if trust is None or trust is False else [trust] if isinstance(trust, str | os.PathLike) else list(trust)
+    if trust is None or trust is False:
+        return trusted_roots() if VARIABLE in os.environ else ()
+    given = [trust] if isinstance(trust, str | os.PathLike) else list(trust)
     texts = [os.fspath(root) for root in given]
     return (*(text if "://" in text else os.path.realpath(text) for text in texts), *trusted_roots())
 

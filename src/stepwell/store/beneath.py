@@ -109,6 +109,8 @@ def open_sized(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> tuple[
     """Return a descriptor of a regular file of a store, and the file's bytes; see `open_file`."""
     try:
         descriptor = os.open(path, flags | SAFE, 0o644)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise_from(_refusal(error, path, is_writing=bool(flags & WRITING)), error)
     try:
@@ -264,12 +266,13 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
-def header_size(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> int:
+@functools.lru_cache(maxsize=256)
+def header_size(dtype: np.dtype[Any] | str, shape: tuple[int, ...]) -> int:
     """Return the length in bytes of the header of an array [rows, *shape], whatever ``rows`` is."""
     return -(-(NPY_PREFIX_BYTES + len(_literal(dtype, (WIDEST_ROWS, *shape))) + 1) // NPY_ALIGNMENT) * NPY_ALIGNMENT
 
 
-def header_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...], num_rows: int) -> bytes:
+def header_bytes(dtype: np.dtype[Any] | str, shape: tuple[int, ...], num_rows: int) -> bytes:
     """Return the header of an array [num_rows, *shape] in C order."""
     size = header_size(dtype, shape)
     text = _literal(dtype, (num_rows, *shape)).encode("latin1")

@@ -118,7 +118,7 @@ def num_ended_rows(records: npt.NDArray[Any]) -> int:
 
 def is_episodes_header(head: bytes, num_records: int) -> bool:
     """Whether a file that begins like this is an ``episodes.npy`` of so many records."""
-    return any(head == header_bytes(dtype, (), num_records) for dtype in (EPISODE_DTYPE, _FIRST_DTYPE))
+    return head == header_bytes(EPISODE_DTYPE, (), num_records) or head == header_bytes(_FIRST_DTYPE, (), num_records)
 
 
 def check_records(records: npt.NDArray[Any], segment: str, *, first_row: int = 0) -> None:

@@ -20,10 +20,10 @@ from stepwell.store.records import StoreRecord
 from stepwell.store.ring import RingCut
 from stepwell.store.segments import Segment
 from stepwell.store.snapshot import (
+    NO_TABLE,
     TABLE,
     MetadataLines,
     SegmentList,
-    SegmentTable,
     Snapshot,
     open_segment,
     read_table,
@@ -48,7 +48,7 @@ class Follower:
         self._schema, self._capacity = record.schema, record.capacity
         # read one by one: live ones, and those that the store's table does not know
         self._segments: dict[str, Segment] = {}
-        self._table, self._table_time = SegmentTable.empty(), 0
+        self._table, self._table_time = NO_TABLE, 0
         # segments of the table: those that were made, and those that went
         self._made: dict[int, Segment] = {}
         self._gone: set[int] = set()
@@ -68,17 +68,17 @@ class Follower:
     def refresh(self) -> bool:
         """Look for changes; return whether there are any."""
         changed = False
-        if mtime(f"{self._path}/{SEGMENTS}") != self._listed_time:
+        if self._listed_time == UNKNOWN or mtime(f"{self._path}/{SEGMENTS}") != self._listed_time:
             changed = self._list_segments()
         for segment in self._live:
             changed |= self._refresh_segment(segment)
-        if mtime(f"{self._path}/{DELETED}") != self._deleted_time:
+        if self._deleted_time == UNKNOWN or mtime(f"{self._path}/{DELETED}") != self._deleted_time:
             changed |= self._read_deleted()
         return changed
 
     def snapshot(self) -> Snapshot:
         """Return the segments as they are now; all that is shown follows from it."""
-        ring = self._followed_ring()
+        ring = None if self._capacity is None else self._followed_ring()
         segments = self._listing
         if segments is None:
             own = {segment.key: segment for segment in self._segments.values()}
@@ -146,7 +146,7 @@ class Follower:
         if self._schema is None:
             keys = opened = keys[:0]
         changed = not self._manifest.has_order_of(manifest)
-        if len(self._table):
+        if self._table is not NO_TABLE:
             # a name that comes again may be of another segment than the table's
             self._gone.update(without(self._ascending, keys).tolist())
         self._ascending = keys
@@ -186,6 +186,8 @@ class Follower:
 
     def _in_table(self, keys: Int64s) -> npt.NDArray[np.bool_]:
         """Return which segments are those of the table."""
+        if self._table is NO_TABLE:
+            return np.zeros(len(keys), np.bool_)
         found = self._table.find(keys) >= 0
         return found & ~np.isin(keys, np.fromiter(self._gone, np.int64, len(self._gone))) if self._gone else found
 
@@ -196,7 +198,8 @@ class Follower:
     def _read_deleted(self) -> bool:
         """Read the list of deleted episodes again; True when it is another one."""
         self._deleted_time = trusted_mtime(f"{self._path}/{DELETED}")
-        before, self._deleted = self._deleted, read_deleted(self._path)
+        before = self._deleted
+        self._deleted = read_deleted(self._path) if self._deleted_time else np.empty(0, np.int64)
         return not np.array_equal(before, self._deleted)
 
     def _followed_ring(self) -> RingCut | None:
@@ -225,5 +228,8 @@ def mtime(path: str) -> int:
 
 def trusted_mtime(path: str) -> int:
     """Return the same, but `UNKNOWN` where the next change may have the same time."""
-    stamp = mtime(path)
-    return stamp if stamp == 0 or time.time_ns() - stamp > TICK_SECONDS * 1e9 else UNKNOWN
+    try:
+        stamp = os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    return stamp if time.time_ns() - stamp > TICK_SECONDS * 1e9 else UNKNOWN

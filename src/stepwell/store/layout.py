@@ -194,6 +194,9 @@ def list_keys(store: str) -> tuple[Int64s, Int64s]:
             is_plain &= digits < 16
             keys = keys << 4 | digits
     sealed = keys[is_plain]
+    if is_plain.all():
+        sealed.sort()
+        return sealed, sealed[:0]
     others, opened = _parsed(entries[number] for number in np.flatnonzero(~is_plain).tolist())
     found = np.concatenate([sealed, others])
     found.sort()

@@ -141,6 +141,8 @@ def read_note(directory: str) -> KeyNote | None:
     """Return the note of the segment at ``directory``; None where there is none; CorruptSegmentError: damaged."""
     path = f"{directory}/{KEY}"
     try:
+        # most have none, and a look is cheaper than the error of a file that is not there
+        os.lstat(path)
         record = open_json(read_file(path), name=path)
     except FileNotFoundError:
         return None
@@ -360,8 +362,11 @@ def ordered_segments(store: str) -> tuple[dict[str, tuple[int, bool]], StoreMani
 
 
 def _read(store: str) -> bytes | None:
+    path = f"{store}/{ARRANGEMENT_JSON}"
     try:
-        return read_file(f"{store}/{ARRANGEMENT_JSON}")
+        # most stores have none, and a look is cheaper than the error of a file that is not there
+        os.lstat(path)
+        return read_file(path)
     except FileNotFoundError:
         return None
 

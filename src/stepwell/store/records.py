@@ -11,10 +11,12 @@ conversion hold episodes of others, and compaction of such a store moves them::
 
 from __future__ import annotations
 
+import copy
 import os
 import uuid as uuids
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -207,6 +209,13 @@ def read_record(path: str) -> StoreRecord:
         raise StoreNotFoundError(
             f"no store at {path}: there is no {STORE_JSON}. Make one with stepwell.create()."
         ) from None
+    record = _parse_record(data, file)
+    # free metadata are the caller's to change
+    return replace(record, metadata=copy.deepcopy(record.metadata))
+
+
+@lru_cache(maxsize=8)
+def _parse_record(data: bytes, file: str) -> StoreRecord:
     try:
         return StoreRecord.from_json(open_json(data, name=file), file)
     except StepwellError as error:
@@ -285,12 +294,10 @@ def fixed_row_bytes(schema: Schema) -> int:
 
 def reaching(record: StoreRecord, path: str, trust: Trust) -> StoreRecord:
     """Return the record of a store whose features know where their references may lead."""
-    if record.schema is None or all(feature.is_raw for feature in record.schema.values()):
+    if record.schema is None or record.schema.is_raw:
         return record
     reach = None if trust is True or is_of_cache(path) else reach_of(trust)
-    return replace(
-        record, schema=Schema({name: replace(feature, reach=reach) for name, feature in record.schema.items()})
-    )
+    return replace(record, schema=record.schema.reaching(reach))
 
 
 def is_of_cache(path: str) -> bool:

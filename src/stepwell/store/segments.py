@@ -39,7 +39,7 @@ from stepwell.store.layout import (
     parse_segment_name,
     step_id,
 )
-from stepwell.store.manifests import KeyNote, find_note, has_listed_files
+from stepwell.store.manifests import KeyNote, find_note, has_listed_files, read_note
 
 __all__ = ["Segment"]
 
@@ -117,7 +117,7 @@ class Segment:
             self._load_sealed()
         else:
             self._follow()
-        self.note = find_note(directory)
+        self.note = read_note(directory) if has_sealed_name else find_note(directory)
 
     @property
     def path(self) -> Path:

@@ -50,6 +50,7 @@ from stepwell.store.manifests import read_note
 from stepwell.store.segments import Segment
 
 __all__ = [
+    "NO_TABLE",
     "TABLE",
     "MetadataLines",
     "SegmentList",
@@ -98,11 +99,6 @@ class SegmentTable:
         self.places: Int64s = np.zeros(len(keys), np.int64) if places is None else places
         self.starts: Int64s = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if len(ends) else ends
 
-    @classmethod
-    def empty(cls) -> SegmentTable:
-        """Return the table of no segments."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, EPISODE_DTYPE))
-
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -150,11 +146,15 @@ class SegmentTable:
         return num_missing >= max(MIN_NEW, len(self.keys) // NEW_SHARE)
 
 
+NO_TABLE = SegmentTable(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, EPISODE_DTYPE))
+"""The table of no segments."""
+
+
 def read_table(store: str) -> SegmentTable:
     """Read the table of the store at ``store``; one that is missing, or is not as it was written, has no segments."""
     with suppress(OSError, ValueError):
         return load_table(store)
-    return SegmentTable.empty()
+    return NO_TABLE
 
 
 def load_table(store: str) -> SegmentTable:

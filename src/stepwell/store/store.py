@@ -75,7 +75,7 @@ class Store:
         self._trust = trust if trust is None or isinstance(trust, bool | str | os.PathLike) else tuple(trust)
         # the stamp first: what is replaced in between is found by the next refresh
         self._record_time = trusted_mtime(f"{self._path}/{STORE_JSON}")
-        self._record = self._reaching(read_record(self._path))
+        self._record = reaching(read_record(self._path), self._path, self._trust)
         self._follower = Follower(self._path, self._record)
         self._evictor: Evictor | None = None
         self._changing = threading.RLock()
@@ -331,13 +331,11 @@ class Store:
             self._take_record(record, trusted_mtime(f"{self._path}/{STORE_JSON}"))
 
     def _take_record(self, record: StoreRecord, stamp: int) -> None:
-        is_other, self._record_time, self._record = record.schema != self._record.schema, stamp, self._reaching(record)
+        is_other = record.schema != self._record.schema
+        self._record_time, self._record = stamp, reaching(record, self._path, self._trust)
         if is_other:
             # segments know their features
             self._follower, self._evictor = Follower(self._path, self._record), None
-
-    def _reaching(self, record: StoreRecord) -> StoreRecord:
-        return reaching(record, self._path, self._trust)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise StepError when the store has other features than ``schema`` by now; the caller holds its lock."""

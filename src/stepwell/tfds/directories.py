@@ -52,7 +52,7 @@ class Directory:
     @classmethod
     def of(cls, source: str) -> Directory:
         """Return the directory that somebody names."""
-        if not is_remote(source):
+        if "://" not in source or not is_remote(source):
             return cls(str(Path(local_path(source)).expanduser()))
         if urlsplit(source).scheme.lower() not in WEB:
             return cls(source.rstrip("/"))
@@ -140,7 +140,7 @@ def find_version(source: str) -> Directory:
         MissingDependencyError: fsspec, or what it needs for the address, is not installed.
     """
     place = Directory.of(source)
-    return _find_remote(place) if place.is_remote else _find_local(place)
+    return _find_remote(place) if "://" in source and is_remote(source) else _find_local(place)
 
 
 def _find_remote(place: Directory) -> Directory:
@@ -197,30 +197,34 @@ def _refuse_several(place: Directory, names: Sequence[str]) -> None:
     )
 
 
-def _number(version: Directory) -> tuple[int, ...]:
+def _children(place: Path) -> list[Path]:
+    """Return the directories that may hold the dataset: of versions the newest one only."""
+    folders, versions = _look_into(place)
+    if versions:
+        return [max(versions, key=_number)]
+    found = []
+    for path in folders:
+        below, versions = _look_into(path)
+        if versions or any(_look_into(folder)[1] for folder in below):
+            found.append(path)
+    return found
+
+
+def _number(version: Path | Directory) -> tuple[int, ...]:
     return tuple(map(int, version.name.split(".")))
 
 
-def _children(place: Path) -> list[Path]:
-    """Return the directories that may hold the dataset: of versions the newest one only."""
-    folders = _folders(place)
-    versions = [path for path in folders if VERSION.fullmatch(path.name) and (path / FEATURES).is_file()]
-    if versions:
-        return [max(versions, key=lambda path: _number(Directory(str(path))))]
-    return [path for path in folders if _has_version(path) or any(map(_has_version, _folders(path)))]
-
-
-def _has_version(place: Path) -> bool:
-    return any(VERSION.fullmatch(path.name) and (path / FEATURES).is_file() for path in _folders(place))
-
-
-def _folders(place: Path) -> list[Path]:
-    """Return the directories in one, by name; none of a directory of very many entries, which holds other data."""
+def _look_into(place: Path) -> tuple[list[Path], list[Path]]:
+    """Return the directories in one, by name, and those of versions; none of very many entries, which is other data."""
     try:
         with os.scandir(place) as entries:
             found = list(islice(entries, MAX_ENTRIES + 1))
     except OSError:
-        return []
-    if len(found) > MAX_ENTRIES:
-        return []
-    return sorted(Path(entry.path) for entry in found if not entry.name.startswith(".") and entry.is_dir())
+        return [], []
+    folders, versions = [], []
+    for entry in found if len(found) <= MAX_ENTRIES else ():
+        if not entry.name.startswith(".") and entry.is_dir():
+            folders.append(Path(entry.path))
+            if VERSION.fullmatch(entry.name) and (folders[-1] / FEATURES).is_file():
+                versions.append(folders[-1])
+    return sorted(folders), versions

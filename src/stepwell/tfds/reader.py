@@ -12,6 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,11 +20,11 @@ import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, StepwellError
 from stepwell.files.addresses import is_remote
-from stepwell.formats.option_keys import option_key
-from stepwell.formats.option_texts import flag_of, names_of, renames_of
+from stepwell.formats.options import flag_of, names_of, option_key, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.formats.slicing import Split
+from stepwell.formats.source_files import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Schema
@@ -129,6 +130,7 @@ class TfdsReader(Reader):
         self._told = f"{split}, {zlib.crc32(repr(told).encode()):08x}, {option_key(self._transform)}"
         self._held: tuple[int, int, Steps] | None = None
         self.metadata = {"tfds": self._description(split)}
+        self.own_files = None if is_remote(source) else [*described_by(info), *paths]
 
     @classmethod
     def accepts(cls, source: str) -> bool:
@@ -145,7 +147,10 @@ class TfdsReader(Reader):
 
     @classmethod
     def files(cls, source: str, **options: Any) -> Sequence[str]:
-        """Return the files of the split, and those that describe the dataset; see `Reader.files`."""
+        """Return the files of the version; of another machine those of the split, and those that describe it."""
+        if "://" not in source:
+            # all in the directory, listed at once: nothing is read to know which of them are of the split
+            return sorted(map(itemgetter(0), walked(find_version(source).place)))
         info = read_info(source)
         return [*described_by(info), *files_of(info, options.get("split", "train"))]
 

@@ -14,8 +14,7 @@ from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import OpenFile
 from stepwell.formats.image_kinds import channels_of
-from stepwell.formats.option_keys import option_key
-from stepwell.formats.option_texts import flag_of, renames_of
+from stepwell.formats.options import flag_of, option_key, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.recorders.sources import EpisodeData

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.errors import FormatError
-from stepwell.formats.option_texts import names_of
+from stepwell.formats.options import names_of
 from stepwell.schema import Feature
 
 __all__ = ["IMAGES", "Decoders", "Settings", "list_of"]

@@ -23,8 +23,7 @@ from typing import Any
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import read_regular
-from stepwell.formats.numbered_files import warn_of_gaps
-from stepwell.formats.source_files import MAGIC, named_texts
+from stepwell.formats.source_files import MAGIC, named_texts, warn_of_gaps
 from stepwell.json_text import parse_json
 
 __all__ = [
@@ -74,7 +73,7 @@ def info_path(shard: str) -> Path | None:
         shard: its path, or address.
     """
     path = shard.removeprefix("gzip://")
-    return None if is_remote(path) else Path(path).with_name(INFO)
+    return None if "://" in path and is_remote(path) else Path(path).with_name(INFO)
 
 
 def _read_info(shard: str) -> ShardInfo | None:

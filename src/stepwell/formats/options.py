@@ -104,7 +104,7 @@ def option_key(value: Any, *, files: set[str] | None = None) -> str:
         >>> option_key(flag_of, files=set())
         'stepwell.formats.options:flag_of'
     """
-    return _key(value, files, 0)
+    return repr(value) if isinstance(value, PLAIN) else _key(value, files, 0)
 
 
 def _key(value: Any, files: set[str] | None, depth: int) -> str:

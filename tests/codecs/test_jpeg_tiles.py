@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.codecs import make_codec
-from stepwell.codecs.jpeg import Header, with_tiles
+from stepwell.codecs.jpeg import JpegHeader, with_tiles
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Image
 
@@ -84,14 +84,14 @@ def test_pillow_reads_tiled_rows_as_files_of_the_same_pixels() -> None:
 @pytest.mark.parametrize(("tile", "interval"), [(1, 1), (16, 1), (32, 2), (79, 2), (80, 5), (160, 10), (65_500, 10)])
 def test_tiles_are_as_wide_as_fits_and_all_alike(tile: int, interval: int) -> None:
     blob = make_codec(Image(WIDE, codec="jpeg", tile=tile)).encode(picture(WIDE, 0))
-    assert Header.of(blob).interval == interval
+    assert JpegHeader.of(blob).interval == interval
     num_marks = sum(blob.count(bytes([0xFF, 0xD0 + k])) for k in range(8))
     assert num_marks == 6 * 10 // interval - 1
 
 
 def test_crop_takes_no_more_of_a_row_than_its_tiles() -> None:
     blob = row(make_codec(Image(WIDE, codec="jpeg", tile=32)).encode(picture(WIDE, 1)))
-    part = Header.of(blob.tobytes()).part_of(blob, WIDE[:2], (40, 70, 10, 20))
+    part = JpegHeader.of(blob.tobytes()).part_of(blob, WIDE[:2], (40, 70, 10, 20))
     assert (part.top, part.left, part.height, part.width) == (32, 64, 32, 32)
     assert len(part.file) < 1000 + blob.size / 10
 

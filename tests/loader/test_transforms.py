@@ -10,7 +10,7 @@ from stepwell.errors import LoaderError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.loader.transforms import BatchKey, TransformChain
 from stepwell.order import pooled
-from stepwell.order.ranks import Share, Span
+from stepwell.order.ranks import RankSpan, Share
 from stepwell.transforms.base import BatchTransform, Together, Transform
 from stepwell.transforms.fusing import Stage
 from stepwell.windows import Field
@@ -155,13 +155,13 @@ def test_the_numbers_of_a_window_do_not_depend_on_its_batch() -> None:
 
 
 def test_a_batch_that_crosses_into_another_epoch_draws_as_each_epoch_does() -> None:
-    crossing = BatchKey.of(5, Share((Span(0, 8, 2), Span(1, 0, 3)), 5)).draws("x").uniform()
+    crossing = BatchKey.of(5, Share((RankSpan(0, 8, 2), RankSpan(1, 0, 3)), 5)).draws("x").uniform()
     apart = [key_at(5, 0, 8, 2).draws("x").uniform(), key_at(5, 1, 0, 3).draws("x").uniform()]
     assert crossing.tolist() == np.concatenate(apart).tolist()
 
 
 def test_rows_that_fill_up_a_batch_draw_as_the_last_one() -> None:
-    drawn = BatchKey.of(5, Share((Span(0, 8, 2),), 4)).draws("x").uniform()
+    drawn = BatchKey.of(5, Share((RankSpan(0, 8, 2),), 4)).draws("x").uniform()
     assert len(drawn) == 4
     assert drawn[1] == drawn[2] == drawn[3] != drawn[0]
 

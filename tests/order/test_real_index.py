@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.order import AnchorIndex, Order, Partition, mixed, pooled, random, sequential, weighted
+from stepwell.order import Anchors, Order, Partition, mixed, pooled, random, sequential, weighted
 from stepwell.testing import tiny_store
 from stepwell.windows import View, WindowReader
 
@@ -19,7 +19,7 @@ def reader(tmp_path: Path) -> WindowReader:
 
 
 def test_the_real_index_is_what_orders_ask_for(reader: WindowReader) -> None:
-    index: AnchorIndex = reader.index
+    index: Anchors = reader.index
     assert index.num_anchors == 29
     assert index.anchor_starts.tolist() == [0, 5, 8, 16, 20, 29]
     assert index.part_starts.tolist() == [0, 16, 29]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import stepwell
-from stepwell.order import AnchorIndex, Order, pooled, random, sequential
+from stepwell.order import Anchors, Order, pooled, random, sequential
 from stepwell.windows import View, WindowReader
 
 NUM_EPISODES, LENGTH, BATCH = 500, 40, 64
@@ -21,7 +21,7 @@ NUM_EPOCHS = 10
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> AnchorIndex:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Anchors:
     path: Path = tmp_path_factory.mktemp("shuffles") / "episodes.well"
     store = stepwell.create(path, {"state": stepwell.Array(ROW_BYTES // 4)})
     with store.writer() as writer:
@@ -31,7 +31,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> AnchorIndex:
     return WindowReader(View(store), {"state": range(2)}).index
 
 
-def batches(order: Order, index: AnchorIndex) -> npt.NDArray[np.int64]:
+def batches(order: Order, index: Anchors) -> npt.NDArray[np.int64]:
     """Return the batches of some epochs, int64 [n, BATCH]."""
     bound = order.bind(index)
     used = NUM_STEPS - NUM_STEPS % BATCH
@@ -50,7 +50,7 @@ def distinct(found: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.array([len(np.unique(each // LENGTH)) for each in found]) / expected
 
 
-def test_random_is_a_true_shuffle(index: AnchorIndex) -> None:
+def test_random_is_a_true_shuffle(index: Anchors) -> None:
     found = batches(random(1), index)
     assert spread(found) >= 0.95
     ratios = distinct(found)
@@ -65,14 +65,14 @@ def test_random_is_a_true_shuffle(index: AnchorIndex) -> None:
     ("share", "least_spread", "least_episodes"), [(0.05, 0.95, 0.9), (0.2, 0.95, 0.9), (1, 0.95, 0.9)]
 )
 def test_a_pool_of_a_twentieth_of_the_steps_shuffles_nearly_as_well(
-    index: AnchorIndex, share: float, least_spread: float, least_episodes: float
+    index: Anchors, share: float, least_spread: float, least_episodes: float
 ) -> None:
     found = batches(pooled(int(share * NUM_STEPS * ROW_BYTES), seed=1), index)
     assert spread(found) >= least_spread
     assert distinct(found).mean() >= least_episodes
 
 
-def test_the_measures_tell_a_bad_shuffle(index: AnchorIndex) -> None:
+def test_the_measures_tell_a_bad_shuffle(index: Anchors) -> None:
     assert spread(batches(sequential(), index)) < 0.01
     assert distinct(batches(sequential(), index)).mean() < 0.1
     # a pool of 1 % of the steps holds too few episodes at a time, and the page says so
@@ -80,14 +80,14 @@ def test_the_measures_tell_a_bad_shuffle(index: AnchorIndex) -> None:
     assert 0.4 < small.mean() < 0.7
 
 
-def test_nothing_of_another_epoch_comes_before_an_epoch_is_over(index: AnchorIndex) -> None:
+def test_nothing_of_another_epoch_comes_before_an_epoch_is_over(index: Anchors) -> None:
     for order in (random(1), pooled(int(0.05 * NUM_STEPS * ROW_BYTES), seed=1)):
         bound = order.bind(index)
         for epoch in range(2):
             assert np.array_equal(np.sort(bound.positions(epoch, 0, NUM_STEPS)), np.arange(NUM_STEPS))
 
 
-def test_neighbours_in_an_order_are_not_neighbours_in_the_store(index: AnchorIndex) -> None:
+def test_neighbours_in_an_order_are_not_neighbours_in_the_store(index: Anchors) -> None:
     found = random(1).bind(index).positions(0, 0, NUM_STEPS)
     # two steps of a true shuffle follow each other NUM_STEPS times out of NUM_STEPS, on average once in an epoch:
     # a Poisson number of mean 2 for both directions, above 14 with p < 1e-7

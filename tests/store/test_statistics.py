@@ -16,8 +16,8 @@ from stepwell.schema import Array, Bytes, Image, Schema, Text
 from stepwell.store.decode import StoredRows
 from stepwell.store.episodes import EPISODE_DTYPE, EpisodeTable
 from stepwell.store.statistics import (
+    EpisodeSelection,
     FeatureStatistics,
-    Selection,
     aggregate,
     column_statistics,
     has_statistics,
@@ -365,7 +365,7 @@ def test_a_selection_merges_whole_segments_and_reads_the_others(tmp_path):
         write_statistics(segment.path, segment_statistics(segment, SCHEMA))
     segments[1].columns = {}  # whole and sealed: must not be read
     keep = [[0, 2], [0, 1, 2], [1]]
-    found = aggregate([Selection(SCHEMA, segments, table_of(segments, keep).take(np.array([5, 0, 3, 4, 1, 2])))])
+    found = aggregate([EpisodeSelection(SCHEMA, segments, table_of(segments, keep).take(np.array([5, 0, 3, 4, 1, 2])))])
     for name, key in [("observation", "rows"), ("action", "length"), ("depth", "length")]:
         chosen = [
             values[name][rows_of(segment.episodes[k], key)] for (segment, values, _), k in zip(made, keep, strict=True)
@@ -380,17 +380,19 @@ def test_what_a_killed_sealing_left_in_an_open_segment_is_not_believed(tmp_path)
     segment, values, _ = make_segment(tmp_path / "a", 0, [5, 3], [1, 0])
     write_statistics(segment.path, segment_statistics(segment, SCHEMA, episodes=segment.episodes[:1]))
     segment.is_sealed = False
-    found = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation"])
+    found = aggregate([EpisodeSelection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation"])
     assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
 
 
 def test_a_feature_without_stored_statistics_is_computed(tmp_path):
     segment, values, _ = make_segment(tmp_path / "a", 0, [5, 3], [1, 0])
     write_statistics(segment.path, segment_statistics(segment, SCHEMA, ["action"]))
-    found = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation", "action", "task"])
+    found = aggregate(
+        [EpisodeSelection(SCHEMA, [segment], table_of([segment], [[0, 1]]))], ["observation", "action", "task"]
+    )
     assert sorted(found) == ["action", "observation"]
     assert_same(found["observation"], column_statistics(values["observation"], SCHEMA["observation"]))
-    nothing = aggregate([Selection(SCHEMA, [segment], table_of([segment], [[]]))])
+    nothing = aggregate([EpisodeSelection(SCHEMA, [segment], table_of([segment], [[]]))])
     assert {name: int(each.count.sum()) for name, each in nothing.items()} == dict.fromkeys(nothing, 0)
     assert {"action", "observation"} <= set(nothing)
 

@@ -25,7 +25,7 @@ from stepwell.codecs.decoded_sizes import check_decoded_bytes
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError, StepError
 from stepwell.schema import Feature
 
-__all__ = ["Header", "JpegCodec", "Part", "with_tiles"]
+__all__ = ["JpegCodec", "JpegHeader", "JpegPart", "with_tiles"]
 
 BASELINE = (0xC0, 0xC1)
 START_OF_SCAN, RESTART_INTERVAL = 0xDA, 0xDD
@@ -53,7 +53,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JpegPart:
     """A JPEG file of a part of an image."""
 
     file: Bytes | bytearray  # its bytes
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class JpegHeader:
     """The head of a JPEG file.
 
     Args:
@@ -83,7 +83,7 @@ class Header:
     is_adobes: bool = False
 
     @classmethod
-    def of(cls, image: bytes) -> Header:
+    def of(cls, image: bytes) -> JpegHeader:
         """Return the header of a JPEG file."""
         place, frame, interval, is_adobes = 2, 0, 0, False
         while image[place : place + 1] == b"\xff":
@@ -103,7 +103,7 @@ class Header:
             place += 2 + size
         return cls(b"", is_adobes=is_adobes)
 
-    def part_of(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> Part:
+    def part_of(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> JpegPart:
         """Return the smallest file that has the pixels of a box.
 
         Args:
@@ -111,7 +111,7 @@ class Header:
             size: height and width of the image.
             box: top, left, height and width of the box; it may reach beyond the image.
         """
-        whole = Part(blob, 0, 0, *size)
+        whole = JpegPart(blob, 0, 0, *size)
         if not self.size_place:
             return whole
         if self.interval:
@@ -121,9 +121,9 @@ class Header:
             return whole
         changed = bytearray(blob)
         changed[self.size_place : self.size_place + 2] = stop.to_bytes(2, "big")
-        return Part(changed, 0, 0, stop, size[1], is_open=True)
+        return JpegPart(changed, 0, 0, stop, size[1], is_open=True)
 
-    def _tiled_part(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> Part | None:
+    def _tiled_part(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> JpegPart | None:
         """Return the file of the tiles that a box touches; None where tiles are not where the header says."""
         sides = self.unit[0], self.interval * self.unit[1]
         num_rows, num_columns = (-(-whole // side) for whole, side in zip(size, sides, strict=True))
@@ -149,7 +149,7 @@ class Header:
         file[ends - 2] = 0xFF
         file[ends - 1] = FIRST_MARK + np.arange(len(ends)) % 8
         file[-1] = END
-        return Part(file, top, left, height, width)
+        return JpegPart(file, top, left, height, width)
 
     def _tiles(self, blob: Bytes, number: int) -> npt.NDArray[np.int64] | None:
         """Return where the tiles of a scan begin and end, int64 [number, 2]; None where marks are missing."""
@@ -178,7 +178,7 @@ def with_tiles(image: bytes, columns: int) -> bytes:
     """Return a JPEG file with restart marks between tiles of one row of blocks."""
     from stepwell.codecs.jpeg_kernels import NOT_CODED, mark_scan
 
-    header = Header.of(image)
+    header = JpegHeader.of(image)
     if not header.size_place or header.interval:
         return image
     tables = _tables_of(header.head)
@@ -318,7 +318,7 @@ class JpegCodec(Codec):
         self._decode_header = simplejpeg.decode_jpeg_header
         self._colorspaces = COLORSPACES if is_grey else COLORSPACES + INKS
         # of the last row: its header, height and width, and whether it has inks
-        self._known = Header(b""), (0, 0), False
+        self._known = JpegHeader(b""), (0, 0), False
         is_fast = choice_option(feature, "dct", TRANSFORMS[0], TRANSFORMS) == "fast"
         self._decode = partial(simplejpeg.decode_jpeg, fastdct=True) if is_fast else simplejpeg.decode_jpeg
 
@@ -403,7 +403,7 @@ class JpegCodec(Codec):
         cut = pixels[rows, columns]
         return cut.reshape(*cut.shape[:2], *self._channels)
 
-    def _decode_inks(self, blob: npt.NDArray[np.uint8], header: Header) -> npt.NDArray[np.uint8]:
+    def _decode_inks(self, blob: npt.NDArray[np.uint8], header: JpegHeader) -> npt.NDArray[np.uint8]:
         """Return RGB of a file of inks, as TensorFlow mixes them; raise ValueError."""
         inks: npt.NDArray[np.uint16] = self._decode(blob, "CMYK").astype(np.uint16)
         if not header.is_adobes:
@@ -411,7 +411,7 @@ class JpegCodec(Codec):
         mixed: npt.NDArray[np.uint8] = (inks[..., :3] * inks[..., 3:] // 255).astype(np.uint8)
         return mixed
 
-    def _decode_part(self, part: Part, shrink: int) -> npt.NDArray[np.uint8]:
+    def _decode_part(self, part: JpegPart, shrink: int) -> npt.NDArray[np.uint8]:
         """Return the pixels of a part of the image at 1 / `shrink`; raise ValueError."""
         shape = (-(-part.height // shrink), -(-part.width // shrink), 1 if self._colorspace == "GRAY" else 3)
         memory = np.empty(shape[0] * shape[1] * shape[2] + 1, np.uint8)[1:]
@@ -423,7 +423,7 @@ class JpegCodec(Codec):
                 raise
         return memory.reshape(shape)
 
-    def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[Header, tuple[int, int], bool]:
+    def _header_of(self, blob: npt.NDArray[np.uint8]) -> tuple[JpegHeader, tuple[int, int], bool]:
         """Return header, height and width, and whether it has inks, such as the feature may have; remember them."""
         known = self._known
         head = known[0].head
@@ -441,7 +441,7 @@ class JpegCodec(Codec):
         if self._size is None:
             num_bytes = height * width * (1 if self._colorspace == "GRAY" else 3)
             check_decoded_bytes(num_bytes, blob.size, f"{height}x{width} pixels")
-        self._known = known = Header.of(blob.tobytes()), size, colorspace in INKS
+        self._known = known = JpegHeader.of(blob.tobytes()), size, colorspace in INKS
         return known
 
 

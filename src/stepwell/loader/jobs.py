@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepwell.errors import OrderError
-from stepwell.order import BoundOrder, Partition, Share, Span
+from stepwell.order import BoundOrder, Partition, RankSpan, Share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def _epochs(order: BoundOrder, settings: LoaderSettings, start: Position, last_e
             begin, end = consumed + number * whole, consumed + (number + 1) * whole
             if end <= order.num_positions:
                 # as `Partition.batch`, without its calls
-                share = Share((Span(epoch, begin + rank_start, size),), size, num_valid)
+                share = Share((RankSpan(epoch, begin + rank_start, size),), size, num_valid)
             else:
                 share, end = partition.batch(number, epoch=epoch), order.num_positions
             yield Job(order, share, first + number, (epoch, end))
@@ -107,7 +107,7 @@ def _stream(order: BoundOrder, stream: Partition) -> Iterator[Job]:
         end = begin + whole
         # a batch within an epoch is as that of `Partition.batch`, without its calls
         is_within = end <= num_positions
-        share = Share((Span(epoch, begin + rank_start, size),), size) if is_within else stream.batch(number)
+        share = Share((RankSpan(epoch, begin + rank_start, size),), size) if is_within else stream.batch(number)
         index = begin // whole
         if end >= num_positions:
             epoch, end = epoch + end // num_positions, end % num_positions

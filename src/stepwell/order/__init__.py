@@ -3,7 +3,7 @@
 from stepwell.order.mixture import Mixed, Weighted, mixed, weighted
 from stepwell.order.named import make_order
 from stepwell.order.order import (
-    AnchorIndex,
+    Anchors,
     BoundOrder,
     Order,
     Random,
@@ -14,10 +14,10 @@ from stepwell.order.order import (
     sequential,
 )
 from stepwell.order.pooled import BoundPooled, Pooled, pooled
-from stepwell.order.ranks import Pad, Partition, Share, Span, even_share, stream_spans
+from stepwell.order.ranks import Pad, Partition, RankSpan, Share, even_share, stream_spans
 
 __all__ = [
-    "AnchorIndex",
+    "Anchors",
     "BoundOrder",
     "BoundPooled",
     "Mixed",
@@ -26,9 +26,9 @@ __all__ = [
     "Partition",
     "Pooled",
     "Random",
+    "RankSpan",
     "Sequential",
     "Share",
-    "Span",
     "Weighted",
     "check_range",
     "derive_key",

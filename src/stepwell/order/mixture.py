@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from stepwell.errors import OrderError
 from stepwell.order.order import (
-    AnchorIndex,
+    Anchors,
     BoundOrder,
     Order,
     check_count,
@@ -99,7 +99,7 @@ class Weighted(Order):
             f"num_samples={self.num_samples}{dropped})"
         )
 
-    def bind(self, index: AnchorIndex) -> BoundOrder:
+    def bind(self, index: Anchors) -> BoundOrder:
         """Return the order over the anchors of an index."""
         num_samples = int(index.num_anchors if self.num_samples is None else self.num_samples)
         if index.num_anchors == 0:
@@ -215,7 +215,7 @@ def check_weights(name: str, weights: Any) -> _Floats:
     return array
 
 
-def _step_weights(steps: str | _Floats | None, index: AnchorIndex) -> _Floats | None:
+def _step_weights(steps: str | _Floats | None, index: Anchors) -> _Floats | None:
     if steps is None:
         return None
     weights = (
@@ -301,7 +301,7 @@ class Mixed(Order):
         if self.order is not None and not isinstance(self.order, Order):
             object.__setattr__(self, "order", _check_orders(self.order, len(weights)))
 
-    def bind(self, index: AnchorIndex) -> BoundOrder:
+    def bind(self, index: Anchors) -> BoundOrder:
         """Return the order over the anchors of an index."""
         num_parts = len(index.part_starts) - 1
         if len(self.weights) != num_parts:
@@ -357,9 +357,9 @@ def mixed(
 
 @dataclass(frozen=True, eq=False)
 class PartIndex:
-    """The anchors of one store of a view, numbered from 0: an `AnchorIndex` for the order that walks it."""
+    """The anchors of one store of a view, numbered from 0: an `Anchors` for the order that walks it."""
 
-    whole: AnchorIndex
+    whole: Anchors
     part: int
 
     @property

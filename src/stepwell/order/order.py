@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stepwell.windows import Blocks
 
 __all__ = [
-    "AnchorIndex",
+    "Anchors",
     "BoundOrder",
     "Order",
     "Random",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class AnchorIndex(Protocol):
+class Anchors(Protocol):
     """What an order may know of the anchors of a view (`stepwell.windows.AnchorIndex` is the real one).
 
     Anchors are numbered part by part (a part is one store of the view), episode by episode, step by step.
@@ -137,7 +137,7 @@ class Order(ABC):
     """The description of an order: a frozen dataclass, to print, pickle and compare."""
 
     @abstractmethod
-    def bind(self, index: AnchorIndex) -> BoundOrder:
+    def bind(self, index: Anchors) -> BoundOrder:
         """Return the order over the anchors of an index.
 
         Args:
@@ -214,7 +214,7 @@ def _digest(seed: int, epoch: int, purpose: str) -> bytes:
 class Sequential(Order):
     """Every anchor once, as stored; see `sequential`."""
 
-    def bind(self, index: AnchorIndex) -> BoundOrder:
+    def bind(self, index: Anchors) -> BoundOrder:
         """Return the order over the anchors of an index."""
         return _BoundSequential(index.num_anchors)
 
@@ -241,7 +241,7 @@ class Random(Order):
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
 
-    def bind(self, index: AnchorIndex) -> BoundOrder:
+    def bind(self, index: Anchors) -> BoundOrder:
         """Return the order over the anchors of an index."""
         return _BoundRandom(index.num_anchors, self.seed)
 

@@ -50,7 +50,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import OrderError
-from stepwell.order.order import AnchorIndex, BoundOrder, Order, check_count, check_range, check_seed, derive_key
+from stepwell.order.order import Anchors, BoundOrder, Order, check_count, check_range, check_seed, derive_key
 from stepwell.order.ranks import Partition
 from stepwell.sizes import counted, parse_bytes
 
@@ -86,7 +86,7 @@ class Pooled(Order):
         object.__setattr__(self, "seed", check_seed(self.seed))
         object.__setattr__(self, "blocks", check_count("blocks", self.blocks, least=_LEAST_SLOTS))
 
-    def bind(self, index: AnchorIndex) -> BoundPooled:
+    def bind(self, index: Anchors) -> BoundPooled:
         """Return the order over the anchors of an index."""
         blocks = self._cut(index)
         if self.shards:
@@ -101,7 +101,7 @@ class Pooled(Order):
         segments = blocks.segments if self.shards else None
         return BoundPooled(blocks, num_slots, self.seed, Partition(index.num_anchors), segments)
 
-    def _cut(self, index: AnchorIndex) -> Blocks:
+    def _cut(self, index: Anchors) -> Blocks:
         if self.blocks is not None:
             return index.blocks(max(1, self.bytes // self.blocks))
         once = index.blocks(_EVERYTHING).num_bytes

@@ -31,12 +31,12 @@ import numpy.typing as npt
 from stepwell.errors import OrderError
 from stepwell.order.order import BoundOrder, check_count
 
-__all__ = ["Pad", "Partition", "Run", "Share", "Span", "even_share", "stream_spans"]
+__all__ = ["Pad", "Partition", "RankSpan", "Run", "Share", "even_share", "stream_spans"]
 
 Pad: TypeAlias = bool | Literal["repeat", "wrap"]
 
 
-class Span(NamedTuple):
+class RankSpan(NamedTuple):
     """Positions ``[start, start + count)`` of one epoch."""
 
     epoch: int
@@ -52,7 +52,7 @@ class Run(NamedTuple):
     length: int
 
 
-def stream_spans(num_positions: int, offset: int, count: int) -> list[Span]:
+def stream_spans(num_positions: int, offset: int, count: int) -> list[RankSpan]:
     """Return the spans that a range of the stream ``epoch 0 || epoch 1 || ...`` covers, one an epoch that it touches.
 
     ::
@@ -70,7 +70,7 @@ def stream_spans(num_positions: int, offset: int, count: int) -> list[Span]:
 
     Example:
         >>> stream_spans(5, 3, 4)
-        [Span(epoch=0, start=3, count=2), Span(epoch=1, start=0, count=2)]
+        [RankSpan(epoch=0, start=3, count=2), RankSpan(epoch=1, start=0, count=2)]
     """
     if num_positions < 1:
         raise OrderError("an endless stream of epochs that have no positions. Add episodes, or use epochs=1.")
@@ -81,7 +81,7 @@ def stream_spans(num_positions: int, offset: int, count: int) -> list[Span]:
     while offset < end:
         epoch, start = divmod(offset, num_positions)
         taken = min(num_positions - start, end - offset)
-        spans.append(Span(epoch, start, taken))
+        spans.append(RankSpan(epoch, start, taken))
         offset += taken
     return spans
 
@@ -107,7 +107,7 @@ class Share(NamedTuple):
         num_valid: rows that are not repeats; None when the partition does not pad.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[RankSpan, ...]
     num_rows: int
     num_valid: int | None = None
 
@@ -152,10 +152,10 @@ class Partition:
     Example:
         >>> for share in Partition(10, 3, rank=1, world_size=2):
         ...     print(share.spans)
-        (Span(epoch=0, start=3, count=3),)
-        (Span(epoch=0, start=8, count=2),)
+        (RankSpan(epoch=0, start=3, count=3),)
+        (RankSpan(epoch=0, start=8, count=2),)
         >>> Partition(10, 3, rank=1, world_size=2, is_stream=True).batch(1).spans
-        (Span(epoch=0, start=9, count=1), Span(epoch=1, start=0, count=2))
+        (RankSpan(epoch=0, start=9, count=1), RankSpan(epoch=1, start=0, count=2))
     """
 
     num_positions: int
@@ -228,10 +228,10 @@ class Partition:
             raise OrderError(f"batch {k} of rank {self.rank}, which has {self.num_batches}.")
         held = self.num_positions - begin
         if held >= self.global_batch_size:
-            own = Span(epoch, begin + self.rank * self.batch_size, self.batch_size)
+            own = RankSpan(epoch, begin + self.rank * self.batch_size, self.batch_size)
             return Share((own,), self.batch_size, self.batch_size if self.pad else None)
         start, count = even_share(held, self.rank, self.world_size)
-        own = Span(epoch, begin + start, count)
+        own = RankSpan(epoch, begin + start, count)
         if not self.pad:
             return Share((own,), count)
         if self.pad == "wrap" and count < self.batch_size:
@@ -239,11 +239,13 @@ class Partition:
             repeats = self._wrapped(epoch, self.rank * self.batch_size - start, self.batch_size - count)
             return Share((own, *repeats) if count else repeats, self.batch_size, count)
         # a rank without a position repeats the last one of the epoch
-        return Share((own if count else Span(epoch, self.num_positions - 1, 1),), self.batch_size, count)
+        return Share((own if count else RankSpan(epoch, self.num_positions - 1, 1),), self.batch_size, count)
 
-    def _wrapped(self, epoch: int, number: int, count: int) -> tuple[Span, ...]:
+    def _wrapped(self, epoch: int, number: int, count: int) -> tuple[RankSpan, ...]:
         """Return the spans of an epoch's repeats from a number on: its positions over and over again."""
-        return tuple(Span(epoch, span.start, span.count) for span in stream_spans(self.num_positions, number, count))
+        return tuple(
+            RankSpan(epoch, span.start, span.count) for span in stream_spans(self.num_positions, number, count)
+        )
 
     def consumed(self, k: int) -> int:
         """Return the positions that all ranks have used up before the k-th batch: the ``offset`` to resume at."""

@@ -82,7 +82,7 @@ class _Scratch(threading.local):
         return self.memory[:num_bytes]
 
 
-class _Map:
+class _SpanMap:
     """A whole file, mapped, and its state at that time."""
 
     def __init__(self, path: str) -> None:
@@ -100,10 +100,10 @@ class FileMaps(NamedTuple):
 
     bases: npt.NDArray[np.int64]  # int64 [files], 0 where one is not mapped
     sizes: npt.NDArray[np.int64]  # int64 [files], bytes
-    files: dict[int, _Map]  # the maps, by number
+    files: dict[int, _SpanMap]  # the maps, by number
     is_large: bool = False  # whether they exceed half of the memory: the rows to be read are worth announcing
 
-    def with_files(self, added: dict[int, _Map], used: Sequence[int], num_files: int) -> FileMaps:
+    def with_files(self, added: dict[int, _SpanMap], used: Sequence[int], num_files: int) -> FileMaps:
         """Return the same with more files; of too many only those that are used now."""
         is_full = len(self.files) + len(added) > MAX_MAPPED_FILES
         kept = {number: file for number, file in self.files.items() if not is_full or number in used} | added
@@ -115,7 +115,7 @@ class FileMaps(NamedTuple):
 
 _SCRATCH = _Scratch()
 # for as long as a reader holds them
-_MAPS: weakref.WeakValueDictionary[tuple[str, FileState], _Map] = weakref.WeakValueDictionary()
+_MAPS: weakref.WeakValueDictionary[tuple[str, FileState], _SpanMap] = weakref.WeakValueDictionary()
 
 
 class SpanFiles:
@@ -213,8 +213,8 @@ class SpanFiles:
             raise DecodeError(f"{self.called(number)}: {CHANGED}")
         return out
 
-    def _mapped(self, number: int) -> _Map:
-        local, state, found = self._used(number, lambda local, state: _MAPS.get((local, state)) or _Map(local))
+    def _mapped(self, number: int) -> _SpanMap:
+        local, state, found = self._used(number, lambda local, state: _MAPS.get((local, state)) or _SpanMap(local))
         self._check_same(number, found.state, state)
         return _MAPS.setdefault((local, found.state), found)
 

@@ -41,8 +41,8 @@ from stepwell.store.sketch import Sketch, merge_sketches, sketch_counts, sketch_
 
 __all__ = [
     "STATISTICS",
+    "EpisodeSelection",
     "FeatureStatistics",
-    "Selection",
     "aggregate",
     "column_statistics",
     "has_statistics",
@@ -407,7 +407,7 @@ def _moments(values: npt.NDArray[Any]) -> tuple[float, float]:
     return math.ldexp(median + rest, exponent), math.ldexp(std, exponent)
 
 
-class Selection(NamedTuple):
+class EpisodeSelection(NamedTuple):
     """Episodes of one store, as it was at one moment."""
 
     schema: Schema | None
@@ -433,7 +433,7 @@ def segment_statistics(
     return {name: _feature_statistics(segment, name, feature, masks[feature.final]) for name, feature in chosen.items()}
 
 
-def aggregate(parts: Iterable[Selection], names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
+def aggregate(parts: Iterable[EpisodeSelection], names: Iterable[str] | None = None) -> dict[str, FeatureStatistics]:
     """Return the statistics of selections; of no episodes a count of 0 and NaN. Whole sealed segments are not read."""
     wanted = None if names is None else list(names)
     found: dict[str, list[FeatureStatistics]] = {}
@@ -500,7 +500,7 @@ def _read_archive(arrays: Mapping[str, npt.NDArray[Any]], names: Iterable[str] |
     }
 
 
-def _selected(part: Selection, names: list[str] | None) -> Iterator[dict[str, FeatureStatistics]]:
+def _selected(part: EpisodeSelection, names: list[str] | None) -> Iterator[dict[str, FeatureStatistics]]:
     schema, segments, table = part
     if schema is None:
         return

@@ -378,11 +378,11 @@ class Store:
                 computed when they were sealed, the rest is computed from the data; of a ring all is.
             names: of the features; default all that have statistics.
         """
-        from stepwell.store.statistics import Selection, aggregate
+        from stepwell.store.statistics import EpisodeSelection, aggregate
 
         segments, table = self.listing
         chosen = table if episodes is None else table.take(episodes)
-        return aggregate([Selection(self.schema, segments, chosen)], names)
+        return aggregate([EpisodeSelection(self.schema, segments, chosen)], names)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
         """Compare every byte with its checksum, every table with its rules; ``deep`` also decodes every encoded row."""

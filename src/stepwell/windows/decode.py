@@ -23,8 +23,8 @@ from stepwell.errors import DecodeError, LoaderError, WindowError
 from stepwell.kernels.places import SEGMENT
 from stepwell.store.decode import RowError, StoredRows, decode_rows
 from stepwell.windows.computed import ComputedWindows, window_rows
-from stepwell.windows.fields import ResolvedField, Source
-from stepwell.windows.maps import Column, MapTable, SegmentMaps
+from stepwell.windows.fields import FieldSource, ResolvedField
+from stepwell.windows.maps import MappedColumn, MapTable, SegmentMaps
 from stepwell.windows.plans import Reach, Routes, column_of, row_at
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Cells:
 class ColumnDecoder:
     """Decode the rows of one column; thread-safe."""
 
-    def __init__(self, column: Column, number: int, stores: Int64s) -> None:
+    def __init__(self, column: MappedColumn, number: int, stores: Int64s) -> None:
         self._column, self._slot, self._stores = column, 2 * number, stores
         self._codecs: list[Codec] = [make_codec(feature) for feature in column.features]
         sizes = {codec.stored_row_bytes for codec in self._codecs}
@@ -218,7 +218,7 @@ def announce_batch(
                 raise filler.error(each, source, segments, error, rows) from error.cause
 
 
-def _announce_raw(field: ResolvedField, source: Source, rows: Int64s, bases: Int64s) -> None:
+def _announce_raw(field: ResolvedField, source: FieldSource, rows: Int64s, bases: Int64s) -> None:
     from stepwell.kernels.gather import runs_of
 
     for _, number, start in runs_of(field.offsets.tolist()):
@@ -265,7 +265,7 @@ class Filler:
         return {key: arrays[key] for each in fields.values() for key in each.keys}
 
     def error(
-        self, field: ResolvedField, source: Source, segments: Int64s, error: RowError, rows: Int64s
+        self, field: ResolvedField, source: FieldSource, segments: Int64s, error: RowError, rows: Int64s
     ) -> LoaderError:
         """Return the error of a row that could not be decoded: names store, episode, step, field and file."""
         segment, row = int(segments[error.index]), int(rows.reshape(-1)[error.index])
@@ -288,7 +288,7 @@ class Filler:
     def _fill(  # noqa: PLR0917
         self,
         field: ResolvedField,
-        source: Source,
+        source: FieldSource,
         out: npt.NDArray[Any],
         batch: PlaceBatch,
         has_marks: bool,
@@ -320,7 +320,7 @@ class Filler:
             raise self.error(field, source, cells.segments, error, rows) from error.cause
 
     def _decode(
-        self, field: ResolvedField, source: Source, cells: Cells, out: npt.NDArray[Any], batch: PlaceBatch
+        self, field: ResolvedField, source: FieldSource, cells: Cells, out: npt.NDArray[Any], batch: PlaceBatch
     ) -> None:
         column = self.decoders[source.name]
         done = batch.decoded.setdefault(source.name, {})
@@ -336,7 +336,7 @@ class Filler:
     def _convert_held(  # noqa: PLR0917
         self,
         field: ResolvedField,
-        source: Source,
+        source: FieldSource,
         rows: Int64s,
         is_pad: npt.NDArray[np.bool_],
         out: npt.NDArray[Any],
@@ -358,7 +358,7 @@ class Filler:
                 source.decoder.convert(row_at(addresses[i], column), out[i, ...], draw)
 
 
-def _draw(field: ResolvedField, source: Source, batch: PlaceBatch) -> npt.NDArray[Any] | None:
+def _draw(field: ResolvedField, source: FieldSource, batch: PlaceBatch) -> npt.NDArray[Any] | None:
     """Return what a field's decoder draws for each window, [n, ...]."""
     decoder, feature = source.decoder, source.feature
     if decoder is None or feature is None or not decoder.is_random or not batch.places.shape[1]:

@@ -35,8 +35,8 @@ from stepwell.schema import Feature, Schema
 __all__ = [
     "VIRTUAL_DTYPES",
     "Field",
+    "FieldSource",
     "ResolvedField",
-    "Source",
     "as_fields",
     "resolve",
     "resolve_all",
@@ -289,7 +289,7 @@ VIRTUAL_DTYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FieldSource:
     """One column that a field reads."""
 
     name: str  # of the feature, or of the virtual source
@@ -342,7 +342,7 @@ class ResolvedField:
 
     key: str
     field: Field
-    sources: tuple[Source, ...]
+    sources: tuple[FieldSource, ...]
     offsets: npt.NDArray[np.int64]
     step_shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
@@ -472,14 +472,14 @@ def schema_of(store: Any) -> Schema:
     return schema
 
 
-def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | None) -> Source:
+def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | None) -> FieldSource:
     if name in schema:
         feature = schema[name]
         if decoder is not None:
             return _converted(name, feature, decoder)
         kind: Kind = "ragged" if feature.is_ragged else "raw" if feature.is_raw else "encoded"
         is_sequential = kind == "encoded" and codec_class(feature).is_sequential
-        return Source(name, kind, feature.np_dtype, feature.shape, feature.final, feature, is_sequential)
+        return FieldSource(name, kind, feature.np_dtype, feature.shape, feature.final, feature, is_sequential)
     if name not in VIRTUAL_DTYPES:
         raise FeatureNotFoundError(
             f"no feature {name!r}. There are: {', '.join(schema)}; and computed ones: {', '.join(VIRTUAL_DTYPES)}."
@@ -488,10 +488,10 @@ def _source(name: str, schema: Schema, fps: float | None, decoder: Decoder | Non
         raise WindowError(f"{name!r} is computed, not stored: there is nothing to decode. Leave out the decoder.")
     if name == "timestamp" and not fps:
         raise WindowError("'timestamp' needs the store's fps, and it has none. Use 'step_index'.")
-    return Source(name, "virtual", VIRTUAL_DTYPES[name], (), False, None)
+    return FieldSource(name, "virtual", VIRTUAL_DTYPES[name], (), False, None)
 
 
-def _converted(name: str, feature: Feature, decoder: Decoder) -> Source:
+def _converted(name: str, feature: Feature, decoder: Decoder) -> FieldSource:
     if feature.is_ragged and not feature.is_image_of_any_size:
         raise WindowError(f"{name!r} varies in size from step to step: a decoder needs a fixed shape, or images.")
     try:
@@ -501,7 +501,7 @@ def _converted(name: str, feature: Feature, decoder: Decoder) -> Source:
             f"decoder {decoder!r} of {name!r}: {error} Its output() must tell the one shape that comes out."
         ) from error
     is_sequential = not feature.is_raw and codec_class(feature).is_sequential
-    return Source(
+    return FieldSource(
         name,
         "converted",
         np.dtype(dtype),
@@ -514,7 +514,7 @@ def _converted(name: str, feature: Feature, decoder: Decoder) -> Source:
     )
 
 
-def _merged(sources: Sequence[Source]) -> Source:
+def _merged(sources: Sequence[FieldSource]) -> FieldSource:
     """Return the source that asks for the most work: where one store has to decode, the batch path decodes."""
     found = next((source for source in sources if source.kind == "encoded"), sources[0])
     shapes = {source.feature.shape for source in sources if source.feature is not None}
@@ -525,7 +525,7 @@ def _merged(sources: Sequence[Source]) -> Source:
     )
 
 
-def _step_shape(field: Field, sources: tuple[Source, ...]) -> tuple[int | None, ...]:
+def _step_shape(field: Field, sources: tuple[FieldSource, ...]) -> tuple[int | None, ...]:
     first = sources[0]
     if field.combine is None:
         return first.shape
@@ -550,12 +550,12 @@ def _step_shape(field: Field, sources: tuple[Source, ...]) -> tuple[int | None, 
     return (sum(int(source.shape[0] or 0) for source in sources), *first.shape[1:])
 
 
-def _advice(source: Source) -> str:
+def _advice(source: FieldSource) -> str:
     """Return how images of several sizes are read together."""
     is_plain = source.feature is not None and source.feature.kind == "image" and source.decoder is None
     return f" Images of several sizes become alike by Field({source.name!r}, decoder=Resize(...))." if is_plain else ""
 
 
-def _describe(source: Source) -> str:
+def _describe(source: FieldSource) -> str:
     final = ", with a final row" if source.is_final else ""
     return f"{source.dtype} {source.shape}{final}" if source.feature is not None else "computed"

@@ -55,7 +55,7 @@ from stepwell.store.layout import MAX_ROWS
 from stepwell.store.snapshot import keys_of
 from stepwell.windows.plans import aligned_empty
 
-__all__ = ["Column", "MapError", "MapTable", "ScatteredRows", "SegmentMaps", "read_scattered"]
+__all__ = ["MapError", "MapTable", "MappedColumn", "ScatteredRows", "SegmentMaps", "read_scattered"]
 LEAST_MAPS = 20_000
 # after an eviction this share of the maps is left, so that the next comes late
 KEEP_SHARE = 0.75
@@ -96,7 +96,7 @@ class MapError(StepwellError):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MappedColumn:
     """A column that a reader maps."""
 
     name: str  # of the feature
@@ -172,7 +172,7 @@ class SegmentMaps:
         segments: Sequence[Any],
         stores: npt.NDArray[np.int64],
         need_rows: npt.NDArray[np.int64],
-        columns: Sequence[Column],
+        columns: Sequence[MappedColumn],
         *,
         max_maps: int = MAX_MAPS,
         memory_bytes: int | None = None,
@@ -456,7 +456,9 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
     bases = np.take(table.addresses, segments, axis=1)
     begins = firsts * row_bytes
     bases[np.ix_(slots, missing)] = targets - begins
-    files = [_File(maps.columns[slot // 2], int(row_bytes[number, 0])) for number, slot in enumerate(slots.tolist())]
+    files = [
+        _ScatteredFile(maps.columns[slot // 2], int(row_bytes[number, 0])) for number, slot in enumerate(slots.tolist())
+    ]
     offsets = begins + np.array([[file.header] for file in files])
     try:
         if not _read_all(maps, files, segments[missing].tolist(), offsets.T, sizes.T, targets.T):
@@ -468,17 +470,17 @@ def read_scattered(maps: SegmentMaps, table: MapTable, places: Int64s, plan: Int
     return ScatteredRows(bases, moved, memory)
 
 
-class _File:
+class _ScatteredFile:
     """The file of a column in each segment."""
 
-    def __init__(self, column: Column, row_bytes: int) -> None:
+    def __init__(self, column: MappedColumn, row_bytes: int) -> None:
         feature = column.features[0]
         self.name, self.row_bytes = f"{column.name}.npy", row_bytes
         self.header = header_size(feature.np_dtype, feature.fixed_shape)
 
 
 def _read_all(  # noqa: PLR0917
-    maps: SegmentMaps, files: list[_File], segments: list[int], offsets: Int64s, sizes: Int64s, targets: Int64s
+    maps: SegmentMaps, files: list[_ScatteredFile], segments: list[int], offsets: Int64s, sizes: Int64s, targets: Int64s
 ) -> bool:
     """Read a piece of each file of some segments; False where one is not as expected."""
     from stepwell.kernels.files import MAX_PATH, read_files
@@ -517,7 +519,7 @@ def _joined(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], Int64s]:
 
 
 def _visit(  # noqa: PLR0917
-    directory: str, files: list[_File], rows: int, offsets: Int64s, sizes: Int64s, targets: Int64s
+    directory: str, files: list[_ScatteredFile], rows: int, offsets: Int64s, sizes: Int64s, targets: Int64s
 ) -> bool:
     """Read of a segment for the first time; False where a file has not all rows that may be read."""
     for file, offset, size, target in zip(files, offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True):

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import Decoder, SequentialCodec, make_codec
 from stepwell.errors import CorruptSegmentError, LoaderError
-from stepwell.windows.fields import ResolvedField, Source
+from stepwell.windows.fields import FieldSource, ResolvedField
 from stepwell.windows.views import Part
 
 __all__ = [
@@ -69,7 +69,7 @@ Int64s = npt.NDArray[np.int64]
 PIECE_ANCHOR, PIECE_SEGMENT, PIECE_FIRST, PIECE_LAST, PIECE_LO, PIECE_HI_STEP, PIECE_HI_FINAL = range(7)
 PIECE_COLUMNS = 7
 ALIGNMENT = 64
-SlotOf = Callable[[ResolvedField, Source], int | None]
+SlotOf = Callable[[ResolvedField, FieldSource], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def reaches(fields: Iterable[ResolvedField]) -> tuple[Reach, ...]:
     return tuple(found)
 
 
-def column_of(columns: Sequence[Reach], source: Source) -> int | None:
+def column_of(columns: Sequence[Reach], source: FieldSource) -> int | None:
     """Return the number of the held column that a source reads, or None."""
     decoder = None if source.is_drawn else source.decoder
     for number, column in enumerate(columns):
@@ -121,7 +121,7 @@ def column_of(columns: Sequence[Reach], source: Source) -> int | None:
     return None
 
 
-def _reach(source: Source, first: int, last: int, is_encoded: bool) -> Reach:
+def _reach(source: FieldSource, first: int, last: int, is_encoded: bool) -> Reach:
     feature = source.feature
     if source.is_drawn and feature is not None:
         shape, dtype, decoder = feature.fixed_shape, feature.np_dtype, None
@@ -345,13 +345,13 @@ def make_routes(
     """Return how batches are read."""
     held = frozenset(field.key for field in fields if columns is not None and _is_held(field, columns))
 
-    def held_slot(field: ResolvedField, source: Source) -> int | None:
+    def held_slot(field: ResolvedField, source: FieldSource) -> int | None:
         if field.key not in held or source.kind == "virtual" or source.is_drawn:
             return None
         number = column_of(columns or (), source)
         return None if number is None else 2 * number
 
-    def mapped_slot(at: str, field: ResolvedField, source: Source) -> int | None:
+    def mapped_slot(at: str, field: ResolvedField, source: FieldSource) -> int | None:
         is_mapped = source.kind == "raw" and field.field.at == at and field.key not in held
         return slots[source.name] if is_mapped else None
 
@@ -382,7 +382,7 @@ def _is_held(field: ResolvedField, columns: Sequence[Reach]) -> bool:
     return field.is_held and bool(stored) and all(column_of(columns, source) is not None for source in stored)
 
 
-def _is_copied(field: ResolvedField, source: Source, held: frozenset[str]) -> bool:
+def _is_copied(field: ResolvedField, source: FieldSource, held: frozenset[str]) -> bool:
     if field.key in held:
         return source.kind != "virtual" and not source.is_drawn
     return source.kind == "raw"

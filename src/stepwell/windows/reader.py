@@ -38,9 +38,9 @@ from stepwell.windows.blocks import HeldRows, RowLoader, hold_rows
 from stepwell.windows.chains import Chained, outer
 from stepwell.windows.computed import moved_places
 from stepwell.windows.decode import ColumnDecoder, Decoded, Filler, announce_batch
-from stepwell.windows.fields import ResolvedField, Source, resolve_fields, schema_of
+from stepwell.windows.fields import FieldSource, ResolvedField, resolve_fields, schema_of
 from stepwell.windows.index import positions_array
-from stepwell.windows.maps import MAX_MAPS, Column, MapError, MapTable, SegmentMaps, read_scattered
+from stepwell.windows.maps import MAX_MAPS, MapError, MappedColumn, MapTable, SegmentMaps, read_scattered
 from stepwell.windows.plans import (
     GatherTables,
     Layout,
@@ -207,7 +207,7 @@ class PlaceReader:
         self.is_raw = not any(self._needs_decoding(source) for each in resolved for source in each.sources)
         self._filler = Filler(sources, self.maps, self.columns, self.decoders)
 
-    def _needs_decoding(self, source: Source) -> bool:
+    def _needs_decoding(self, source: FieldSource) -> bool:
         if source.kind == "encoded":
             return not self.decoders[source.name].only_copies
         return source.kind in {"converted", "ragged"}
@@ -584,9 +584,9 @@ def _checked(memory: npt.NDArray[np.uint8] | None, layout: Layout) -> npt.NDArra
     return memory
 
 
-def _columns_of(fields: list[ResolvedField], schemas: list[Schema]) -> list[Column]:
+def _columns_of(fields: list[ResolvedField], schemas: list[Schema]) -> list[MappedColumn]:
     names = dict.fromkeys(source.name for each in fields for source in each.sources if source.kind != "virtual")
-    return [Column(name, tuple(schema[name] for schema in schemas)) for name in names]
+    return [MappedColumn(name, tuple(schema[name] for schema in schemas)) for name in names]
 
 
 def _fresh_draws(count: int) -> Drawing:

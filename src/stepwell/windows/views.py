@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepwell.store.statistics import FeatureStatistics
 
 __all__ = [
-    "Packed",
+    "PackedEpisodes",
     "Part",
     "View",
     "pack_episodes",
@@ -63,7 +63,7 @@ SPLIT_VERSION = 2
 FACTS = ("length", "terminated", "truncated", "interrupted")
 
 
-class Packed(NamedTuple):
+class PackedEpisodes(NamedTuple):
     """Episodes of a store, to be found again in it."""
 
     num_episodes: int  # E, that the table has
@@ -76,7 +76,7 @@ class Packed(NamedTuple):
     digest: bytes  # of the chosen ones
 
 
-def pack_episodes(segments: SegmentList, table: EpisodeTable, indices: Int64s) -> Packed:
+def pack_episodes(segments: SegmentList, table: EpisodeTable, indices: Int64s) -> PackedEpisodes:
     """Return episodes of a store as a few bytes."""
     records, counts = segments.records()
     numbers, owners = np.unique(table.segment, return_inverse=True)
@@ -93,7 +93,7 @@ def pack_episodes(segments: SegmentList, table: EpisodeTable, indices: Int64s) -
     shown = np.zeros(int(need.sum()), np.bool_)
     shown[(np.cumsum(need) - need)[owners[plain]] + table.record[plain]] = True
     columns = {name: getattr(table, name)[others] for name in COLUMNS}
-    return Packed(
+    return PackedEpisodes(
         num_episodes=len(table),
         ordinals=_pack(np.diff(ordinals_of_keys(segments.keys[numbers]), prepend=0)),
         counts=_pack(need),
@@ -105,7 +105,7 @@ def pack_episodes(segments: SegmentList, table: EpisodeTable, indices: Int64s) -
     )
 
 
-def unpack_episodes(store: Store, packed: Packed) -> tuple[SegmentList, EpisodeTable, Int64s]:
+def unpack_episodes(store: Store, packed: PackedEpisodes) -> tuple[SegmentList, EpisodeTable, Int64s]:
     """Return the packed episodes: the segments that the store has now, the table over them, and the chosen ones."""
     segments = store.segments
     records, counts = segments.records()
@@ -301,10 +301,11 @@ class View:
         Returns:
             By name; see `Store.statistics`.
         """
-        from stepwell.store.statistics import Selection, aggregate
+        from stepwell.store.statistics import EpisodeSelection, aggregate
 
         return aggregate(
-            [Selection(part.store.schema, part.segments, part.table.take(part.indices)) for part in self.parts], names
+            [EpisodeSelection(part.store.schema, part.segments, part.table.take(part.indices)) for part in self.parts],
+            names,
         )
 
     def __len__(self) -> int:

@@ -11,17 +11,17 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import default_collate  # noqa: E402
 
-from stepwell.lerobot.item_rows import Item, Items  # noqa: E402
+from stepwell.lerobot.items import Item, ItemRows  # noqa: E402
 
 
 @pytest.fixture
-def items() -> Items:
+def items() -> ItemRows:
     columns = {"x": torch.arange(6).reshape(3, 2), "task": ["a", "b", "c"], "y": [torch.zeros(2), torch.ones(2)] * 2}
     columns["y"] = columns["y"][:3]
-    return Items(columns, 3)
+    return ItemRows(columns, 3)
 
 
-def test_items_are_dicts_of_views(items: Items) -> None:
+def test_items_are_dicts_of_views(items: ItemRows) -> None:
     assert len(items) == 3
     assert [item["task"] for item in items] == ["a", "b", "c"]
     assert items[-1]["x"].tolist() == [4, 5]
@@ -35,7 +35,7 @@ def test_an_item_is_a_dict() -> None:
     assert Item(a=1) == {"a": 1}
 
 
-def test_untouched_items_are_collated_without_a_copy(items: Items) -> None:
+def test_untouched_items_are_collated_without_a_copy(items: ItemRows) -> None:
     batch = default_collate(items)
     assert type(batch) is dict
     assert batch["x"] is items.columns["x"]
@@ -43,12 +43,12 @@ def test_untouched_items_are_collated_without_a_copy(items: Items) -> None:
     assert batch["y"].shape == (3, 2)
 
 
-def replace_first(items: Items) -> Any:
+def replace_first(items: ItemRows) -> Any:
     items[0]["x"] = torch.tensor([7, 7])
     return items
 
 
-def add_to_all(items: Items) -> Any:
+def add_to_all(items: ItemRows) -> Any:
     for item in items:
         item["x"] = item["x"] + 1
     return items
@@ -64,12 +64,12 @@ def add_to_all(items: Items) -> Any:
     ],
 )
 def test_items_that_were_changed_are_stacked_as_they_are(
-    items: Items, change: Callable[[Items], Any], wanted: list[list[int]]
+    items: ItemRows, change: Callable[[ItemRows], Any], wanted: list[list[int]]
 ) -> None:
     assert default_collate(change(items))["x"].tolist() == wanted
 
 
-def test_a_key_that_was_added_or_taken_away_is_seen(items: Items) -> None:
+def test_a_key_that_was_added_or_taken_away_is_seen(items: ItemRows) -> None:
     _ = items[0]
     for item in items:
         item["z"] = torch.tensor(1)
@@ -78,9 +78,9 @@ def test_a_key_that_was_added_or_taken_away_is_seen(items: Items) -> None:
     assert list(batch) == ["x", "y", "z"]
 
 
-def test_what_is_collated_equals_what_torch_stacks(items: Items) -> None:
+def test_what_is_collated_equals_what_torch_stacks(items: ItemRows) -> None:
     stacked = default_collate([dict(item) for item in items])
-    whole = default_collate(Items(items.columns, 3))
+    whole = default_collate(ItemRows(items.columns, 3))
     assert list(whole) == list(stacked)
     assert all(torch.equal(whole[key], stacked[key]) for key in ("x", "y"))
     assert whole["task"] == stacked["task"]

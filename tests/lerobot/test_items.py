@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import stepwell
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
-from stepwell.lerobot.items import PLANES, EpisodeNumbers, Planes, delta_steps, item_format
+from stepwell.lerobot.items import EpisodeNumbers, Planes, UnitFloats, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta
+from stepwell.transforms import ToCHW
 from stepwell.transforms.fusing import fuse
 
 from .item_model import SIDE, TOP, converted_store
@@ -51,9 +52,9 @@ def test_no_deltas_for_a_key_are_refused() -> None:
         delta_steps({"action": []}, 10, 1e-4)
 
 
-def unit_planes(values: np.ndarray) -> np.ndarray:
-    """Return pictures as items have them, made as a loader makes them: in one pass."""
-    stages = fuse(PLANES["float32"], values.shape[1:], values.dtype)
+def loaded_planes(values: np.ndarray) -> np.ndarray:
+    """Return images as a loader makes them: in one pass."""
+    stages = fuse((UnitFloats(), ToCHW()), values.shape[1:], values.dtype)
     assert len(stages) == 1 or values.dtype != np.uint8
     for stage in stages:
         values = stage(values, [DRAWS] * len(stage.transforms))
@@ -64,28 +65,30 @@ def unit_planes(values: np.ndarray) -> np.ndarray:
 @settings(max_examples=20)
 def test_floats_of_bytes_are_exactly_a_255th(steps: int, height: int, channels: int) -> None:
     values = np.arange(2 * steps * height * 90 * channels).astype(np.uint8).reshape(2, steps, height, 90, channels)
-    found = unit_planes(values)
     wanted = np.moveaxis(values, -1, -3).astype(np.float32) / np.float32(255)
-    assert found.flags.c_contiguous
-    np.testing.assert_array_equal(found, wanted, strict=True)
+    for found in (loaded_planes(values), Planes("float32")(values)):
+        assert found.flags.c_contiguous
+        np.testing.assert_array_equal(found, wanted, strict=True)
+    np.testing.assert_array_equal(Planes("uint8")(values), np.moveaxis(values, -1, -3), strict=True)
 
 
 def test_grey_images_get_an_axis_of_channels() -> None:
     values = np.arange(2 * 12, dtype=np.uint8).reshape(2, 3, 4)
-    assert unit_planes(values).shape == Planes()(values, DRAWS).shape == (2, 1, 3, 4)
+    made = [Planes(images, has_channels=False)(values) for images in ("float32", "uint8", "uint8_view")]
+    assert {each.shape for each in made} == {loaded_planes(values).shape} == {(2, 1, 3, 4)}
 
 
 def test_pictures_of_other_dtypes_become_floats_as_they_are() -> None:
     values = np.full((2, 3, 4, 1), 1000, np.uint16)
-    found = unit_planes(values)
-    assert found.dtype == np.float32
-    assert found.shape == (2, 1, 3, 4)
-    assert (found == 1000).all()
+    for found in (loaded_planes(values), Planes("float32")(values)):
+        assert found.dtype == np.float32
+        assert found.shape == (2, 1, 3, 4)
+        assert (found == 1000).all()
 
 
 def test_planes_move_no_byte() -> None:
     values = np.zeros((2, 5, 3, 4, 3), np.uint8)
-    assert np.shares_memory(Planes()(values, DRAWS), values)
+    assert np.shares_memory(Planes("uint8_view")(values), values)
 
 
 def test_numbers_of_episodes_follow_from_ids_of_steps() -> None:
@@ -139,6 +142,7 @@ def test_a_task_index_that_no_task_has_is_named(meta: DatasetMeta) -> None:
     made = item_format(meta, {})
     values: dict[str, Any] = dict.fromkeys(made.keys, np.zeros(2))
     values["observation.note"] = np.array(["a", "b"], object)
+    values[TOP] = values[SIDE] = np.zeros((2, 4, 6, 3), np.uint8)
     values["task_index"] = np.array([0, 9])
     with pytest.raises(FormatError, match="task_index 9"):
         made(values)

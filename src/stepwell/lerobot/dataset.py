@@ -12,8 +12,7 @@ import numpy as np
 
 from stepwell.errors import DatasetNotFoundError, WindowError
 from stepwell.lerobot.info import INFO_PATH
-from stepwell.lerobot.item_rows import Items
-from stepwell.lerobot.items import Images, ItemFormat, delta_steps, item_format
+from stepwell.lerobot.items import Images, ItemFormat, ItemRows, delta_steps, item_format
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.loader import Loader, WindowDataset
 from stepwell.loader.memory import import_torch
@@ -168,7 +167,7 @@ class LeRobotDataset:
         self.tolerance_s = tolerance_s
         steps = delta_steps(delta_timestamps, self.fps, tolerance_s)
         self.delta_indices = None if delta_timestamps is None else {key: list(each) for key, each in steps.items()}
-        made = self.item_format("uint8" if return_uint8 else "float32")
+        made = item_format(self.meta, steps, "uint8" if return_uint8 else "float32")
         self._windows = WindowDataset(self.view, made.fields, to="torch", transform=made)
 
     @classmethod
@@ -227,16 +226,20 @@ class LeRobotDataset:
             IndexError: there are not so many.
             LoaderError: it could not be read; names the episode and step.
         """
-        return dict(self.__getitems__([idx])[0])
+        return {key: column[0] for key, column in self._read([operator.index(idx)]).items()}
 
-    def __getitems__(self, indices: Iterable[int]) -> Items:
+    def __getitems__(self, indices: Iterable[int]) -> ItemRows:
         """Return several items, read at once: what ``DataLoader`` calls."""
         numbers = [operator.index(number) for number in indices]
+        return ItemRows(self._read(numbers), len(numbers))
+
+    def _read(self, numbers: list[int]) -> dict[str, Any]:
+        """Return the columns of items."""
         columns: dict[str, Any] = dict(self._windows.__getitems__(numbers).batch)
         if self.image_transforms is not None:
             for key in self.meta.camera_keys:
                 columns[key] = [self.image_transforms(images) for images in columns[key].unbind(0)]
-        return Items(columns, len(numbers))
+        return columns
 
     @property
     def reader(self) -> WindowReader:
@@ -283,7 +286,7 @@ class LeRobotDataset:
             images: "float32" of 0 to 1, channels first; "uint8", channels first; "uint8_view": the same as a view.
         """
         steps = {key: tuple(each) for key, each in (self.delta_indices or {}).items()}
-        return item_format(self.meta, steps, images)
+        return item_format(self.meta, steps, images, is_fused=True)
 
     def loader(
         self,

@@ -4,6 +4,12 @@
 
     cameras whose frames are in mp4 files | other features, in the dataset's order | <key>_is_pad | task
 
+and how torch's DataLoader gets a whole batch back: stacking 256 items of 12 keys takes 3,000 small copies::
+
+    DataLoader  --> __getitems__([7, 3, ...]) --> ItemRows      columns [B, ...], no item is made yet
+                --> default_collate(items)    --> items[0]      is an `Item`: torch looks up its type in a table
+                --> collate_items             --> the columns   where the program has not touched an item meanwhile
+
 Dtypes are LeRobot's: its items are made of Python numbers, so that every float becomes float32 and every integer int64,
 whatever the files hold.
 
@@ -13,8 +19,9 @@ Source: ``LeRobotDataset.__getitem__`` of huggingface/lerobot 0.3.3 and 0.4.4, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, ClassVar, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +30,11 @@ from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
 from stepwell.kernels.draws import Draws
 from stepwell.lerobot.meta_view import DatasetMeta
 from stepwell.lerobot.tasks import episode_tasks
+from stepwell.loader.memory import import_torch
 from stepwell.schema import Feature, Schema
 from stepwell.store.layout import ordinals_of_keys, step_id
-from stepwell.transforms import Convert, Squeeze, ToCHW, Transform
+from stepwell.transforms import Squeeze, ToCHW, Transform
 from stepwell.transforms.base import Shape
-from stepwell.transforms.images import ImageLayout
 from stepwell.windows import Field
 from stepwell.windows.fields import schema_of
 
@@ -35,36 +42,35 @@ __all__ = [
     "DATASET_INDEX",
     "EpisodeNumbers",
     "Images",
+    "Item",
     "ItemFormat",
+    "ItemRows",
     "Planes",
     "UnitFloats",
+    "collate_items",
     "delta_steps",
     "item_format",
 ]
 
 # what becomes of a camera's bytes: floats of 0 to 1; bytes, channels first; the same as a view, nothing is moved
 Images = Literal["float32", "uint8", "uint8_view"]
-Transforms = tuple[Callable[..., Any], ...]
+Maker = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 DATASET_INDEX = "dataset_index"
 # of the key of an item's own index, where a window of it was asked for
 OWN = " of the item"
 STEP_ID = "step_id"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
+# what an item's pixels become, by value of a byte
+BYTES = np.arange(256, dtype=np.uint8)
+UNITS = BYTES.astype(np.float32) / np.float32(255)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UnitFloats(Transform):
-    """Make float32 of 0 to 1 of bytes: exactly ``bytes / 255``, to the last bit; of other numbers floats as they are.
+    """Make float32 of 0 to 1 of bytes: exactly ``bytes / 255``, to the last bit; of others floats as they are."""
 
-    Example:
-        >>> UnitFloats()(np.array([[0, 51, 255]], np.uint8), Draws(np.zeros(1, np.uint64)))
-        array([[0. , 0.2, 1. ]], dtype=float32)
-
-    Notes:
-        `ToFloat` multiplies by 1/255, which differs in the last bit.
-    """
-
+    # `ToFloat` multiplies by 1/255, which differs in the last bit
     is_pointwise = True
     is_exact = True
 
@@ -78,48 +84,43 @@ class UnitFloats(Transform):
         return np.divide(floats, np.float32(255), out=floats) if values.dtype == np.uint8 else floats
 
 
-@dataclass(frozen=True)
-class Planes(Transform):
-    """Put the channels of images first as a view: no byte is moved, so that they lie last in memory.
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Put the channels of images [n, *window, height, width, channels] first; grey ones may have no channels."""
 
-    Example:
-        >>> planes = Planes()(np.zeros((8, 96, 128, 3), np.uint8), Draws(np.zeros(8, np.uint64)))
-        >>> planes.shape, planes.strides[1:]
-        ((8, 3, 96, 128), (1, 384, 3))
-    """
+    images: Images
+    has_channels: bool = True
+    # LeRobot drops the axis of time where a video gives one frame; where images do, it keeps the axis
+    is_squeezed: bool = False
 
-    def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
-        """Return the shape with the channels first; see `Transform.output`."""
-        return ToCHW().output(shape, dtype)
-
-    def __call__(self, values: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
-        """Return a view of the images; see `Transform.__call__`."""
-        has_channels = ImageLayout.of(values.shape[1:]).has_channels
-        return np.moveaxis(values, -1, -3) if has_channels else values[..., None, :, :]
-
-
-PLANES: dict[Images, tuple[Transform, ...]] = {
-    "float32": (UnitFloats(), ToCHW()),
-    "uint8": (ToCHW(),),
-    "uint8_view": (Planes(),),
-}
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the images; of "uint8_view" a view of them."""
+        values = values[:, 0] if self.is_squeezed else values
+        planes = np.moveaxis(values, -1, -3) if self.has_channels else values[..., None, :, :]
+        if self.images == "uint8_view":
+            return planes
+        if values.dtype != np.uint8:
+            return planes.astype(np.float32 if self.images == "float32" else values.dtype, order="C")
+        put_channels_first = _kernel()
+        table = UNITS if self.images == "float32" else BYTES
+        found = np.empty(planes.shape, table.dtype)
+        size = planes.shape[-2:]
+        channels = planes.shape[-3]
+        put_channels_first(values.reshape(-1, *size, channels), table, found.reshape(-1, channels, *size))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeNumbers(Transform):
-    """Make numbers of a store's episodes of step ids: for columns that a store of another origin lacks.
+class EpisodeNumbers:
+    """Make numbers of a store's episodes of step ids: for columns that a store of another origin lacks."""
 
-    Args:
-        first: int64 [E], id of each episode's first step, ascending.
-        numbers: int64 [E], of each episode.
-        counts: whether the steps since the episode's first are added.
-    """
-
+    # int64 [E]: id of each episode's first step, ascending, and its number
     first: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
+    # whether the steps since the episode's first are added
     counts: bool
 
-    def __call__(self, values: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[Any]:
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return int64 of the shape of the ids."""
         at = np.searchsorted(self.first, values, side="right") - 1
         found: npt.NDArray[np.int64] = self.numbers[at]
@@ -128,58 +129,45 @@ class EpisodeNumbers(Transform):
 
 @dataclass(frozen=True, eq=False)
 class ItemFormat:
-    """How the items of a dataset are read and arranged: the transform of whole batches that a loader or dataset runs.
+    """The fields that items are read by, and the transform of whole batches that arranges them; picklable."""
 
-    Args:
-        fields: key to field; what is read.
-        keys: of an item, in order; ``task`` follows, the text of ``task_index`` or of a feature of that name.
-        texts: those of them that are strings.
-        tasks: by ``task_index``, of each dataset; a field ``dataset_index`` says which, where there are several.
-        subtasks: by ``subtask_index``, of datasets that have them.
-
-    Notes:
-        An immutable value: picklable, for any number of threads.
-    """
-
-    # what a row becomes depends on nothing else: small batches may be arranged together
+    # a row depends on its own values alone: small batches may be arranged together
     is_by_row: ClassVar[bool] = True
     fields: dict[str, Field]
+    # of an item, in order; the text of its task follows
     keys: tuple[str, ...]
+    # keys of strings
     texts: frozenset[str]
+    # by task_index, of each dataset
     tasks: tuple[tuple[str, ...], ...]
     subtasks: tuple[str, ...] | None = None
+    # by key of a field that is not read as an item has it
+    makers: dict[str, Maker] = field(default_factory=dict)
 
     def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch in the order of an item, with its tasks; strings as lists.
-
-        Raises:
-            FormatError: a task_index that no task has.
-        """
+        """Return a batch in the order of an item, with its tasks; strings as lists."""
+        values = values | {key: make(values[key]) for key, make in self.makers.items()}
         batch = {key: values[key].tolist() if key in self.texts else values[key] for key in self.keys}
-        batch["task"] = batch.pop("task") if "task" in self.texts else self._tasks_of(values)
+        datasets = values.get(DATASET_INDEX)
+        batch["task"] = (
+            batch.pop("task") if "task" in self.texts else _texts(values, "task_index", self.tasks, datasets)
+        )
         if self.subtasks is not None:
-            batch["subtask"] = _looked_up("subtask_index", [self.subtasks], _own(values, "subtask_index"))
-        if DATASET_INDEX in self.fields:
-            batch[DATASET_INDEX] = values[DATASET_INDEX]
+            batch["subtask"] = _texts(values, "subtask_index", [self.subtasks])
+        if datasets is not None:
+            batch[DATASET_INDEX] = datasets
         return batch
 
-    def _tasks_of(self, values: dict[str, Any]) -> list[str]:
-        datasets = values[DATASET_INDEX].tolist() if DATASET_INDEX in self.fields else None
-        return _looked_up("task_index", self.tasks, _own(values, "task_index"), datasets)
 
-
-def _own(values: dict[str, Any], name: str) -> list[int]:
-    """Return an index of each item's own row, where a window of it was asked for, too."""
-    found: list[int] = values.get(f"{name}{OWN}", values[name]).tolist()
-    return found
-
-
-def _looked_up(
-    name: str, tables: Sequence[tuple[str, ...]], numbers: list[int], datasets: list[int] | None = None
+def _texts(
+    values: Mapping[str, Any], name: str, tables: Sequence[tuple[str, ...]], datasets: npt.NDArray[Any] | None = None
 ) -> list[str]:
-    """Return texts by number, of one table or of each dataset's own."""
+    """Return the texts of each item's own index, of one table or of its dataset's."""
+    # the field of the index may be a window
+    numbers: list[int] = values.get(f"{name}{OWN}", values[name]).tolist()
+    which = [0] * len(numbers) if datasets is None else datasets.tolist()
     try:
-        return [tables[k][i] for k, i in zip(datasets or [0] * len(numbers), numbers, strict=True)]
+        return [tables[k][i] for k, i in zip(which, numbers, strict=True)]
     except IndexError:
         raise FormatError(
             f"{name} {max(numbers)}, and the dataset has {min(map(len, tables))} texts for it: its table is cut short. "
@@ -190,20 +178,7 @@ def _looked_up(
 def delta_steps(
     delta_timestamps: Mapping[str, Sequence[float]] | None, fps: float, tolerance_s: float
 ) -> dict[str, tuple[int, ...]]:
-    """Return the offsets in steps of each key.
-
-    Args:
-        delta_timestamps: key to seconds from the item's own time.
-        fps: of the dataset.
-        tolerance_s: seconds that each may lie off a step.
-
-    Raises:
-        WindowError: none for a key, or one that lies off (a ValueError, as LeRobot raises).
-
-    Example:
-        >>> delta_steps({"action": [0.0, 0.1, 0.2]}, 10, 1e-4)
-        {'action': (0, 1, 2)}
-    """
+    """Return the offsets in steps of each key."""
     steps = {}
     for key, seconds in (delta_timestamps or {}).items():
         times = [float(value) for value in seconds]
@@ -219,20 +194,12 @@ def delta_steps(
     return steps
 
 
-def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images: Images = "float32") -> ItemFormat:
-    """Return how the items of a dataset are read.
-
-    Args:
-        meta: of the dataset, and the store it is read from.
-        steps: offsets by key, see `delta_steps`.
-        images: what becomes of cameras.
-
-    Raises:
-        FeatureNotFoundError: offsets of no feature.
-        WindowError: offsets of strings, or no such choice of images.
-    """
-    if images not in PLANES:
-        raise WindowError(f"images={images!r} is not one of {', '.join(map(repr, PLANES))}.")
+def item_format(
+    meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images: Images = "float32", *, is_fused: bool = False
+) -> ItemFormat:
+    """Return how items with windows of these offsets are read; ``is_fused``: floats of cameras by the loader's pass."""
+    if images not in get_args(Images):
+        raise WindowError(f"images={images!r} is not one of {', '.join(map(repr, get_args(Images)))}.")
     features = meta.features
     order = sorted(features, key=lambda name: features[name]["dtype"] != "video")
     for key in steps:
@@ -242,54 +209,55 @@ def item_format(meta: DatasetMeta, steps: Mapping[str, tuple[int, ...]], images:
             raise WindowError(f"delta_timestamps of {key!r}: a window of strings is no tensor. Leave the key out.")
     schema = schema_of(meta.store)
     derived = _derived_fields(meta, schema) if set(features) - set(schema) else {}
-    fields = {}
+    fields, makers = {}, {}
     for name in order:
-        source, made = derived.get(name, (name, ()))
+        source, make = derived.get(name, (name, None))
         offsets = steps.get(name)
-        fields[name] = Field(
-            source, offsets, transform=(*made, *_transforms(features[name], schema.get(name), offsets, images))
-        )
+        transforms: tuple[Transform, ...] = ()
+        if name not in derived:
+            make = _maker(features[name], schema[name], offsets, images)
+        if is_fused and images == "float32" and isinstance(make, Planes):
+            # a pass with memory that is used again
+            transforms, make = (*([Squeeze(0)] if make.is_squeezed else []), UnitFloats(), ToCHW()), None
+        fields[name] = Field(source, offsets, transform=transforms)
+        if make is not None:
+            makers[name] = make
     for name in sorted({"task_index", "subtask_index"} & set(steps)):
-        source, made = derived.get(name, (name, ()))
-        fields[f"{name}{OWN}"] = Field(source, transform=made)
+        source, make = derived.get(name, (name, None))
+        fields[f"{name}{OWN}"] = Field(source)
+        if make is not None:
+            makers[f"{name}{OWN}"] = make
     masks = tuple(f"{key}_is_pad" for key in steps)
     texts = frozenset(name for name in order if features[name]["dtype"] == "string")
     subtasks = None if meta.subtasks is None else tuple(meta.subtasks.index)
-    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks)
+    return ItemFormat(fields, (*order, *masks), texts, (meta.task_texts,), subtasks, makers)
 
 
-def _transforms(
-    info: Mapping[str, Any], feature: Feature | None, offsets: tuple[int, ...] | None, images: Images
-) -> Transforms:
-    """Return what makes of a field what LeRobot has; of one that is computed there is no feature."""
+def _maker(info: Mapping[str, Any], feature: Feature, offsets: tuple[int, ...] | None, images: Images) -> Maker | None:
+    """Return the function from rows of a feature to what LeRobot has; None where that is the same."""
     if info["dtype"] in ("image", "video"):
-        # LeRobot takes away the axis of time where a video gives one frame, and where pictures do it leaves it
-        squeezed: Transforms = (Squeeze(0),) if info["dtype"] == "video" and offsets and len(offsets) == 1 else ()
-        return (*squeezed, *PLANES[images])
-    if feature is None or feature.is_ragged:
-        return ()
-    wanted = LEROBOT_DTYPES.get(feature.np_dtype.kind, feature.dtype)
-    return () if feature.np_dtype == wanted else (Convert(wanted),)
+        is_squeezed = info["dtype"] == "video" and offsets is not None and len(offsets) == 1
+        return Planes(images, len(feature.fixed_shape) == 3, is_squeezed)
+    if feature.is_ragged:
+        return None
+    dtype = LEROBOT_DTYPES.get(feature.np_dtype.kind, feature.dtype)
+    return None if feature.np_dtype == dtype else partial(np.ndarray.astype, dtype=dtype)
 
 
-def _derived_fields(meta: DatasetMeta, schema: Schema) -> dict[str, tuple[str, Transforms]]:
-    """Return source and transforms of the index features that the store does not hold.
-
-    Raises:
-        WindowError: a feature of the store has the name of the ids that they are made of.
-    """
+def _derived_fields(meta: DatasetMeta, schema: Schema) -> dict[str, tuple[str, Maker | None]]:
+    """Return source and maker of the index features that the store does not hold."""
     if STEP_ID in schema:
         raise WindowError(
             f"{meta.store.path} has a feature {STEP_ID!r}, which hides the ids of steps that LeRobot's index features "
             "are made of. Write a copy under another name."
         )
-    found: dict[str, tuple[str, Transforms]] = {name: (source, ()) for name, source in COMPUTED.items()}
-    found |= {name: (STEP_ID, (made,)) for name, made in _numbers_of_episodes(meta, schema).items()}
+    found: dict[str, tuple[str, Maker | None]] = {name: (source, None) for name, source in COMPUTED.items()}
+    found |= {name: (STEP_ID, make) for name, make in _numbers_of_episodes(meta, schema).items()}
     return {name: source for name, source in found.items() if name not in schema}
 
 
 def _numbers_of_episodes(meta: DatasetMeta, schema: Schema) -> dict[str, EpisodeNumbers]:
-    """Return what makes index features of the ids of steps."""
+    """Return the makers of index features from ids of steps."""
     segments, everything = meta.store.listing
     places = np.flatnonzero(~everything.is_open)
     table = everything.take(places)
@@ -299,16 +267,95 @@ def _numbers_of_episodes(meta: DatasetMeta, schema: Schema) -> dict[str, Episode
     starts = np.cumsum(table.length) - table.length
     found = {"index": EpisodeNumbers(first[order], starts[order], counts=True)}
     if len(places) < len(everything):
-        # the store counts those, too, that are being recorded
+        # the store counts also episodes that are being recorded
         found["episode_index"] = EpisodeNumbers(first[order], order, counts=False)
     if "step_index" in schema:
         # the computed one is hidden by it
         found["frame_index"] = EpisodeNumbers(first[order], np.zeros_like(order), counts=True)
     if "task_index" not in schema:
         numbers = {text: number for number, text in reversed(list(enumerate(meta.task_texts)))}
-        # one that the store's list lacks is beyond its end, and refused when it is looked up
+        # a text that the store's list lacks gets a number beyond its end, which `_texts` refuses
         every = episode_tasks(meta.store)
         texts = [every[place] for place in places.tolist()]
         tasks = np.array([numbers.get(each[0], len(numbers)) if each else 0 for each in texts], np.int64)
         found["task_index"] = EpisodeNumbers(first[order], tasks[order], counts=False)
     return found
+
+
+class Item(dict[str, Any]):
+    """One item, a plain dict of views of a read; torch's ``default_collate`` finds `collate_items` by its type."""
+
+    __slots__ = ()
+
+
+class ItemRows(Sequence[Item]):
+    """The items of one read, made on demand of its columns: tensors [B, ...] or lists of B, by key."""
+
+    __slots__ = ("_first", "_rows", "_size", "columns")
+
+    def __init__(self, columns: dict[str, Any], size: int) -> None:
+        _register()
+        self.columns = columns
+        self._size = size
+        self._rows: list[Item] | None = None
+        self._first: tuple[Item, Item] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, i: int) -> Item: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Item]: ...
+    def __getitem__(self, i: int | slice) -> Item | list[Item]:
+        if self._rows is None and i == 0 and self._size:
+            if self._first is None:
+                item = Item({key: column[0] for key, column in self.columns.items()})
+                self._first = item, Item(item)
+            return self._first[0]
+        return self._all()[i]
+
+    @property
+    def is_untouched(self) -> bool:
+        """Return whether no item but the first was made, and its values were not replaced."""
+        if self._rows is not None or self._first is None:
+            return self._rows is None
+        item, made = self._first
+        return len(item) == len(made) and all(item.get(key) is value for key, value in made.items())
+
+    def _all(self) -> list[Item]:
+        if self._rows is None:
+            columns = [c.unbind(0) if hasattr(c, "unbind") else c for c in self.columns.values()]
+            self._rows = [Item(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+            if self._first is not None:
+                self._rows[0] = self._first[0]
+        return self._rows
+
+
+def collate_items(batch: Sequence[Mapping[str, Any]], *, collate_fn_map: Any = None) -> dict[str, Any]:
+    """Return items as ``default_collate`` would: the batch that they are views of, where they are all of it."""
+    from torch.utils.data._utils.collate import collate
+
+    if not isinstance(batch, ItemRows) or not batch.is_untouched:
+        return {key: collate([item[key] for item in batch], collate_fn_map=collate_fn_map) for key in batch[0]}
+    return {
+        key: collate(column, collate_fn_map=collate_fn_map) if isinstance(column, list) else column
+        for key, column in batch.columns.items()
+    }
+
+
+@cache
+def _kernel() -> Any:
+    """Return the kernel; an import statement for each camera would take as long as a small image."""
+    from stepwell.lerobot.image_kernels import put_channels_first
+
+    return put_channels_first
+
+
+@cache
+def _register() -> None:
+    """Enter items into the table of torch's default_collate; a spawned worker has a table of its own."""
+    import_torch()
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    default_collate_fn_map.setdefault(Item, collate_items)

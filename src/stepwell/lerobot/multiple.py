@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from stepwell.errors import WindowError
 from stepwell.lerobot.dataset import LeRobotDataset, LoaderOptions, Source, item_loader
-from stepwell.lerobot.item_rows import Items
-from stepwell.lerobot.items import DATASET_INDEX, ItemFormat
+from stepwell.lerobot.items import DATASET_INDEX, ItemFormat, ItemRows
 from stepwell.loader import Loader
 from stepwell.loader.memory import import_torch
 from stepwell.order import mixed
@@ -116,7 +115,7 @@ class MultiLeRobotDataset:
         """
         return dict(self.__getitems__([idx])[0])
 
-    def __getitems__(self, indices: Iterable[int]) -> Items:
+    def __getitems__(self, indices: Iterable[int]) -> ItemRows:
         """Return several items, read at once from each dataset that they are of."""
         numbers = np.array([operator.index(number) for number in indices], np.int64)
         outside = (numbers < -len(self)) | (numbers >= len(self))
@@ -128,9 +127,9 @@ class MultiLeRobotDataset:
         places = [np.flatnonzero(which == number) for number in present]
         parts = [self._part(k, numbers[at]) for k, at in zip(present, places, strict=True)]
         if len(parts) == 1:
-            return Items(parts[0], len(numbers))
+            return ItemRows(parts[0], len(numbers))
         back = np.argsort(np.concatenate(places))
-        return Items({key: _merge([part[key] for part in parts], back) for key in parts[0]}, len(numbers))
+        return ItemRows({key: _merge([part[key] for part in parts], back) for key in parts[0]}, len(numbers))
 
     @property
     def num_frames(self) -> int:
@@ -277,6 +276,7 @@ class MultiLeRobotDataset:
             texts=first.texts - self.disabled_features,
             tasks=tuple(made.tasks[0] for made in formats),
             subtasks=None,
+            makers={key: make for key, make in first.makers.items() if key in fields},
         )
 
 

@@ -112,7 +112,7 @@ def test_a_reader_can_be_used_again_after_an_import(hub, root, tmp_path):
 
 
 def test_a_hub_that_fails_leaves_what_is_finished(hub, root, tmp_path, monkeypatch):
-    monkeypatch.setattr("stepwell.lerobot.repositories.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("stepwell.lerobot.hub.ANSWER_SECONDS", 1.0)
     need = FetchedFiles.need
 
     def failing(self, name):

@@ -39,8 +39,8 @@ from stepwell.lerobot.audits.tables import TABLE_CHECKS
 from stepwell.lerobot.audits.values import check_values
 from stepwell.lerobot.audits.videos import check_videos, video_members
 from stepwell.lerobot.audits.walk import RowsSeen, walk_rows
+from stepwell.lerobot.hub import Repository, Snapshot
 from stepwell.lerobot.info import INFO_PATH
-from stepwell.lerobot.repositories import Repository, Snapshot
 from stepwell.lerobot.sources import Source, parse_source
 from stepwell.progress import make_bar
 

@@ -1,15 +1,46 @@
-"""Where a dataset comes from: a directory, or the Hugging Face hub, of which only what is needed is fetched."""
+"""Where a dataset comes from: a directory, or the Hugging Face hub, of which only the needed files are fetched.
+
+::
+
+    Repository                           Snapshot                                   a directory of files
+      repo_id, revision, token  --open-->  root, revision; meta/ is there --fetch-->  in the hub's cache
+                                                                          --fetch_into-->  anywhere, for a while
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from stepwell.errors import DatasetNotFoundError, DiskFullError, FormatError, MissingDependencyError, StepwellError
+from stepwell.lerobot.info import VERSIONS
+from stepwell.lerobot.meta_files import said
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.repositories import Repository, Snapshot
 from stepwell.lerobot.sources import parse_source
+from stepwell.progress import make_bar
 
-__all__ = ["locate", "locate_meta", "needed_files"]
+__all__ = [
+    "Repository",
+    "Snapshot",
+    "explained",
+    "is_refusal",
+    "locate",
+    "locate_meta",
+    "needed_files",
+    "raised_by_hub",
+]
+
+# seconds for the answer to a question; files have time-outs of their own for each part of them
+ANSWER_SECONDS = 10.0
+WORKERS = 8
+DEFAULT_BRANCH = "main"
 
 
 def locate(
@@ -85,17 +116,7 @@ def locate_meta(
     local_files_only: bool = False,
     ignore: Collection[str] = (),
 ) -> tuple[Metadata, Snapshot | None]:
-    """Return the metadata of a dataset of which no more than ``meta/`` was fetched, and what fetches the rest.
-
-    Args:
-        source: and all others: see `locate`.
-
-    Returns:
-        The metadata, and the snapshot on the hub; None for a directory.
-
-    Raises:
-        StepwellError: as `locate`.
-    """
+    """Return the metadata of a dataset, for which only ``meta/`` is fetched, and its snapshot on the hub, if any."""
     found = parse_source(source)
     chosen = found.episodes if episodes is None else episodes
     if found.path is not None:
@@ -109,13 +130,253 @@ def locate_meta(
 
 
 def needed_files(metadata: Metadata, *, videos: bool = True) -> list[str]:
-    """Return the names, relative to the root, of the files that hold the episodes that were asked for.
-
-    Args:
-        metadata: of the dataset; `Metadata.selected` says which episodes.
-        videos: mp4 files, too.
-    """
+    """Return the names, relative to the root, of the files of the selected episodes."""
     paths = metadata.data_files(metadata.selected)
     if videos:
         paths += metadata.video_files(metadata.selected)
     return [path.relative_to(metadata.root).as_posix() for path in paths]
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A dataset repository of the hub. ``HF_ENDPOINT``, ``HF_HUB_OFFLINE`` and ``HF_HOME`` are obeyed."""
+
+    repo_id: str
+    # branch, tag or commit; None: the tag of the newest version of the format that is read here, else main
+    revision: str | None = None
+    # None: HF_TOKEN or the stored one, False: none
+    token: str | bool | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    local_files_only: bool = False
+
+    def open(self) -> Snapshot:
+        """Return the snapshot of the revision in the cache, with the files of ``meta/``, fetched if need be."""
+        offline, revisions = self._revisions()
+        for revision in revisions:
+            try:
+                root = self._fetch_meta(revision, is_offline=offline is not None)
+            except DatasetNotFoundError:
+                if offline is None:
+                    raise
+            else:
+                return Snapshot(self, Path(root), revision, offline)
+        where = self.cache_dir or _hub().constants.HF_HUB_CACHE
+        is_here = Path(self.repo_id).is_dir()
+        here = f" The directory of this name is lerobot://./{self.repo_id}." if is_here else ""
+        raise DatasetNotFoundError(
+            f"{self.name} is not in the cache {where}, and {offline}. Fetch it once with the network there, or give "
+            f"cache_dir.{here}"
+        )
+
+    @property
+    def name(self) -> str:
+        """The repository and its revision, for messages."""
+        return self.repo_id if self.revision is None else f"{self.repo_id}@{self.revision}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The arguments that every function of ``huggingface_hub`` takes."""
+        return {"repo_id": self.repo_id, "repo_type": "dataset"}
+
+    def _revisions(self) -> tuple[str | None, Sequence[str]]:
+        """Return the reason not to use the network, or None, and the revisions to try in turn."""
+        found = [self.revision] if self.revision is not None else [*VERSIONS, DEFAULT_BRANCH]
+        if self.local_files_only:
+            return "local_files_only=True forbids to ask the hub", found
+        if _hub().constants.HF_HUB_OFFLINE:
+            return "HF_HUB_OFFLINE forbids to ask the hub", found
+        try:
+            return None, [self._found_revision()]
+        except raised_by_hub() as error:
+            if is_refusal(error):
+                raise explained(error, self.name, endpoint()) from error
+            return f"the hub at {endpoint()} cannot be reached ({said(error)})", found
+
+    def _found_revision(self) -> str:
+        """Return the revision, or the default one, after a request to the hub whether it is there."""
+        api = _hub().HfApi(endpoint=endpoint(), token=self.token)
+        # the only request with a time-out: first
+        api.repo_info(**self.place, revision=self.revision, timeout=ANSWER_SECONDS)
+        if self.revision is not None:
+            return self.revision
+        tags = {tag.name for tag in api.list_repo_refs(**self.place).tags}
+        return next((version for version in VERSIONS if version in tags), DEFAULT_BRANCH)
+
+    def _fetch_meta(self, revision: str, *, is_offline: bool) -> str:
+        with _explaining(self.name), _without_bars():
+            return str(
+                _hub().snapshot_download(
+                    **self.place,
+                    revision=revision,
+                    endpoint=endpoint(),
+                    token=self.token,
+                    cache_dir=self.cache_dir,
+                    local_files_only=is_offline,
+                    allow_patterns=["meta/*"],
+                    etag_timeout=ANSWER_SECONDS,
+                    max_workers=WORKERS,
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit of a repository, in the hub's cache as far as it was fetched."""
+
+    repository: Repository
+    root: Path
+    revision: str
+    # the reason why nothing can be fetched
+    offline: str | None
+
+    @property
+    def commit(self) -> str:
+        """The hash of the commit."""
+        return self.root.name
+
+    def fetch(self, names: Iterable[str], *, progress: bool | None = None) -> None:
+        """Fetch the files that are not in the cache yet, a few at a time."""
+        wanted = list(names)
+        missing = [name for name in wanted if not (self.root / name).exists()]
+        if missing and self.offline:
+            raise DatasetNotFoundError(
+                f"{len(missing)} of {len(wanted)} files of {self.repository.name} are not in the cache, {missing[0]} "
+                f"among them, and {self.offline}. Choose other episodes, or fetch them once with the network there."
+            )
+        if not missing:
+            return
+        with (
+            make_bar(len(missing), "files", f"fetching {self.repository.repo_id}", wanted=progress) as bar,
+            _without_bars(),
+            ThreadPoolExecutor(min(WORKERS, len(missing)), "stepwell-hub") as pool,
+        ):
+            jobs = [pool.submit(self._download, name) for name in missing]
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+                    bar.update()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def fetch_into(self, name: str, directory: Path) -> None:
+        """Put one file into a directory, under its name: a link if the cache has it, a copy of its own otherwise."""
+        cached = self.root / name
+        if cached.exists():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).symlink_to(cached.resolve())
+        elif self.offline:
+            raise DatasetNotFoundError(f"{name} of {self.repository.name} is not in the cache, and {self.offline}.")
+        else:
+            with _without_bars():
+                self._download(name, local_dir=directory)
+
+    def _download(self, name: str, local_dir: Path | None = None) -> None:
+        with _explaining(f"{name} of {self.repository.name}"):
+            _hub().hf_hub_download(
+                **self.repository.place,
+                filename=name,
+                revision=self.commit,
+                endpoint=endpoint(),
+                token=self.repository.token,
+                cache_dir=self.repository.cache_dir,
+                local_dir=local_dir,
+                etag_timeout=ANSWER_SECONDS,
+            )
+
+
+def endpoint() -> str:
+    """Return the address of the hub: ``HF_ENDPOINT`` as it is now, not as it was when huggingface_hub was imported."""
+    return (os.environ.get("HF_ENDPOINT") or _hub().constants.ENDPOINT).rstrip("/")
+
+
+def _hub() -> ModuleType:
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+    except ImportError as error:
+        raise MissingDependencyError.of("huggingface_hub", "lerobot") from error
+    module: ModuleType = huggingface_hub
+    return module
+
+
+@contextmanager
+def _explaining(what: str) -> Iterator[None]:
+    try:
+        yield
+    except raised_by_hub() as error:
+        raise explained(error, what, endpoint()) from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep huggingface_hub from drawing a bar a file, also where standard error is no terminal."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    # set in the environment: not changed here
+    if are_progress_bars_disabled() or _hub().constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def raised_by_hub() -> tuple[type[Exception], ...]:
+    """Return the errors of ``huggingface_hub`` that no mistake in a program causes."""
+    from huggingface_hub.utils import EntryNotFoundError, HfHubHTTPError, HFValidationError
+
+    # its base is the root of the errors of the HTTP library, which is another one in every major version
+    return (OSError, EntryNotFoundError, HFValidationError, *HfHubHTTPError.__bases__)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether the hub has answered with an error that another try will not change."""
+    from huggingface_hub.utils import HFValidationError, LocalTokenNotFoundError
+
+    return isinstance(error, HFValidationError | LocalTokenNotFoundError) or status_of(error) in (400, 401, 403, 404)
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the status of the hub's answer, None without an answer."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def explained(error: Exception, what: str, endpoint: str) -> StepwellError:
+    """Return stepwell's error for an error of ``huggingface_hub``."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return DiskFullError(f"no space left to fetch {what}: {error}. Choose fewer episodes, or another cache_dir.")
+    cause = _refusal(error, endpoint)
+    if cause is None:
+        return DatasetNotFoundError(f"{what} cannot be fetched from {endpoint}: {said(error)}. Try again later.")
+    kind, words = cause
+    return kind(f"{what} {words}")
+
+
+def _refusal(error: Exception, endpoint: str) -> tuple[type[StepwellError], str] | None:
+    """Return the class and the rest of a sentence where the hub refused a request; None for other errors."""
+    from huggingface_hub import utils
+
+    login = "give token=, set HF_TOKEN, or log in with huggingface_hub's command"
+    # the first that fits: some of these are others, too
+    words: list[tuple[type[Exception], str | None]] = [
+        (utils.LocalEntryNotFoundError, None),
+        (utils.GatedRepoError, f"is gated. Ask for access on its page at {endpoint}, and {login}."),
+        (utils.RevisionNotFoundError, f"does not exist at {endpoint}: no such tag, branch or commit. Leave it out."),
+        (
+            utils.RepositoryNotFoundError,
+            f"is not at {endpoint}, or is private. Check the name, or {login}. For a directory write ./ in front.",
+        ),
+        (utils.HFValidationError, f"cannot be a repository: {error}"),
+        (utils.LocalTokenNotFoundError, f"needs a token, and none is stored: {login}."),
+        (utils.EntryNotFoundError, f"is not there at {endpoint}, though metadata names it. Choose other episodes."),
+    ]
+    for raised, sentence in words:
+        if isinstance(error, raised):
+            kind = FormatError if raised is utils.EntryNotFoundError else DatasetNotFoundError
+            return None if sentence is None else (kind, sentence)
+    if status_of(error) in (401, 403):
+        return DatasetNotFoundError, f"may not be read (status {status_of(error)} from {endpoint}): {login}."
+    return None

@@ -157,9 +157,12 @@ class BetonImageCodec(ListedFileCodec):
 
     def embed(self, blobs: Sequence[Blob]) -> BetonImages:
         """Return the images of an episode as they are; see `FileCodec.embed`."""
-        references = [_checked(blob) for blob in blobs]
-        joined = np.concatenate([np.empty(0, np.uint8), *references]).reshape(-1, REFERENCE.size)
-        return BetonImages(self._files.paths, joined, self._files.states, self._files.reach)
+        if isinstance(blobs, np.ndarray) and blobs.shape[1:] == (REFERENCE.size,):
+            references = blobs
+        else:
+            checked = [_checked(blob) for blob in blobs]
+            references = np.concatenate([np.empty(0, np.uint8), *checked]).reshape(-1, REFERENCE.size)
+        return BetonImages(self._files.paths, references, self._files.states, self._files.reach)
 
     @classmethod
     def bytes_in_files(cls, references: Blob) -> int:

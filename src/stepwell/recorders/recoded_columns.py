@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,13 @@ class EpisodeRows:
 class RecodedColumn:
     """What became of one feature's rows: their bytes before and after, offsets included, and what was lost.
 
-    ``distortion`` is None when they were copied.
+    ``distortion`` is None when they were copied; ``checksums`` are those of its files that are known.
     """
 
     bytes_before: int
     bytes_after: int
     distortion: Distortion | None
+    checksums: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def recode_column(
@@ -101,16 +103,21 @@ def recode_column(
     finally:
         sink.close()
         column.close()
-    before = sum(stored_bytes(episode, name, old) for episode in episodes)
-    return RecodedColumn(before, after, sink.distortion)
+    return RecodedColumn(stored_bytes(episodes, name, old), after, sink.distortion)
 
 
-def stored_bytes(episode: EpisodeRows, name: str, feature: Feature) -> int:
-    """Return the bytes that an episode's rows of a feature take on the disk, those of their offsets included."""
-    if feature.is_raw:
-        return episode.rows * feature.row_bytes
-    offsets = episode.segment.offsets_map(name)
-    return 8 * episode.rows + int(offsets[episode.start + episode.rows]) - int(offsets[episode.start])
+def stored_bytes(episodes: Iterable[EpisodeRows], name: str, feature: Feature) -> int:
+    """Return the bytes that rows of a feature take on the disk, those of their offsets included."""
+    total = 0
+    for segment, group in groupby(episodes, lambda episode: episode.segment):
+        bounds = np.array([(episode.start, episode.start + episode.rows) for episode in group])
+        num_rows = int((bounds[:, 1] - bounds[:, 0]).sum())
+        if feature.is_raw:
+            total += num_rows * feature.row_bytes
+        else:
+            offsets = segment.offsets_map(name)[bounds].astype(np.int64)
+            total += 8 * num_rows + int((offsets[:, 1] - offsets[:, 0]).sum())
+    return total
 
 
 def column_bytes(column: Column, rows: int) -> int:
@@ -129,7 +136,7 @@ def _read(episode: EpisodeRows, name: str, start: int, stop: int) -> Any:
 
 def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of an episode's rows, small enough to be held; of a sequential codec whole runs where they fit."""
-    row_bytes = stored_bytes(episode, name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
+    row_bytes = stored_bytes([episode], name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
     limit = MAX_BATCH_IMAGES if feature.is_image_of_any_size else MAX_BATCH_ROWS
     most = max(1, min(limit, BATCH_BYTES // max(1, row_bytes)))
     cuts = _sync_rows(episode, name, feature, stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -79,15 +79,16 @@ class Recoding:
         directory = f"{self.target}/{SEGMENTS}/{chunk.ordinal:08d}-{self._tag(chunk)}"
         found: Result = {}
 
-        def recode(name: str, stem: str) -> None:
+        def recode(name: str, stem: str) -> Mapping[str, tuple[int, int]]:
             write = embed_column if name in self.embedded else recode_column
             found[name] = write(stem, self.before[name], self.after[name], episodes, advance)
+            return found[name].checksums
 
         columns = {name: partial(recode, name) for name in self.converted}
         merge_segments(directory, self.after, sources, columns=columns)
         for name in self.after:
             if name not in found:
-                size = sum(stored_bytes(episode, name, self.before[name]) for episode in episodes)
+                size = stored_bytes(episodes, name, self.before[name])
                 found[name] = RecodedColumn(size, size, None)
         return found
 

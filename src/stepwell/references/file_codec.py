@@ -111,7 +111,7 @@ class FileCodec(Codec):
         """Return the rows of one episode for `embedded`, without decoding and encoding them again.
 
         Args:
-            blobs: the references, in order.
+            blobs: the references, in order; of rows that stand alone those of several episodes, as uint8 [n, 16].
 
         Raises:
             DecodeError: a file that is missing or damaged.
@@ -197,6 +197,8 @@ def make_references(chunk: npt.ArrayLike, file: npt.ArrayLike, at: npt.ArrayLike
 
 def parse_references(blobs: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[Any]:
     """Return rows as `REFERENCE_DTYPE` [n]."""
+    if isinstance(blobs, np.ndarray) and blobs.shape[1:] == (REFERENCE_DTYPE.itemsize,):
+        return np.ascontiguousarray(blobs).reshape(-1).view(REFERENCE_DTYPE)
     for blob in blobs:
         if blob.size != REFERENCE_DTYPE.itemsize:
             raise DecodeError(f"a row of {blob.size} bytes. A reference into a file has {REFERENCE_DTYPE.itemsize}.")

@@ -195,9 +195,12 @@ class FileSpanCodec(ListedFileCodec):
 
     def embed(self, blobs: Sequence[Blob]) -> FileSpans:
         """Return the bytes of an episode's rows; see `FileCodec.embed`."""
-        spans = np.array([_span_of(blob) for blob in blobs], np.int64).reshape(-1, 3)
+        if isinstance(blobs, np.ndarray) and blobs.shape[1:] == (SPAN.size,):
+            spans = np.ascontiguousarray(blobs).reshape(-1).view(SPAN_DTYPE)
+        else:
+            spans = np.array([_span_of(blob) for blob in blobs], SPAN_DTYPE)
         files = self._files
-        return FileSpans(self._inner.feature, files.paths, spans[:, 0], spans[:, 2], spans[:, 1], files.states)
+        return FileSpans(self._inner.feature, files.paths, spans["file"], spans["offset"], spans["size"], files.states)
 
     @classmethod
     def bytes_in_files(cls, references: Blob) -> int:
@@ -304,7 +307,7 @@ class FileSpans:
             raise SchemaError(f"the rows are {self.feature!r}, not {feature!r}. Make the feature like them.")
         if is_left:
             return map(bytes, self._referred(feature))
-        files, spans = self._files(), zip(*self._numbers(), strict=True)
+        files, spans = FilesOfBatch(self._files()), zip(*self._numbers(), strict=True)
         return (files.read(file, offset, size).tobytes() for file, offset, size in spans)
 
     def array(self) -> npt.NDArray[Any]:

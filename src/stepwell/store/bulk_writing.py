@@ -187,19 +187,23 @@ def merge_segments(
     schema: Schema,
     sources: Sequence[KeptEpisodes],
     *,
-    columns: Mapping[str, Callable[[str], None]] = MappingProxyType({}),
+    columns: Mapping[str, Callable[[str], Mapping[str, tuple[int, int]]]] = MappingProxyType({}),
 ) -> npt.NDArray[Any]:
-    """Write a sealed segment of kept episodes and return their records; ``columns`` write features that differ."""
+    """Write a sealed segment of kept episodes and return their records.
+
+    ``columns`` write features that differ; each returns the checksums that it knows.
+    """
     os.mkdir(directory)
     if sources[0].key:
         write_note(directory, KeyNote(sources[0].key))
     records = np.concatenate([source.records for source in sources])
     records["start"] = np.cumsum(records["rows"]) - records["rows"]
     num_rows = int(records["rows"].sum())
+    checksums: dict[str, tuple[int, int]] = {}
     with SegmentFiles(directory, schema, num_rows=num_rows, num_episodes=len(records), others=columns) as files:
         for name in schema:
             if name in columns:
-                columns[name](f"{directory}/{name}")
+                checksums.update(columns[name](f"{directory}/{name}"))
                 continue
             for source in sources:
                 files.append_from(source.segment, name, source.ranges())
@@ -207,7 +211,7 @@ def merge_segments(
         files.finish()
     # a ring's segments have none
     has_statistics = any((source.segment.path / STATISTICS).exists() for source in sources)
-    write_manifest(directory, schema, has_statistics=has_statistics, checksums=files.checksums)
+    write_manifest(directory, schema, has_statistics=has_statistics, checksums={**files.checksums, **checksums})
     return records
 
 

@@ -30,7 +30,17 @@ from stepwell.store.values import check_first_row
 if TYPE_CHECKING:
     from stepwell.store.segments import Segment
 
-__all__ = ["Column", "ColumnFile", "EncodedColumn", "RawColumn", "SegmentFiles", "begin_writeback", "make_column"]
+__all__ = [
+    "Column",
+    "ColumnFile",
+    "EncodedColumn",
+    "RawColumn",
+    "SegmentFiles",
+    "begin_writeback",
+    "checksums_of",
+    "make_column",
+    "new_column",
+]
 
 Buffer = bytes | memoryview
 
@@ -301,7 +311,7 @@ class SegmentFiles:
             self._made: list[Column | ColumnFile] = []
             for name, feature in schema.items():
                 if name not in others:
-                    self.columns[name] = self._add(_new_column(directory, name, feature, num_rows))
+                    self.columns[name] = self._add(new_column(directory, name, feature, num_rows))
             if has_clock:
                 self.stamps = self._add(RawColumn(f"{directory}/{CLOCK}", STAMP, (), num_rows))
             self.episodes = self._add(RawColumn(f"{directory}/{EPISODES}", EPISODE_DTYPE, (), num_episodes))
@@ -352,8 +362,7 @@ class SegmentFiles:
     @property
     def checksums(self) -> dict[str, tuple[int, int]]:
         """Bytes and CRC-32 of the files of which they are known already, by name."""
-        files = [file for column in self._made for file in _files_of(column)]
-        return {os.path.basename(file.path): file.checksum for file in files if file.checksum is not None}
+        return checksums_of(self._made)
 
     def moved(self, old: str, new: str) -> None:
         """Take note that the directory was renamed; only messages name it."""
@@ -381,11 +390,18 @@ class SegmentFiles:
         self.close()
 
 
+def checksums_of(columns: Iterable[Column | ColumnFile]) -> dict[str, tuple[int, int]]:
+    """Return bytes and CRC-32 of the files of which they are known already, by name."""
+    files = [file for column in columns for file in _files_of(column)]
+    return {os.path.basename(file.path): file.checksum for file in files if file.checksum is not None}
+
+
 def _files_of(column: Column | ColumnFile) -> list[ColumnFile]:
     return [column.offsets, column.blobs] if isinstance(column, EncodedColumn) else [column]
 
 
-def _new_column(directory: str, name: str, feature: Feature, num_rows: int = 0) -> Column:
+def new_column(directory: str, name: str, feature: Feature, num_rows: int = 0) -> Column:
+    """Create the files of one feature in a segment's directory, for so many rows to be appended."""
     stem = f"{directory}/{name}"
     if feature.is_raw:
         return RawColumn(f"{stem}.npy", feature.np_dtype, feature.fixed_shape, num_rows)
@@ -394,7 +410,7 @@ def _new_column(directory: str, name: str, feature: Feature, num_rows: int = 0) 
 
 def make_column(directory: str, name: str, feature: Feature, num_rows: int) -> Column:
     """Create the files of one feature in a segment's directory, with its rows reserved; raw ones are zeros."""
-    column = _new_column(directory, name, feature)
+    column = new_column(directory, name, feature)
     try:
         column.reserve(num_rows)
     except BaseException:

@@ -72,9 +72,9 @@ def test_an_index_column_is_kept_under_another_name():
 def test_names_of_elements_are_those_that_a_dataset_had():
     told = {"action": {"dtype": "float32", "shape": [2], "names": {"motors": ["x", "y"]}}}
     schema = {"action": Array(2, names=["x", "y"])}
-    assert forms(schema, told=told)["action"][2] == {"motors": ["x", "y"]}
+    assert forms(schema, origin=told)["action"][2] == {"motors": ["x", "y"]}
     told["action"]["shape"] = [3]
-    assert forms(schema, told=told)["action"][2] == ["x", "y"]
+    assert forms(schema, origin=told)["action"][2] == ["x", "y"]
 
 
 @pytest.mark.parametrize(

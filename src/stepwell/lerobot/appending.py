@@ -1,4 +1,4 @@
-"""Appending to a dataset: what must be known of it, and how new files come into it: all of them, or none.
+"""Appending to a dataset: the facts of it that new files follow, and how these come into it: all of them, or none.
 
 ::
 
@@ -6,8 +6,8 @@
       .stepwell-append/          files that are to be added, while they are written
         ready.json               they are complete: any process may move them into their places
 
-The files are moved in an order in which no state in between says too much: what new rows need, the rows, the episodes,
-and last ``meta/info.json``, which counts them. Old rows stay where they are all the time.
+The files are moved in an order in which every state in between is readable: files that new rows need, the rows, the
+episodes, and last ``meta/info.json``, which counts them. Old rows stay where they are all the time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COUNT_RATIO = 1e-9
 WRITE_ANEW = "Write what it counts anew first: stepwell export lerobot://PATH NEW."
 STAGE = ".stepwell-append"
 READY = "ready.json"
-# by how a path begins; what is in none of these comes before the last
+# by how a path begins; other files come before the last
 ORDER = ("videos/", "meta/tasks", "data/", "meta/episodes/", "meta/stat", INFO_PATH)
 REPLACED = ("meta/tasks", "meta/stat", INFO_PATH)
 
@@ -122,11 +122,11 @@ def fitted_columns(columns: Sequence[Column], before: Metadata) -> tuple[Column,
     mine = {column.name: column for column in columns}
     theirs = {name: info for name, info in before.info.features.items() if not info.is_index}
     for name in (*theirs, *mine):
-        told = _form(theirs[name]) if name in theirs else "nothing"
-        found = _form(mine[name].info) if name in mine else "nothing"
-        if told != found:
+        there = _form(theirs[name]) if name in theirs else "nothing"
+        here = _form(mine[name].info) if name in mine else "nothing"
+        if there != here:
             raise SchemaError(
-                f"feature {name!r} is {told} in {before.root}, and {found} in what is to be appended. They must have "
+                f"feature {name!r} is {there} in {before.root}, and {here} in what is to be appended. They must have "
                 "the same features: features= leaves some out, rename= gives other names."
             )
     return tuple(mine[name] for name in theirs)
@@ -162,10 +162,10 @@ def is_per_element(before: Metadata) -> bool:
 def summaries_before(before: Metadata, *, per_element: bool) -> dict[str, FeatureStatistics]:
     """Return summaries of a dataset's features: the stored ones where they still fit its statistics, else new ones."""
     # quantiles cannot be merged, and images of some versions have a std of 0: stats.json of others is not built upon
-    stored, told = load_statistics(before.root / "meta"), before.stats or {}
+    stored, stats = load_statistics(before.root / "meta"), before.stats or {}
     infos = {name: info for name, info in before.info.features.items() if not info.is_text}
     if stored.keys() == infos.keys() and all(
-        _is_same(stored[name], info, told.get(name)) for name, info in infos.items()
+        _is_same(stored[name], info, stats.get(name)) for name, info in infos.items()
     ):
         return stored
     from stepwell.lerobot.in_place import open_in_place
@@ -183,13 +183,13 @@ def images_stride(before: Metadata, summaries: Mapping[str, FeatureStatistics]) 
     return None
 
 
-def _is_same(found: FeatureStatistics, info: FeatureInfo, told: Mapping[str, Any] | None) -> bool:
+def _is_same(found: FeatureStatistics, info: FeatureInfo, stats: Mapping[str, Any] | None) -> bool:
     """Return whether statistics are those of a summary: no other program has written to the dataset since."""
-    if told is None:
+    if stats is None:
         return False
     mine = as_lerobot(found, info)
-    is_counted = int(np.ravel(told.get("count", -1))[0]) == int(mine["count"][0])
-    return is_counted and np.allclose(np.ravel(told["mean"]), np.ravel(mine["mean"]), COUNT_RATIO, 0, equal_nan=True)
+    is_counted = int(np.ravel(stats.get("count", -1))[0]) == int(mine["count"][0])
+    return is_counted and np.allclose(np.ravel(stats["mean"]), np.ravel(mine["mean"]), COUNT_RATIO, 0, equal_nan=True)
 
 
 def _num_rows(paths: Sequence[Path]) -> int:
@@ -224,8 +224,8 @@ def staged_append(root: Path) -> Iterator[Path]:
         stage.mkdir()
         try:
             yield stage
-            told = {"total_episodes": _total_episodes(root)}
-            replace_file(str(stage / READY), json.dumps(told).encode())
+            ready = {"total_episodes": _total_episodes(root)}
+            replace_file(str(stage / READY), json.dumps(ready).encode())
             _finish(root)
         except BaseException as error:
             if not (stage / READY).exists():
@@ -269,13 +269,13 @@ def _turn(name: str) -> int:
     return turns[0] if turns else len(ORDER) - 2
 
 
-def _check_unchanged(root: Path, told: dict[str, int]) -> None:
+def _check_unchanged(root: Path, ready: dict[str, int]) -> None:
     """Refuse to move files into a dataset that another program has changed meanwhile."""
     stage = root / STAGE
     taken = [name for name in _names(stage) if not name.startswith(REPLACED) and (root / name).exists()]
-    # moved last: where it is in its place already, the dataset tells of the new episodes
-    is_told = not (stage / INFO_PATH).exists()
-    if taken or (not is_told and _total_episodes(root) != told["total_episodes"]):
+    # moved last: where it is in its place already, the dataset counts the new episodes
+    is_counted = not (stage / INFO_PATH).exists()
+    if taken or (not is_counted and _total_episodes(root) != ready["total_episodes"]):
         raise FormatError(
             f"{root}: an append was killed, and others have written to the dataset since "
             f"({taken[0] if taken else INFO_PATH}). Remove {stage}, whose episodes are then lost, and append again."

@@ -36,12 +36,12 @@ __all__ = ["EpisodePackets", "VideoFiles", "encoding_of", "image_files", "packet
 
 # names of ffmpeg's readers of elementary streams
 READERS = {"h264": "h264", "hevc": "hevc", "av1": "obu"}
-# frames from which a reader learns what a stream is
+# frames from which a reader learns the form of a stream
 LOOK_ROWS = 4
 MAX_RATE_TERMS = 100_000
 # the byte that begins one; the next is its size, which is small
 AV1_SEQUENCE_HEADER = b"\x0a"
-# what lerobot encodes with; the preset is that of its newest
+# options that lerobot encodes with; the preset is that of its newest version
 DEFAULT_VIDEO = {"encoder": "av1", "gop": 2}
 AV1_VIDEO = {"crf": 30, "preset": "12"}
 FILE_CODECS = ("png", "jpeg")
@@ -83,7 +83,7 @@ def _stream(kind: str, packet: bytes) -> StreamId:
 
 
 def _is_plain(rows: Sequence[VideoRow]) -> bool:
-    """Whether each row has one packet and shows what it makes, from a sync row on."""
+    """Return whether each row has one packet and shows the frame of that packet, from a sync row on."""
     is_one = all(len(row.packets) == 1 and row.kind == rows[0].kind for row in rows)
     follows = all(row.frame == (0 if row.is_sync else before.frame + 1) for before, row in pairwise(rows))
     return is_one and follows and rows[0].is_sync and rows[0].frame == 0
@@ -176,7 +176,7 @@ def _import_av() -> Any:
 
 
 def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Feature:
-    """Return how the pictures of a camera are encoded, where they are."""
+    """Return how the images of a camera are encoded, where they are not stored as video."""
     given = {**DEFAULT_VIDEO, **(options or {})}
     if given["encoder"] == "av1":
         given = {**AV1_VIDEO, **given}
@@ -187,7 +187,7 @@ def encoding_of(column: Column, options: Mapping[str, Any] | None = None) -> Fea
 
 
 def video_packets(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
-    """Return the frames of an episode: those that are stored where they can lie in an mp4 file, else encoded anew."""
+    """Return the frames of an episode: the stored packets where an mp4 file can hold them, else new ones."""
     if stored_feature(column.feature).codec == "video" and _can_stay(column.feature):
         with _named(episode, column):
             found = packets_of(_stored_rows(episode, column))
@@ -207,7 +207,7 @@ def image_files(episode: SourceEpisode, column: Column) -> list[bytes]:
 
 
 def _as_colours(file: bytes, feature: Feature) -> bytes:
-    """Return a file of which Pillow makes RGB without being asked to: it, or a PNG file of its colours."""
+    """Return the file where Pillow opens it as RGB, else a PNG file of its colours."""
     head = read_image_head(file)
     if head is None or (head.is_plain and head.channels == 3 and head.dtype == feature.np_dtype.name):
         return file
@@ -234,7 +234,7 @@ def _named(episode: SourceEpisode, column: Column) -> Iterator[None]:
 def _encoded(episode: SourceEpisode, column: Column, encoding: Feature) -> EpisodePackets:
     from stepwell.codecs.video import VideoCodec
 
-    # one for each episode: bytes then do not depend on what was encoded before, nor on the number of threads
+    # one for each episode: bytes then depend neither on earlier episodes nor on the number of threads
     encoder, rows = VideoCodec(encoding).encoder(), []
     try:
         for image in episode.images(column.source, column.feature):
@@ -255,7 +255,7 @@ def _can_stay(feature: Feature) -> bool:
 
 
 def _in_colour(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return a picture of three channels; those of a grey one are equal."""
+    """Return an image of three channels; those of a grey one are equal."""
     height, width = image.shape[:2]
     # a copy of one row or column would otherwise keep strides that encoders of images refuse
     return np.array(np.broadcast_to(image.reshape(height, width, -1), (height, width, 3)), order="C")

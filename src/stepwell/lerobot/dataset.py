@@ -54,7 +54,7 @@ IGNORED = frozenset(
 )
 
 
-# of what LeRobot calls encoders; "auto" is the recorder's own choice
+# of encoders as LeRobot names them; "auto" is the recorder's own choice
 ENCODERS = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
 
 
@@ -156,11 +156,11 @@ class LeRobotDataset:
         }
         self.view = _open_view(repo_id, root, episodes, tolerance_s, hub)
         store = self.view.stores[0]
-        told = store.metadata.get("lerobot", {})
-        self.root = Path(told["root"]) if "root" in told else None
+        origin = store.metadata.get("lerobot", {})
+        self.root = Path(origin["root"]) if "root" in origin else None
         named = os.fspath(repo_id) if isinstance(repo_id, str | os.PathLike) else "://"
-        self.repo_id = str(told.get("repo_id") or (named if "://" not in named else (self.root or store.path).name))
-        self.revision = revision or told.get("revision")
+        self.repo_id = str(origin.get("repo_id") or (named if "://" not in named else (self.root or store.path).name))
+        self.revision = revision or origin.get("revision")
         self.meta = DatasetMeta(store, repo_id=self.repo_id, root=self.root, revision=self.revision, ignore=ignore)
         self.episodes = None if episodes is None else [operator.index(episode) for episode in episodes]
         self.image_transforms, self.delta_timestamps = image_transforms, delta_timestamps

@@ -67,7 +67,7 @@ class PreparedEpisode:
     columns: dict[str, Any]
     videos: dict[str, EpisodePackets]
     statistics: Statistics
-    # summaries of cameras; those of numbers are made of the columns
+    # summaries of cameras; those of numbers are made from the columns
     images: dict[str, FeatureStatistics]
 
     def add_to(self, total: StatisticsSum, infos: Sequence[FeatureInfo]) -> None:
@@ -159,14 +159,14 @@ class DatasetFiles:
         infos = self._infos.values()
         cameras = sum(info.is_video for info in infos)
         version = "v3.0" if self._is_v3 else "v2.1"
-        told: dict[str, Any] = {"codebase_version": version, "robot_type": robot_type, **_totals(counts)}
+        content: dict[str, Any] = {"codebase_version": version, "robot_type": robot_type, **_totals(counts)}
         if self._sizes_mb is None:
             chunks = math.ceil(counts["episodes"] / CHUNKS_SIZE)
-            told |= {"total_videos": cameras * counts["episodes"], "total_chunks": chunks}
-        told["chunks_size"] = CHUNKS_SIZE
+            content |= {"total_videos": cameras * counts["episodes"], "total_chunks": chunks}
+        content["chunks_size"] = CHUNKS_SIZE
         if self._sizes_mb is not None:
-            told |= dict(zip(("data_files_size_in_mb", "video_files_size_in_mb"), self._sizes_mb, strict=True))
-        return told | {
+            content |= dict(zip(("data_files_size_in_mb", "video_files_size_in_mb"), self._sizes_mb, strict=True))
+        return content | {
             "fps": _rate(self._fps),
             "splits": {"train": f"0:{counts['episodes']}"},
             "data_path": DATA_PATHS[self._is_v3],
@@ -229,9 +229,9 @@ class EpisodeLines:
 
 def appended_info(raw: Mapping[str, Any], counts: Counts) -> dict[str, Any]:
     """Return the info.json of a dataset after an append; ``counts`` are those of all episodes, old and new."""
-    told = {**copy.deepcopy(dict(raw)), **_totals(counts)}
-    told["splits"] = {**told.get("splits", {}), "train": f"0:{counts['episodes']}"}
-    return told
+    content = {**copy.deepcopy(dict(raw)), **_totals(counts)}
+    content["splits"] = {**content.get("splits", {}), "train": f"0:{counts['episodes']}"}
+    return content
 
 
 def _table_cuts(episode: PreparedEpisode, infos: Sequence[FeatureInfo]) -> list[tuple[int, int]]:
@@ -254,5 +254,5 @@ def _rate(fps: float) -> float:
     return int(fps) if float(fps).is_integer() else fps
 
 
-def _write_json(path: Path, told: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(told, indent=4, ensure_ascii=False), encoding="utf-8")
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")

@@ -52,16 +52,16 @@ __all__ = [
     "item_format",
 ]
 
-# what becomes of a camera's bytes: floats of 0 to 1; bytes, channels first; the same as a view, nothing is moved
+# a camera's images: floats of 0 to 1; bytes; bytes as a view of the frames, whose channels lie last in memory
 Images = Literal["float32", "uint8", "uint8_view"]
 Maker = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 DATASET_INDEX = "dataset_index"
-# of the key of an item's own index, where a window of it was asked for
+# added to the key of an item's own index, where its field is a window
 OWN = " of the item"
 STEP_ID = "step_id"
 COMPUTED = {"timestamp": "timestamp", "frame_index": "step_index", "episode_index": "episode_index"}
 LEROBOT_DTYPES = {"f": "<f4", "i": "<i8", "u": "<i8"}
-# what an item's pixels become, by value of a byte
+# values of a pixel in items, by its byte
 BYTES = np.arange(256, dtype=np.uint8)
 UNITS = BYTES.astype(np.float32) / np.float32(255)
 
@@ -234,7 +234,7 @@ def item_format(
 
 
 def _maker(info: Mapping[str, Any], feature: Feature, offsets: tuple[int, ...] | None, images: Images) -> Maker | None:
-    """Return the function from rows of a feature to what LeRobot has; None where that is the same."""
+    """Return the function from rows of a feature to LeRobot's values; None where these are the same."""
     if info["dtype"] in ("image", "video"):
         is_squeezed = info["dtype"] == "video" and offsets is not None and len(offsets) == 1
         return Planes(images, len(feature.fixed_shape) == 3, is_squeezed)

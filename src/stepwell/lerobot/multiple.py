@@ -281,7 +281,7 @@ class MultiLeRobotDataset:
 
 
 def _check_names(argument: str, named: Mapping[str, Any] | None, repo_ids: Sequence[Any]) -> None:
-    """Refuse what would be passed over: all episodes, or another tolerance, where some were asked for."""
+    """Refuse names of no dataset, whose episodes or tolerances would be ignored."""
     known = [str(source) for source in repo_ids if not isinstance(source, LeRobotDataset)]
     unknown = [name for name in named or {} if name not in known]
     if unknown:

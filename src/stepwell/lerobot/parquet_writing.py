@@ -118,7 +118,7 @@ class ParquetFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file, self._rows = path.open("wb"), 0
         plain = [field.name for field in self._schema if not pa.types.is_struct(field.type)]
-        # pictures are all different: a dictionary of them, and the least and greatest, only cost
+        # images are all different: a dictionary of them, and the least and greatest, only take time
         self._writer = pa.parquet.ParquetWriter(
             self._file,
             self._schema,
@@ -130,7 +130,7 @@ class ParquetFiles:
 
 
 def data_schema(infos: Sequence[FeatureInfo]) -> pa.Schema:
-    """Return the schema of the data files, with what Hugging Face's datasets are to make of it."""
+    """Return the schema of the data files, with the features for Hugging Face's datasets."""
     pa = import_pyarrow()
     fields = [pa.field(info.name, _arrow_type(pa, info)) for info in _columns(infos)]
     return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": hf_features(infos)}})})
@@ -143,9 +143,9 @@ def data_table(schema: pa.Schema, infos: Sequence[FeatureInfo], columns: Mapping
     for info in _columns(infos):
         values = columns[info.name]
         if info.is_camera:
-            pictures = pa.array(values, pa.binary())
+            images = pa.array(values, pa.binary())
             paths = pa.nulls(len(values), pa.string())
-            arrays.append(pa.StructArray.from_arrays([pictures, paths], names=["bytes", "path"]))
+            arrays.append(pa.StructArray.from_arrays([images, paths], names=["bytes", "path"]))
         elif info.is_text:
             arrays.append(pa.array(values, pa.string()))
         else:
@@ -263,7 +263,7 @@ class EpisodeTableWriter:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left and complete the file."""
+        """Write the last rows and complete the file."""
         if self._rows:
             self._flush()
         self._files.close()
@@ -313,7 +313,7 @@ def tasks_table(texts: Iterable[str]) -> pa.Table:
         "task_index": pa.array(np.arange(len(found), dtype=np.int64)),
         TASK_COLUMN: pa.array(found, pa.string()),
     }
-    told = {
+    pandas = {
         "index_columns": [TASK_COLUMN],
         "column_indexes": [],
         "columns": [
@@ -321,7 +321,7 @@ def tasks_table(texts: Iterable[str]) -> pa.Table:
             _pandas_column(None, TASK_COLUMN, "unicode", "object"),
         ],
     }
-    return pa.table(columns).replace_schema_metadata({"pandas": json.dumps(told)})
+    return pa.table(columns).replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 
 def _column(field: Any, values: list[Any]) -> Any:
@@ -333,7 +333,7 @@ def _column(field: Any, values: list[Any]) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if not field.name.startswith("stats/"):
             raise
-        # nobody needs them, and other writers have them in other forms
+        # no reader needs them, and other writers have them in other forms
         return pa.nulls(len(values), field.type)
 
 

@@ -6,7 +6,7 @@
                                      ^                                             v
                                      └── room <── Writer.append_batch <── frames in order, as many as are ready
 
-Source: what ``add_frame`` of lerobot 0.4.4 takes: arrays of exactly a feature's dtype and shape, tensors, images
+Source: ``add_frame`` of lerobot 0.4.4 takes arrays of exactly a feature's dtype and shape, tensors, images
 channels first or last, uint8 or floats of 0 to 1, and PIL's. Here grey images of a camera with colours, too.
 """
 
@@ -155,7 +155,7 @@ class LeRobotRecorder:
             image: options of `Image` for cameras of dtype "image", default ``{"codec": "png"}``; e.g. ``{"codec":
                 "jpeg", "quality": 90}``, which takes far less of a control loop's time.
             sync: when to wait for the disk: "none", "episode" (default) or "step".
-            queue_bytes: pictures that may wait to be encoded; when there are so many, `add_frame` waits.
+            queue_bytes: of images that may wait to be encoded; when there are so many, `add_frame` waits.
 
         Raises:
             StoreExistsError: something is at the root, or an earlier recording was not finalized.
@@ -248,7 +248,7 @@ class LeRobotRecorder:
         Args:
             frame: name to value of every feature, and "task", a text. Numbers: an array or tensor of the feature's
                 dtype and shape, or Python numbers. Cameras: uint8 [H, W, C], the quickest; also [C, H, W], floats of 0
-                to 1, or a picture of PIL. The index features are computed, and must not be given.
+                to 1, or an image of PIL. The index features are computed, and must not be given.
 
         Raises:
             StepError: a feature is missing, unknown, or of another dtype, shape or range; nothing was stored.
@@ -340,7 +340,7 @@ class LeRobotRecorder:
         return index
 
     def _index_value(self, name: str) -> Any:
-        """Return what an index feature holds, where the store has it: converted ones do."""
+        """Return the value of an index feature, where the store has it: converted ones do."""
         if name == "timestamp":
             return np.float32(self._num_open / self._info.fps)
         before = {"frame_index": 0, "index": self._num_frames}
@@ -366,7 +366,7 @@ class LeRobotRecorder:
                 f"the recording is finalized. Go on with LeRobotRecorder.resume({str(self.root)!r})."
             )
 
-    # what it is
+    # properties
 
     @property
     def root(self) -> Path:
@@ -495,7 +495,7 @@ class FrameQueue:
         self._error = None
 
     def close(self) -> None:
-        """Store what was put and end the threads."""
+        """Store the steps that wait and end the threads."""
         self._wait()
         self._storing.shutdown()
         self._encoders.shutdown()
@@ -572,8 +572,8 @@ class FrameReader:
         computed = [name for name in frame if name in INDEX_FEATURES]
         unknown = [name for name in frame if name not in (*known, *INDEX_FEATURES)]
         found = ((missing, "missing"), (unknown, "no feature of the dataset"), (computed, "computed: leave it out"))
-        told = "; ".join(f"{', '.join(map(repr, names))} {what}" for names, what in found if names)
-        return StepError(f"the frame does not fit: {told}. It needs: {', '.join(known)}.")
+        reasons = "; ".join(f"{', '.join(map(repr, names))} {reason}" for names, reason in found if names)
+        return StepError(f"the frame does not fit: {reasons}. It needs: {', '.join(known)}.")
 
 
 def _accept_of(name: str, feature: Feature) -> Accept:
@@ -586,7 +586,7 @@ def _accept_of(name: str, feature: Feature) -> Accept:
 
 
 def _is_single(value: Any) -> bool:
-    """Return whether a value is of what LeRobot calls shape (1,)."""
+    """Return whether a value has LeRobot's shape (1,)."""
     return len(value) == 1 if isinstance(value, (list, tuple)) else getattr(value, "shape", None) == (1,)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each feature of a store in a LeRobot dataset.
+"""The features of a LeRobot dataset that those of a store become.
 
 ::
 
@@ -7,8 +7,8 @@
     text                                      string; named "task": the task of the step, no column
     video, or a reference into mp4 files      video
     png, jpeg, or a reference into parquet    image, the bytes as they are
-    any other image                           video; image where asked for, or where its sides are odd or below 16
-    timestamp, frame_index, ...               made anew
+    any other image                           video; image where chosen, or where its sides are odd or below 16
+    timestamp, frame_index, ...               made new
     bytes, arrays of varying size             refused, by name
 """
 
@@ -63,7 +63,7 @@ def map_schema(
     features: Collection[str] | None = None,
     rename: Mapping[str, str] | None = None,
     cameras: Cameras | Mapping[str, Cameras] = "auto",
-    told: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> tuple[Column, ...]:
     """Return the columns of a dataset, but for its five index columns."""
     renamed = dict(rename or {})
@@ -73,7 +73,7 @@ def map_schema(
     names = {name: renamed.get(name, name) for name in schema if features is None or name in features}
     _check_names(names)
     columns = [
-        column_of(source, name, schema[source], _choice(cameras, name), (told or {}).get(source))
+        column_of(source, name, schema[source], _choice(cameras, name), (origin or {}).get(source))
         for source, name in names.items()
         if name not in INDEX_FEATURES and not (name == TASK and schema[source].kind == "text")
     ]
@@ -82,8 +82,8 @@ def map_schema(
     return tuple(columns)
 
 
-def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto", told: Any = None) -> Column:
-    """Return what becomes of one feature."""
+def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto", origin: Any = None) -> Column:
+    """Return the column of one feature."""
     dtype: str
     shape: tuple[int, ...]
     if feature.kind == "text":
@@ -92,12 +92,12 @@ def column_of(source: str, name: str, feature: Feature, choice: Cameras = "auto"
         dtype, shape = _camera(source, feature, choice)
     else:
         dtype, shape = _numbers(source, feature)
-    entry: dict[str, Any] = {"dtype": dtype, "shape": list(shape), "names": _names(feature, dtype, shape, told)}
+    entry: dict[str, Any] = {"dtype": dtype, "shape": list(shape), "names": _names(feature, dtype, shape, origin)}
     return Column(source, feature, FeatureInfo(name, dtype, shape, entry["names"], entry))
 
 
 def index_names(schema: Schema, rename: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the features of a store that say what index columns and tasks are: LeRobot's name to the store's."""
+    """Return the features of a store that hold index columns and tasks: LeRobot's name to the store's."""
     renamed = dict(rename or {})
     named = {renamed.get(source, source): source for source in schema}
     is_scalar = {
@@ -145,8 +145,8 @@ def _check_cameras(cameras: Mapping[str, Cameras], columns: list[Column]) -> Non
 
 def _numbers(name: str, feature: Feature) -> tuple[str, tuple[int, ...]]:
     if feature.kind == "bytes" or feature.is_ragged:
-        what = "bytes" if feature.kind == "bytes" else f"an array of varying size, {feature.shape}"
-        raise _refused(name, f"is {what}: LeRobot has only features of fixed shape, and text")
+        kind = "bytes" if feature.kind == "bytes" else f"an array of varying size, {feature.shape}"
+        raise _refused(name, f"is {kind}: LeRobot has only features of fixed shape, and text")
     dtype, shape = feature.np_dtype, feature.fixed_shape
     if dtype.kind not in NUMBER_KINDS or dtype.itemsize > NUMBER_BYTES:
         raise _refused(name, f"has dtype {dtype}: LeRobot has bools, integers and floats of at most 64 bits")
@@ -184,10 +184,10 @@ def _refused(name: str, why: str, *, can_rename: bool = False) -> SchemaError:
     )
 
 
-def _names(feature: Feature, dtype: str, shape: tuple[int, ...], told: Any) -> Any:
+def _names(feature: Feature, dtype: str, shape: tuple[int, ...], origin: Any) -> Any:
     """Return names of elements: as the dataset said them that the feature came from, else the feature's own."""
     if dtype in ("image", "video"):
         return list(HEIGHT_WIDTH_CHANNELS)
-    if isinstance(told, Mapping) and told.get("dtype") == dtype and told.get("shape") == list(shape):
-        return told.get("names")
+    if isinstance(origin, Mapping) and origin.get("dtype") == dtype and origin.get("shape") == list(shape):
+        return origin.get("names")
     return None if feature.names is None else list(feature.names)

@@ -65,7 +65,7 @@ __all__ = [
 
 EXPORT_JSON = "export.json"
 ENCODERS = ("h264", "hevc", "av1")
-# a pixel format that is asked for; the other is the default
+# a pixel format that is not the default
 FULL_COLORS = "yuv444p"
 
 
@@ -139,8 +139,12 @@ class Staging:
         if len(saved):
             self._finish_append()
             before, _ = self.num_exported
-            told = {"before": before, "lengths": table.length[saved].tolist(), "origins": table.origin[saved].tolist()}
-            replace_file(f"{self.path}/{EXPORT_JSON}", json.dumps(told).encode())
+            record = {
+                "before": before,
+                "lengths": table.length[saved].tolist(),
+                "origins": table.origin[saved].tolist(),
+            }
+            replace_file(f"{self.path}/{EXPORT_JSON}", json.dumps(record).encode())
             info = recorded_info(store)
             write_dataset(
                 View(store, saved),
@@ -153,14 +157,14 @@ class Staging:
             if store.record.sync != "none":
                 # the recording is on the disk, the dataset that takes its place may not be
                 os.sync()
-            self._let_go(told)
+            self._let_go(record)
         elif not len(store) and (self.root / INFO_PATH).exists():
             self._remove()
 
     def _make(self, make: Callable[[Path], Store]) -> None:
         self._lock()
         try:
-            # what cannot be exported is refused before anything is recorded
+            # features that cannot be exported are refused before a frame is recorded
             self._check(make(self.path))
         except BaseException:
             self._remove()
@@ -168,7 +172,7 @@ class Staging:
 
     def _check(self, store: Store) -> None:
         info = recorded_info(store)
-        columns = map_schema(schema_of(store), cameras=cameras_of(info), told=info.raw["features"])
+        columns = map_schema(schema_of(store), cameras=cameras_of(info), origin=info.raw["features"])
         dataset = self._dataset()
         if dataset is not None:
             fitted_columns(columns, dataset)
@@ -179,20 +183,20 @@ class Staging:
         self._finish_append()
         if not (self.path / EXPORT_JSON).exists():
             return
-        told = read_json(self.path / EXPORT_JSON)
-        if self._is_exported(told):
-            self._let_go(told)
+        record = read_json(self.path / EXPORT_JSON)
+        if self._is_exported(record):
+            self._let_go(record)
         else:
             (self.path / EXPORT_JSON).unlink()
 
-    def _is_exported(self, told: dict[str, Any]) -> bool:
+    def _is_exported(self, record: dict[str, Any]) -> bool:
         dataset = self._dataset()
-        first, lengths = told["before"], told["lengths"]
+        first, lengths = record["before"], record["lengths"]
         if dataset is None or dataset.episodes.length[first : first + len(lengths)].tolist() != lengths:
             return False
         # another program may have added episodes of the same lengths meanwhile
         with open(self.path) as store:
-            places = {origin: first + i for i, origin in enumerate(told["origins"])}
+            places = {origin: first + i for i, origin in enumerate(record["origins"])}
             mine = [(places[e], i) for i, e in enumerate(store.episodes.origin.tolist()) if e in places]
             names = [name for name, feature in schema_of(store).items() if feature.is_raw and name != "task_index"]
             theirs = dict(read_columns(dataset, [place for place, _ in mine], names))
@@ -202,10 +206,10 @@ class Staging:
                 for name in names
             )
 
-    def _let_go(self, told: dict[str, Any]) -> None:
+    def _let_go(self, record: dict[str, Any]) -> None:
         """Remove episodes that are in the dataset, and the directory with the last of them."""
         with open(self.path) as store:
-            store.delete_episodes(np.isin(store.episodes.origin, told["origins"]))
+            store.delete_episodes(np.isin(store.episodes.origin, record["origins"]))
             is_empty = not len(store)
         if is_empty:
             self._remove()
@@ -269,11 +273,11 @@ def recorded_info(store: Store) -> DatasetInfo:
 
 
 def make_info(features: Mapping[str, Mapping[str, Any]], fps: float, robot_type: str | None) -> DatasetInfo:
-    """Return what ``meta/info.json`` of a dataset without episodes says, checked."""
+    """Return the checked info.json of a dataset without episodes."""
     if "task" in features:
         raise SchemaError("a feature cannot be named 'task': a frame has the text of its task under that name.")
     try:
-        # tuples become lists, and what is no JSON is found
+        # tuples become lists, and values that JSON lacks are an error
         plain = json.loads(json.dumps(dict(features)))
     except TypeError as error:
         raise SchemaError(f"features: {error}. Allowed: what JSON holds, dtypes by name: 'float32'.") from error
@@ -317,12 +321,12 @@ def create_recorded(
             features[name] = _camera(feature.feature, "image", image)
         elif not feature.is_index:
             features[name] = feature.feature
-    told = {"repo_id": repo_id, "info": info.raw, "tasks": list(tasks)}
+    lerobot = {"repo_id": repo_id, "info": info.raw, "tasks": list(tasks)}
     return create(
         path,
         Schema({**features, "task_index": Array((), "int64")}),
         fps=info.fps,
-        metadata={"lerobot": told},
+        metadata={"lerobot": lerobot},
         sync=sync,
     )
 
@@ -330,10 +334,10 @@ def create_recorded(
 def extend_recorded(
     path: str | os.PathLike[str], dataset: Metadata, *, video: Mapping[str, Any] | None, image: Mapping[str, Any]
 ) -> Store:
-    """Create the store of what is to be appended to a dataset."""
-    told = {name: _told_video(dataset, name, video or {}) for name in dataset.info.video_keys}
+    """Create the store of episodes that are to be appended to a dataset."""
+    video_of = {name: _video_options(dataset, name, video or {}) for name in dataset.info.video_keys}
     return create_recorded(
-        path, dataset.info, video=video or {}, image=image, sync="episode", tasks=dataset.tasks, video_of=told
+        path, dataset.info, video=video or {}, image=image, sync="episode", tasks=dataset.tasks, video_of=video_of
     )
 
 
@@ -353,12 +357,12 @@ def check_kept(store: Store, *, video: Mapping[str, Any] | None, image: Mapping[
             )
 
 
-def _told_video(dataset: Metadata, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _video_options(dataset: Metadata, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `Video` that give a camera the codec and pixel format of the dataset's info.json."""
-    told = dataset.info.features[name].raw.get("info") or {}
+    facts = dataset.info.features[name].raw.get("info") or {}
     found: dict[str, Any] = {}
     for option, key, allowed in (("encoder", "video.codec", ENCODERS), ("pixel_format", "video.pix_fmt", None)):
-        value = told.get(key)
+        value = facts.get(key)
         if value is None:
             continue
         if allowed is not None and value not in allowed:

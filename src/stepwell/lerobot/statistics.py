@@ -172,7 +172,7 @@ def as_lerobot(found: FeatureStatistics, info: FeatureInfo) -> dict[str, npt.NDA
 
 
 def info_of(name: str, feature: Feature) -> FeatureInfo:
-    """Return what LeRobot calls a feature that has statistics."""
+    """Return LeRobot's form of a feature that has statistics."""
     shape = feature.fixed_shape or (1,)
     is_camera = feature.kind == "image"
     dtype = "image" if is_camera else feature.np_dtype.name

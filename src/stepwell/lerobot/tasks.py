@@ -64,9 +64,9 @@ def add_tasks(store: Store, texts: Iterable[str]) -> list[str]:
         known = _listed(record.metadata) or []
         tasks = list(dict.fromkeys([*known, *texts]))
         if len(tasks) > len(known):
-            told = {**record.metadata, "lerobot": {**record.metadata.get("lerobot", {}), "tasks": tasks}}
-            data = seal_json(replace(record, metadata=told).to_json())
-            # a control loop may be what adds a task: it waits for the disk only where every step does
+            metadata = {**record.metadata, "lerobot": {**record.metadata.get("lerobot", {}), "tasks": tasks}}
+            data = seal_json(replace(record, metadata=metadata).to_json())
+            # a control loop may add a task: it waits for the disk only where every step does
             replace_file(f"{path}/{STORE_JSON}", data, sync=record.sync == "step")
     return tasks
 
@@ -114,7 +114,7 @@ class StepTasks:
         self._names, self._task = names, task
 
     def listed(self, episode: SourceEpisode) -> list[str]:
-        """Return the texts that the episode's store has in its list, if the list is what counts; else none."""
+        """Return the texts in the list of the episode's store, if the list counts; else none."""
         if self._task is not None or TASK in self._names or TASK_INDEX not in self._names:
             return []
         return list(episode.store.metadata.get("lerobot", {}).get("tasks") or ())
@@ -129,7 +129,7 @@ class StepTasks:
         listed = self.listed(episode)
         if listed:
             return self._looked_up(episode, listed, tasks)
-        return self._same(_told(episode), episode.length, tasks)
+        return self._same(_episode_text(episode), episode.length, tasks)
 
     def _same(self, text: str, length: int, tasks: TaskList) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
         return np.full(length, tasks.index(text), np.int64), (text,)
@@ -149,7 +149,7 @@ class StepTasks:
         return numbers[places], tuple(dict.fromkeys(listed[int(number)] for number in order))
 
 
-def _told(episode: SourceEpisode) -> str:
+def _episode_text(episode: SourceEpisode) -> str:
     """Return the text in an episode's metadata."""
     texts = episode.metadata.get("tasks", episode.metadata.get("task"))
     if isinstance(texts, str):

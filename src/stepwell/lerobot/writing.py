@@ -68,7 +68,7 @@ __all__ = ["write_dataset"]
 
 WRITTEN_VERSIONS = ("v3.0", "v2.1")
 MAX_WORKERS = 8
-# of the timestamps that a store has: those further off the grid are made anew
+# times of a store that lie further off the grid are replaced
 TOLERANCE_SECONDS = 1e-4
 
 
@@ -101,7 +101,7 @@ def write_dataset(
             features.
         root: directory of the dataset; it appears whole, or not at all.
         version: of the format: "v3.0", or "v2.1" for lerobot 0.3.
-        features: names to write; default all. The index columns (``timestamp``, ``index``, ...) are made anew; a
+        features: names to write; default all. The index columns (``timestamp``, ``index``, ...) are computed; a
             store's own ``timestamp`` is kept where it is within 0.1 ms of frame_index / fps.
         rename: names in the store to names in the dataset, e.g. ``{"camera": "observation.images.front"}``.
         task: text of every step's task. Default: what the store says: a text feature ``task``, a column
@@ -145,7 +145,7 @@ def write_dataset(
         (3, 16, ('count',))
 
     Notes:
-        Memory: an episode of each worker and one more, its pictures encoded, a batch of them decoded. Killed at any
+        Memory: an episode of each worker and one more, its images encoded, a batch of them decoded. Killed at any
         moment, it leaves nothing at a new root, and of an append the old episodes as they were; what was complete by
         then comes with the next append. Statistics look at 16,384 images of a camera at most, and at all numbers.
     """
@@ -156,10 +156,10 @@ def write_dataset(
         raise StepwellError("append=True with version='v2.1'. Only v3.0 can be appended to.")
     import_pyarrow()
     view = as_view(source)
-    told = _told(view)
+    info = _dataset_info(view)
     writing = _Writing(
         schema=schema_of(view),
-        told=told.get("features", {}),
+        origin=info.get("features", {}),
         features=features,
         rename=rename,
         video=video,
@@ -176,7 +176,7 @@ def write_dataset(
     if append and (path / INFO_PATH).exists():
         writing.append(path)
     else:
-        writing.make(path, version == "v3.0", cameras, told.get("robot_type") if robot_type is None else robot_type)
+        writing.make(path, version == "v3.0", cameras, info.get("robot_type") if robot_type is None else robot_type)
     return Metadata.load(path, repo_id=repo_id)
 
 
@@ -185,8 +185,8 @@ class _Writing:
     """One call of `write_dataset`."""
 
     schema: Schema
-    # features as the dataset said them that the store was made of
-    told: Mapping[str, Any]
+    # features of the dataset that the store was made of
+    origin: Mapping[str, Any]
     features: Collection[str] | None
     rename: Mapping[str, str] | None
     video: Mapping[str, Any] | None
@@ -232,7 +232,7 @@ class _Writing:
         return sum(episode.length for episode in self.episodes)
 
     def _columns(self, cameras: Any) -> tuple[Column, ...]:
-        return map_schema(self.schema, features=self.features, rename=self.rename, cameras=cameras, told=self.told)
+        return map_schema(self.schema, features=self.features, rename=self.rename, cameras=cameras, origin=self.origin)
 
     def _preparation(self, columns: Sequence[Column], stride: int, *, per_element: bool) -> Preparation:
         return Preparation(
@@ -373,8 +373,8 @@ def _prepared(
         pool.shutdown(cancel_futures=True)
 
 
-def _told(view: View) -> dict[str, Any]:
-    """Return what the dataset said of itself that the first store of a view was made of; nothing of others."""
+def _dataset_info(view: View) -> dict[str, Any]:
+    """Return the info.json of the dataset that the first store of a view was made of; else nothing."""
     return dict(view.stores[0].metadata.get("lerobot", {}).get("info") or {})
 
 

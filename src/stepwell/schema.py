@@ -1,4 +1,4 @@
-"""Features and schemas: what a step of a store holds, and how it is stored.
+"""Features and schemas: the values of a step of a store, and how they are stored.
 
 How a feature lies on disk follows from two questions::
 
@@ -76,10 +76,11 @@ class Feature:
         names: names of the elements along the last axis, e.g. ("x", "y"); metadata only.
         final: whether the feature also has a value in the final row of an episode, the one after the last step
             (an observation has, an action has not).
-        codec_module: what the process that wrote the feature had imported to know its codec; None: stepwell's own, or
-            not known. Kept with the feature, and not compared.
-        reach: directories and addresses beneath which references into other files may lead; None: anywhere, as of what
-            code makes. References of a file lead nowhere until its reader allows more. Neither kept nor compared.
+        codec_module: the module that registered the codec in the process that wrote the feature; None: stepwell's own,
+            or not known. Kept with the feature, and not compared.
+        reach: directories and addresses beneath which references into other files may lead; None: anywhere, as of
+            features made by code. References of a file lead nowhere until its reader allows more. Neither kept nor
+            compared.
 
     Notes:
         An immutable value: safe to share between threads and processes, hashable, picklable.
@@ -327,7 +328,7 @@ def Video(
         The feature. It needs PyAV: ``pip install "stepwell[video]"``.
 
     Raises:
-        SchemaError: not an image shape, or an option that there is not.
+        SchemaError: not an image shape, or an unknown option.
 
     Example:
         >>> str(Video((480, 640, 3), encoder="av1", gop=10))
@@ -462,7 +463,7 @@ class Schema(Mapping[str, Feature]):
 
     Args:
         features: name to `Feature`. A name is letters, digits, ``_ . -``, and is also the name of its file;
-            dots nest it (``observation.image`` is ``batch["observation"]["image"]`` when nested keys are asked for).
+            dots nest it (``observation.image`` is ``batch["observation"]["image"]`` with nested keys).
 
     Raises:
         SchemaError: no features, a name that cannot be a file's, or two names that differ only in upper and lower case.
@@ -674,7 +675,7 @@ def flatten(step: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def is_feature_name(name: object) -> bool:
-    """Whether a feature may be called so: what is no name may be a path that leads out of a store."""
+    """Whether this is the name of a feature: other text may be a path that leads out of a store."""
     try:
         _check_name(name)
     except SchemaError:

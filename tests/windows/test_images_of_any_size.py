@@ -155,7 +155,7 @@ def test_a_decoder_of_ones_own_says_what_shape_comes_out(store: Store) -> None:
     batch = read(store, Field("image", decoder=Brightest()), [0, 1])
     assert batch["image"].tolist() == [image.reshape(-1, 3).max(axis=0).tolist() for image in store[0]["image"][:2]]
     with pytest.raises(
-        WindowError, match=r"Whole object.*varies.*Its output\(\) must tell the one shape that comes out"
+        WindowError, match=r"Whole object.*varies.*Its output\(\) must return the one shape that comes out"
     ):
         read(store, Field("image", decoder=Whole()), [0])
 

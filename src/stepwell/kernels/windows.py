@@ -1,7 +1,7 @@
 """Computed values along windows: from one number an anchor to a window of them, with its padding, in one pass.
 
-What a store knows without storing it is never looked up a step at a time. Within an episode it either counts up with
-the rows, stays the same, or is true at one row only, the first or the last::
+Columns that every store has without storing them are not looked up step by step. Within an episode such a column counts
+up with the rows, stays the same, or is true at one row only, the first or the last::
 
     step_index     anchor's value + steps from it       4 5 6 7 7 7        rows beyond the episode: the nearest inside
     episode_index  anchor's value                       2 2 2 2 2 2

@@ -177,7 +177,7 @@ def weighted(
         episodes: float [E], one weight for each episode of the view; all 1 when left out.
         steps: the name of a scalar feature that holds the weight of every step, or float [num_anchors]; all 1 when left
             out. Takes 8 bytes of memory for each anchor; ``episodes`` alone takes 8 for each episode.
-        per: what an episode's weight is the weight of.
+        per: the unit that an episode's weight applies to.
         seed: an int, 0 or more.
         num_samples: draws an epoch; as many as there are anchors when left out.
         drop_last_steps: anchors at the end of every episode that are never drawn: where windows of future actions are

@@ -1,4 +1,4 @@
-"""What an order is: a config that is bound to an index, and then says which anchor each position of an epoch visits.
+"""Orders: a config that is bound to an index, and then gives the anchor at each position of an epoch.
 
 To write an order of your own, subclass both classes: the config (a frozen dataclass) has `Order.bind`, the running
 object has `BoundOrder.num_positions` and `BoundOrder.positions`::
@@ -50,7 +50,7 @@ __all__ = [
 
 
 class Anchors(Protocol):
-    """What an order may know of the anchors of a view (`stepwell.windows.AnchorIndex` is the real one).
+    """The anchors of a view, as an order sees them; `stepwell.windows.AnchorIndex` implements it.
 
     Anchors are numbered part by part (a part is one store of the view), episode by episode, step by step.
     """
@@ -116,7 +116,7 @@ class BoundOrder(ABC):
 
     @property
     def digest(self) -> str:
-        """What it depends on beside the order and the set of anchors, as text; "" (the default) for nothing."""
+        """Text of all that it depends on beside the order and the set of anchors; "" (the default) for nothing."""
         return ""
 
     @property
@@ -188,7 +188,7 @@ def derive_key(seed: int, epoch: int, purpose: str) -> npt.NDArray[np.uint64]:
     Args:
         seed: an int, 0 or more, of any size.
         epoch: an int, 0 or more, of any size.
-        purpose: what is drawn, so that two draws of one epoch are independent; no "/" in it.
+        purpose: the use of the numbers, so that two draws of one epoch are independent; no "/" in it.
 
     Returns:
         uint64 [2].

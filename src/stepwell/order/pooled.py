@@ -115,7 +115,7 @@ class Pooled(Order):
 def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = None, shards: bool = False) -> Pooled:
     """Return the order that draws at random from a pool of decoded steps, and visits every anchor once an epoch.
 
-    What a loader decodes for one window it keeps for the others that show the same steps: each is decoded about once
+    A loader keeps the steps it decodes for one window for the others that show them: each is decoded about once
     an epoch, in memory that is bounded. An epoch is a random order of blocks of steps; anchors are drawn at random from
     all blocks in the pool, and a block that is used up is replaced by the next, which was loaded meanwhile. A view
     that fits into the pool is decoded once for all epochs, and drawn from as `random` does.
@@ -128,7 +128,7 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
             that is so for less than 5 % of the steps, else 64 where for less than 25 %, else 32.
         shards: read a segment (of shards that are read in place: a shard) to its end before the next is begun, segments
             in a random order: each shard of another machine is fetched once an epoch, however few of them the cache
-            has room for. What is in the pool is then of a few shards only: give it room for several of them.
+            has room for. The pool then holds a few shards only: give it room for several of them.
 
     Raises:
         OrderError: a number is out of range; at bind: the windows need a larger pool.
@@ -146,7 +146,7 @@ def pooled(bytes: int | str = "512 MiB", *, seed: int = 0, blocks: int | None = 
 
 @dataclass(frozen=True, eq=False)
 class RankEpoch:
-    """What one rank draws from in one epoch."""
+    """The blocks that one rank draws from in one epoch."""
 
     # int64 [L], in the order of the epoch
     blocks: Int64s

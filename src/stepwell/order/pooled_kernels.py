@@ -4,7 +4,7 @@ Everything is worked out from one line a block, so that any range of positions c
 the blocks of the rounds that it touches.
 
 Notes:
-    What numpy does in a line is written as loops: numba takes seconds to compile the error texts of its assignments.
+    Assignments of slices are written as loops: numba takes seconds to compile the error texts of its assignments.
 """
 
 from __future__ import annotations

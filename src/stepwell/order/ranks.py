@@ -1,7 +1,7 @@
 """Which rank gets which positions, batch by batch: pure arithmetic.
 
 Positions are cut into **global batches** of ``batch_size * world_size``; each rank takes its share of every one, in the
-order of the ranks. What a global batch holds depends on its size only, not on how many ranks share it::
+order of the ranks. The content of a global batch depends on its size only, not on the number of ranks::
 
     10 positions, 2 ranks, batch 3      global batch 0       global batch 1
                                         0 1 2 | 3 4 5        6 7 | 8 9          shared evenly, sizes differ by at most 1
@@ -122,7 +122,7 @@ class Share(NamedTuple):
         return None if self.num_valid is None else np.arange(self.num_rows) < self.num_valid
 
     def anchors(self, order: BoundOrder) -> npt.NDArray[np.int64]:
-        """Return int64 [num_rows], what an order has at these positions; rows that fill up repeat the last."""
+        """Return the entries of an order at these positions, int64 [num_rows]; rows that fill up repeat the last."""
         parts = [order.positions(span.epoch, span.start, span.count) for span in self.spans]
         missing = self.num_rows - sum(map(len, parts))
         if missing:

@@ -1,4 +1,4 @@
-"""Segments, writers, episodes, statistics, recovery: what lies on the disk."""
+"""Segments, writers, episodes, statistics, recovery: the files of a store."""
 
 from stepwell.store.episodes import EPISODE_DTYPE, Episode, EpisodeTable
 from stepwell.store.layout import split_id, step_id

@@ -79,10 +79,10 @@ DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
 LINKED = (errno.ELOOP, errno.EMLINK)
 GO_ON = "make room and go on, or close the writer."
-"""What an error of a full disk says to a writer that may go on."""
+"""The advice of an error of a full disk to a writer that may go on."""
 CLOSED = "the writer is closed, and what it had not committed is lost: make room, and go on with a new store.writer()."
-"""What it says to one that may not."""
-# what callers tell from each other, and of which they know more
+"""The advice to one that may not."""
+# errors that callers handle themselves
 PASSED_ON = (FileNotFoundError, FileExistsError, BlockingIOError, InterruptedError)
 # of networks and processes, never of a store's files
 OTHERS = (ConnectionError, TimeoutError, ChildProcessError, ProcessLookupError)

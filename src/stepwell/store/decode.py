@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 DecodeInto = Callable[[Bytes, Array], None]
 NameRows = Callable[[int, int], str]
-"""What errors call the rows from a first to a last one, both included."""
+"""A name for errors of the rows from a first to a last one, both included."""
 # decoded rows that an iteration holds at a time
 OUT_BYTES = 64 << 20
 

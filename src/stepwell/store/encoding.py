@@ -96,7 +96,7 @@ class RunWriter:
         self._is_in_run = False
 
     def wait(self) -> None:
-        """Do nothing: what was put is done."""
+        """Do nothing: rows are done when they are put."""
 
     def close(self) -> None:
         """Let go of the encoder; rows that it kept back are lost."""
@@ -135,7 +135,7 @@ class RunWriter:
 class BackgroundRows:
     """A `RunWriter` in a thread of its own, behind a bounded queue; its methods are for one thread, the writer's."""
 
-    # What is raised in the background is raised by the next call, and by all later ones; the rows in the queue are
+    # An error in the background is raised by the next call, and by all later ones; the rows in the queue are
     # dropped then. The thread begins with the first row.
     # A Ctrl-C may come between any two steps of Python, so nothing here is held while one waits, as a Condition would:
     # ``_queue`` alone says what is to be done, each of the two threads changes it by one call, and a sign that is given
@@ -370,7 +370,7 @@ class SequentialColumns:
         return before
 
     def _replace(self, stop: int) -> None:
-        """Wait until rows that were put again are stored: what they replace must not be committed for them."""
+        """Wait until rows that were put again are stored: the rows they replace must not be committed for them."""
         self._wait()
         self._num_tried = stop
 

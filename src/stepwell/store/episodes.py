@@ -205,7 +205,7 @@ class Episode(Mapping[str, Any]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was given to ``end_episode``."""
+        """The metadata given to ``end_episode``."""
         return self._table.metadata(self._index)
 
     @property

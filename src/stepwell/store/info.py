@@ -1,4 +1,4 @@
-"""What a store prints: its line, its table, the same as HTML and as JSON.
+"""The printed forms of a store: its line, its table, the same as HTML and as JSON.
 
 ::
 
@@ -100,7 +100,7 @@ class FilesInPlace:
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """What `Store.info` returns: numbers as attributes, ``str()`` is the table, notebooks show it as HTML."""
+    """The result of `Store.info`: numbers as attributes, ``str()`` is the table, notebooks show it as HTML."""
 
     name: str
     path: str

@@ -409,7 +409,7 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
 @contextmanager
 def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk."""
-    # What a killed process left of an earlier try is removed. Where ``path`` is a link, it is what the link leads to.
+    # The remains of a killed process's try are removed. Where ``path`` is a link, its target is built.
     target = Path(local_path(path)).absolute()
     if target.is_symlink():
         target = target.resolve()
@@ -437,7 +437,7 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _locked_directory(path: Path) -> FileLock:
-    """Make a directory and hold its lock, which tells that its builder lives."""
+    """Make a directory and hold its lock, a sign that its builder lives."""
     try:
         path.mkdir()
         return lock_directory(path)

@@ -1,4 +1,4 @@
-"""What changes sealed segments: one process at a time; what a killed one began is undone or finished by the next.
+"""Changes of sealed segments: by one process at a time; the next one undoes or finishes the work of a killed one.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a segment says of its files (``segment.json``), and a store of its segments (``arrangement.json``).
+"""Manifests: of the files of a segment (``segment.json``), and of the segments of a store (``arrangement.json``).
 
 A store shows its segments by ordinal, unless its manifest says otherwise::
 
@@ -98,7 +98,7 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 @dataclass(frozen=True, slots=True)
 class KeyNote:
-    """What ``key.json`` says."""
+    """The content of ``key.json``."""
 
     # of the writer
     key: str
@@ -386,7 +386,7 @@ def _parse(data: bytes | None, store: str) -> StoreManifest:
 
 
 def _checked(name: Any) -> str:
-    """Return the name of a segment: what is hidden is removed, so that it may be nothing else."""
+    """Return the name of a segment, checked: hidden names are removed from the disk."""
     if not is_sealed_name(name):
         raise ValueError(f"{name!r:.100} is no name of a segment")
     return str(name)

@@ -24,8 +24,8 @@ _HELD: dict[str, list[int]] = {}
 
 def memory_path() -> str:
     """Return the path of a store to be made: in ``/dev/shm``, else in the temporary directory."""
-    # The directory is removed when the last `Store` object of this process on it is gone, or the process ends. What a
-    # killed process left is removed by the next to call this.
+    # The directory is removed when the last `Store` object of this process on it is gone, or the process ends. The next
+    # call, of any process, removes directories of killed ones.
     parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else tempfile.gettempdir()
     _remove_left(parent)
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)

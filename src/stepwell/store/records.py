@@ -1,4 +1,4 @@
-"""What ``store.json`` says of a store: its features, how much a ring keeps, and where its episodes were first written.
+"""The record ``store.json``: features, the capacity of a ring, and the stores where episodes were first written.
 
 ``origin`` alone is an id of the store in which an episode was first written, and two stores that were recorded alike
 have the same ones. That is the store that holds it, unless ``store.json`` says otherwise: a concatenation and a
@@ -71,7 +71,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a ring keeps."""
+    """The number of steps or bytes that a ring keeps."""
 
     # how many, at least 1
     amount: int

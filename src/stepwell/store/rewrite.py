@@ -1,4 +1,4 @@
-"""What makes segments of segments that are there: compaction, concatenation and checkpoints.
+"""Segments made of segments: compaction, concatenation, checkpoints and added columns.
 
 **Compaction** writes sealed segments with deleted or discarded episodes, and runs of small ones, again::
 
@@ -503,7 +503,7 @@ def _copy_committed(segment: Segment, target: str, schema: Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """What is added: ``column`` returns the accepted column of an episode of the store."""
+    """A column to add: ``column`` returns the accepted column of an episode of the store."""
 
     store: Store
     name: str

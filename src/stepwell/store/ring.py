@@ -1,4 +1,4 @@
-"""What a ring shows: the newest steps of all writers that fit its capacity.
+"""Rings show the newest steps of all writers that fit their capacity.
 
 ::
 
@@ -92,7 +92,7 @@ CLOCK, NUM_ROWS, EPISODES, NUM_EPISODES, ENDED_ROWS, ENDED_WEIGHT, ORDINAL, OFFS
 FIRST, NUM_COLUMNS = 11, 13
 CUT_STAMP, CUT_ORDINAL = range(2)
 SLACK, OLDEST, OLDEST_ROW, OLDEST_STOP, NUM_WORDS = range(3, 8)
-# a ring is made of about this many segments a live writer: what is evicted at a time is one of them
+# a ring is made of about this many segments a live writer: one of them is evicted at a time
 SHARE = 8
 LEAST_ROWS, LEAST_BYTES = 1024, 1 << 20
 

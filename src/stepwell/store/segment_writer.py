@@ -168,7 +168,7 @@ class SegmentWriter:
 
     @property
     def carry_on(self) -> tuple[int, int]:
-        """What is `carried` into the segment in which the open episode goes on."""
+        """The `carried` of the segment in which the open episode goes on."""
         steps, origin = self.carried
         return min(steps + self.row - self.episode_start, MAX_SKIPPED), origin
 
@@ -200,7 +200,7 @@ class SegmentWriter:
             rows[row] = values[place]
         for place, column in self._encoded:
             column.write(row, column.encode(values[place]))
-        # last: what an encoder took cannot be taken back
+        # last: a value that an encoder took cannot be taken back
         if self._sequential is not None:
             self._sequential.put(row, values)
 
@@ -353,7 +353,7 @@ class SegmentWriter:
 
     def attend(self) -> None:
         """Say that the writer lives, and sync what it committed; called by the thread that goes round all segments."""
-        # Rings that wait for no disk are left alone: what is written now may be gone before it is to be there.
+        # Rings that wait for no disk are left alone: their rows may be evicted before they must be on the disk.
         if self._is_shared and self._committer.is_open:
             os.utime(f"{self.path}/{PROGRESS}")
         if self._clock is None or self.sync != "none":
@@ -433,7 +433,7 @@ def _files_needed(schema: Schema) -> str:
 
 
 def _first_capacity(row_bytes: int) -> int:
-    """Return for how many rows room is made at first: 1 MiB of them, but 16, but no more than 64 MiB, but one."""
+    """Return the first capacity in rows: 1 MiB, 16 at least, up to 64 MiB, but one at least."""
     row_bytes = max(1, row_bytes)
     return max(1, min(max(16, FIRST_BYTES // row_bytes), 4096, STEP_BYTES // row_bytes))
 

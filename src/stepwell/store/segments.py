@@ -236,7 +236,7 @@ class Segment:
             name: of the feature.
             start: first row.
             stop: the row after the last.
-            name_rows: what errors call the rows from a first to a last one; default: the file and the numbers.
+            name_rows: a name for errors of the rows from a first to a last one; default: the file and the numbers.
         """
         feature = self._schema[name]
         if not feature.is_raw:
@@ -328,7 +328,7 @@ class Segment:
         return True
 
     def _check_size(self, rows: int) -> None:
-        """Refuse more committed rows than the first column has room for: who counts them takes memory for each."""
+        """Refuse more committed rows than the first column has room for: tables take memory for each."""
         if rows == 0:
             # there may be no file: a loss of power comes between any two
             return

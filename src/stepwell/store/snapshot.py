@@ -1,4 +1,4 @@
-"""What one refresh of a store saw: its segments, and the table of episodes that follows from them.
+"""The segments of a store at one refresh, and the table of episodes that follows from them.
 
 The records of sealed segments come from one file that is read at once::
 
@@ -79,7 +79,7 @@ CHECKED_FROM = 24  # the checksum covers all that follows it
 # a table is worth its bytes from so many segments on, and is replaced when it lacks so large a share of them
 MIN_NEW = 256
 NEW_SHARE = 16
-REMOVE = "Remove it: what opens the store for writing makes another."
+REMOVE = "Remove it: opening the store for writing makes another."
 
 _REPLACING = threading.Lock()
 

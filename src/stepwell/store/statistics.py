@@ -61,7 +61,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 MERGE_PARTS = 128
 # a larger step has one statistic overall
 MAX_ELEMENTS = 256
-# Limits of sampling, see `sample_rows`. Pixels of a few dozen frames tell as much as those of hundreds, whose decoding
+# Limits of sampling, see `sample_rows`. Pixels of a few dozen frames say as much as those of hundreds, whose decoding
 # would take a third of an import.
 MAX_FRAMES = 256
 MIN_STEPS = 32
@@ -85,7 +85,7 @@ NO_MOMENTS: Moments = (math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureStatistics:
-    """What the values of one feature are like, over any selection of steps."""
+    """The statistics of one feature over any selection of steps."""
 
     # Fields are numpy scalars when the shape is (). An immutable value; safe to share between threads and processes,
     # picklable.

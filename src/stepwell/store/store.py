@@ -94,12 +94,12 @@ class Store:
 
     @property
     def address(self) -> str | None:
-        """What a data set of another system was opened by, if it stands for one: it lies in a cache then."""
+        """The address of the data set of another system that it stands for, if any: it lies in a cache then."""
         return self._address
 
     @property
     def name(self) -> str:
-        """What people know it by: its address, or the name of its directory."""
+        """A name for people: its address, or the name of its directory."""
         return self._address or self.path.name
 
     @property
@@ -109,7 +109,7 @@ class Store:
 
     @property
     def trust(self) -> Trust:
-        """What its references may lead to, as it was opened with; see `stepwell.open`."""
+        """The files that its references may lead to, as given to `stepwell.open`."""
         return self._trust
 
     @property
@@ -349,7 +349,7 @@ class Store:
 
     @property
     def record(self) -> StoreRecord:
-        """What ``store.json`` says."""
+        """The content of ``store.json``."""
         return self._record
 
     def check_writable(self, what: str) -> None:
@@ -364,7 +364,7 @@ class Store:
 
     @property
     def evictor(self) -> Evictor:
-        """What removes the segments that a ring does not show any more; one for all its writers."""
+        """The evictor of segments that a ring does not show any more; one for all its writers."""
         self._evictor = self._evictor or Evictor(self._path)
         return self._evictor
 

@@ -49,11 +49,11 @@ PYTHON_VALUES = (bool, int, float, complex, list, tuple)
 
 @runtime_checkable
 class HasRows(Protocol):
-    """What gives the encoded rows of an episode: `EncodedRows`, a video file."""
+    """A source of the encoded rows of an episode: `EncodedRows`, a video file."""
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
 
     def rows(self, feature: Feature) -> Iterable[bytes]:
         """Return the rows as the feature's codec has them, first to last."""
@@ -123,7 +123,7 @@ class EncodedRows(Sequence[bytes]):
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
         return len(self._blobs)
 
     @property
@@ -171,11 +171,11 @@ class EncodedRows(Sequence[bytes]):
 
 @runtime_checkable
 class HasPieces(Protocol):
-    """What gives an episode's values in pieces, for a feature that is stored raw."""
+    """A source of an episode's values in pieces, for a feature that is stored raw."""
 
     @property
     def num_rows(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
 
     def pieces(self, feature: Feature) -> Iterable[npt.NDArray[Any]]:
         """Return arrays [n, *shape] of consecutive rows, first to last; each may be overwritten by the next."""

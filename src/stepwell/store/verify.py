@@ -82,7 +82,7 @@ class Finding:
     """Something that is not as it was written."""
 
     file: str  # its path below the store, with ``/``; of one of others, in which rows lie, its whole path or address
-    problem: str  # what is stored, what was found, what to do
+    problem: str  # the stored value, the found one, and a remedy
 
     def __str__(self) -> str:
         return f"{self.file}: {self.problem}"
@@ -90,7 +90,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `verify_store` found."""
+    """The result of `verify_store`."""
 
     path: str  # of the store
     num_segments: int  # segments that were looked at, open ones included
@@ -121,8 +121,8 @@ def verify_store(
 ) -> Report:
     """Check every file of a store."""
     # Sealed segments are compared with their checksums, byte by byte, and their tables are checked; of open ones only
-    # whether what they committed is there. Files of others that rows were left in are compared with what is noted of
-    # them, size and time, and not read. Safe while others write.
+    # whether what they committed is there. Files of other systems that hold rows are compared with
+    # their recorded size and time, and not read. Safe while others write.
     # Runs on up to 8 threads; holds 4 MiB a thread.
     path, trust = (Path(store), None) if isinstance(store, str | os.PathLike) else (store.path, store.trust)
     schema, checks = _store_checks(path, trust)
@@ -210,7 +210,7 @@ def _segment_paths(path: Path, checks: list[Check]) -> Iterator[Path]:
         if parse_segment_name(entry) is not None:
             yield path / SEGMENTS / entry
         elif not entry.startswith(NEW_PREFIX):
-            checks.append(_failed(path / SEGMENTS / entry, "not a segment. Remove it, if nobody needs it."))
+            checks.append(_failed(path / SEGMENTS / entry, "not a segment. Remove it, if it is not needed."))
 
 
 def _listed_checks(path: Path, schema: Schema | None, deep: bool) -> list[Check]:
@@ -255,7 +255,7 @@ def file_checks(schema: Schema | None) -> Iterator[Check]:
 
 
 def _listed(feature: Feature) -> Iterator[tuple[str, str]]:
-    """Yield the files that a feature lists, with what is noted of each; none of one that is not understood."""
+    """Yield the files that a feature lists, with the recorded state of each; none of an unknown codec."""
     try:
         if feature.is_raw or not issubclass(codec_class(feature), ListedFileCodec):
             return
@@ -281,7 +281,7 @@ def sealed_checks(path: Path, schema: Schema | None, *, deep: bool = False) -> I
         yield _failed(path / SEGMENT_JSON, error)
         manifest = {"files": {}}
         with suppress(CorruptSegmentError, OSError):
-            # counts of the records, whose own check says what is wrong with them
+            # numbers from the records, whose own check reports damage
             records = _read_sealed_records(path)
             manifest |= {"episodes": len(records), "rows": num_ended_rows(records)}
     files = manifest["files"]
@@ -347,7 +347,7 @@ def _check_bytes(file: Path, num_bytes: int, crc32: str) -> None:
 def _unlisted(path: Path, files: dict[str, Any], schema: Schema | None) -> Iterator[Check]:
     """Yield a failed check for every file that is there and should not be, or is not listed and should be."""
     for name in sorted(set(list_directory(path)) - set(files) - {SEGMENT_JSON, PROGRESS}):
-        problem = f"not listed in {SEGMENT_JSON}. Remove it, if nobody needs it."
+        problem = f"not listed in {SEGMENT_JSON}. Remove it, if it is not needed."
         yield _failed(path / name, problem)
     needed = {EPISODES, METADATA}
     for name, feature in (schema or {}).items():
@@ -381,7 +381,7 @@ def _check_sealed_episodes(path: Path, manifest: dict[str, Any]) -> None:
     found = {"episodes": len(records), "rows": num_ended_rows(records)}
     listed = {key: manifest.get(key, number) for key, number in found.items()}
     if listed != found:
-        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} tells of {listed}. {RESTORE}")
+        raise CorruptSegmentError(f"it has {found}, {SEGMENT_JSON} says {listed}. {RESTORE}")
 
 
 def _check_metadata(path: Path, num_episodes: int) -> None:

@@ -1,4 +1,4 @@
-"""Transforms: what is done to the windows of a batch before it is handed over."""
+"""Transforms: changes of the windows of a batch before the program gets it."""
 
 from stepwell.transforms.actions import AbsoluteActions, DeltaActions, WrapAngles, wrap_angles
 from stepwell.transforms.base import BatchTransform, Together, Transform

@@ -7,8 +7,8 @@
     "step"          action[t] - action[t - 1]              state + delta[0] + ... + delta[t]
                     (action[0] - state at the first)
 
-``state`` is that of the anchor. What a mask leaves out (a gripper, say) stays absolute; a difference of angles is
-wrapped to [-pi, pi).
+``state`` is that of the anchor. Elements that a mask leaves out (a gripper, say) stay absolute; a difference of
+angles is wrapped to [-pi, pi).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class _Actions(BatchTransform):
-    """What both directions do alike."""
+    """The common part of both directions."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ Samples = dict[str, Sample | None]
 
 
 class Transform(ABC):
-    """What is done to the windows of one field of a batch: ``Field(transform=RandomCrop(84))``.
+    """A change of the windows of one field of a batch: ``Field(transform=RandomCrop(84))``.
 
     Subclass it and implement `__call__`, and `output` where shape or dtype change. Random numbers come from ``draws``
     and from nowhere else: one number for each window keeps its steps alike, and a batch is then the same for any number
@@ -85,7 +85,7 @@ class Transform(ABC):
 
 
 class BatchTransform(ABC):
-    """What is done to whole batches: ``Loader(transform=Mixup("image"))``, or a list of several.
+    """A change of whole batches: ``Loader(transform=Mixup("image"))``, or a list of several.
 
     Subclass it and implement `__call__`, and `outputs` where keys, shapes or dtypes change or matter. Random
     numbers come from ``draws`` and from nowhere else.

@@ -390,7 +390,7 @@ class GaussianBlur(ColorTransform):
 
 @dataclass(frozen=True)
 class _Filled(ImageTransform):
-    """What fills a box of images with a colour, in place."""
+    """A transform that fills a box of images with a colour, in place."""
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
         """Return both as they are; see `Transform.output`."""
@@ -402,7 +402,7 @@ class _Filled(ImageTransform):
     @property
     @abstractmethod
     def _color(self) -> Color:
-        """What boxes are filled with."""
+        """The colour of boxes."""
 
     @abstractmethod
     def _boxes(self, height: int, width: int, draws: Draws, number: int) -> npt.NDArray[np.int64]:

@@ -82,7 +82,7 @@ class Cut(ImageTransform):
 
     @property
     def border(self) -> Color | None:
-        """What is outside of an image; None: its nearest pixel."""
+        """The colour outside of an image; None: its nearest pixel."""
         return None
 
     def output(self, shape: Any, dtype: Any = None) -> tuple[Shape, np.dtype[Any]]:
@@ -173,7 +173,7 @@ class CutDecoder(Cut, Decoder):
             self.convert(codec.decode(blob), out, draw)
             return
         box = self.box(*size, () if draw is None else draw.tolist())
-        # at full size: what a codec makes of a smaller scale is none of our ways to resize
+        # at full size: a codec's smaller scale is none of our ways to resize
         part = codec.decode_crop(blob, box, (box[2], box[3]))
         if self.resampling:
             self._resize_into(part, (0, 0, part.shape[0], part.shape[1]), out)
@@ -426,7 +426,7 @@ def _check_padding(shift: Cut, padding: int) -> None:
 
 @dataclass(frozen=True)
 class Resizing(CutDecoder):
-    """What the transforms that resize have in common."""
+    """The common part of the transforms that resize."""
 
     resampling: ClassVar[bool] = True
     size: Size
@@ -607,7 +607,7 @@ class RandomFlip(ImageTransform):
         array([[[3, 2, 1]]])
 
     Notes:
-        An action that tells left from right must be changed with the image: this does not do that.
+        An action in which left and right differ must be changed with the image: this does not do that.
     """
 
     p: float = 0.5

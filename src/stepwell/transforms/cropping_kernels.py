@@ -1,7 +1,7 @@
 """Boxes of images: cut out, shifted with a border, flipped, HWC -> CHW, through a table of values, or resized.
 
 Images are given by address, one each, so that they may lie anywhere: in a batch, in the rows of a pool, in a file's
-map. All of a call have the same shape (height, width, channels), without gaps. What is cut out of each is its box
+map. All of a call have the same shape (height, width, channels), without gaps. The part cut out of each is its box
 (top, left, height, width); heights and widths are those of ``out``. A box may stick out of its image::
 
     . . . . . . .        fill EDGE: the nearest pixel of the image

@@ -1,6 +1,6 @@
 """Chains of transforms as few passes over memory: crop, flip, to float, normalise and HWC -> CHW in one.
 
-What is done in one pass is a run of transforms of images, in this order::
+One pass does a run of transforms of images, in this order::
 
     cuts and flips                one Cut (crop, shift, resize ...) and any RandomFlip; a Cut that resizes before them
     values and axes               any transforms that are `is_pointwise`, and one ToCHW
@@ -29,7 +29,7 @@ __all__ = ["ImageStage", "Memory", "Stage", "fuse", "new_memory"]
 
 # how far from a straight line a table may be, of its largest value, that is done as one: float32 has no more
 LINE_TOLERANCE = 3e-7
-# bytes wanted -> uint8 [bytes] that nobody else has, aligned for any dtype, of undefined content
+# number of bytes -> uint8 [bytes] of the caller's own, aligned for any dtype, of undefined content
 Memory = Callable[[int], npt.NDArray[np.uint8]]
 # bytes of resized images that are still in the cache when their values are made
 RESIZED_BYTES = 512 << 10
@@ -182,7 +182,7 @@ def fuse(transforms: Sequence[Callable[..., Any]], shape: Shape, dtype: np.dtype
         number = len(stage.transforms)
         place += number
         if not known:
-            # nobody knows what came out of it
+            # its output is not known
             return stages + [Stage(at, (transforms[at],)) for at in range(place, len(transforms))]
         for transform in known[:number]:
             shape, dtype = transform.output(shape, dtype)

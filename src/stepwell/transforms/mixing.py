@@ -33,12 +33,12 @@ Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 TABLE_SIZE = 1 << 14
 MAX_ALPHA = 1e4
-# of float32 that a part of a batch is blended in: what stays in a core's cache
+# of float32 that a part of a batch is blended in: as much as stays in a core's cache
 BLEND_VALUES = 1 << 16
 
 
 class _Mixing(BatchTransform):
-    """What mixup and CutMix do alike: weights, partners and labels."""
+    """The common part of mixup and CutMix: weights, partners and labels."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ BLOCK_VALUES = 1024
 
 
 class HasStatistics(Protocol):
-    """What a store and a view have."""
+    """A store or a view."""
 
     def statistics(self, *, names: Any = None) -> Mapping[str, FeatureStatistics]:
         """Return the statistics of features by name."""
@@ -60,7 +60,7 @@ class _Scaling(Transform):
 
     @property
     def is_pointwise(self) -> bool:  # type: ignore[override]
-        """Whether an element's place in the last axis tells all: a chain may then do it in the pass of a crop."""
+        """Whether scaling depends on the place in the last axis alone: a chain then does it in the pass of a crop."""
         return self.center.ndim <= 1
 
     def output(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:

@@ -277,7 +277,7 @@ _FROM_QUATERNION: dict[str, Callable[[Floats], Floats]] = {
 
 
 class _Poses(BatchTransform):
-    """What both directions do alike."""
+    """The common part of both directions."""
 
     def __init__(
         self,

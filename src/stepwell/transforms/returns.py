@@ -79,7 +79,7 @@ class NStepReturn(_Rewards):
         truncated: key of bool [B, n] with the same offsets; None: where ``<reward>_is_pad`` says that no step follows.
         gamma: the discount of one step, 0 to 1.
         output: key of the returns, float32 [B]; default: instead of the rewards.
-        discount: key of float32 [B], what the bootstrap value is multiplied by: ``gamma ** length``, 0 after a
+        discount: key of float32 [B], the factor of the bootstrap value: ``gamma ** length``, 0 after a
             terminated step.
         length: key of int64 [B], the steps that were counted: the observation to bootstrap from is the anchor's plus
             that many.
@@ -140,7 +140,7 @@ class NStepReturn(_Rewards):
         counts = np.logical_and.accumulate(counts & ~ended_before, axis=1)
         powers = self.gamma ** np.arange(rewards.shape[1])
         length = counts.sum(axis=1)
-        # not a product with the mask: what does not count may be NaN
+        # not a product with the mask: values that do not count may be NaN
         batch[self.output] = np.where(counts, rewards * powers, 0.0).sum(axis=1).astype(np.float32)
         is_terminal = (terminated & counts).any(axis=1)
         batch[self.discount] = np.where(is_terminal, 0.0, self.gamma**length).astype(np.float32)
@@ -167,7 +167,7 @@ class DiscountedSum(_Rewards):
         [[2.0, 2.0, 0.0]]
 
     Notes:
-        What lies beyond the window is not in the sum: for the return of whole episodes the window must reach their
+        Steps beyond the window are not in the sum: for the return of whole episodes the window must reach their
         ends. See M. Janner et al., Offline reinforcement learning as one big sequence modeling problem, 2021, and
         L. Chen et al., Decision transformer, 2021, for what it is used for.
     """

@@ -1,7 +1,7 @@
 """Blocks: the anchors cut into runs that a pool loads, holds and drops as one.
 
 A **block** is a run of consecutive anchors. It consists of **pieces**: runs of anchors whose rows follow each other in
-one segment. What a piece must hold of a column is what the windows of its anchors reach, within their episodes::
+one segment. A piece holds the rows of a column that the windows of its anchors reach, within their episodes::
 
     episode of 12 steps, offsets -1..2, blocks of 5, 5 and 2 anchors
 
@@ -11,8 +11,8 @@ one segment. What a piece must hold of a column is what the windows of its ancho
     block 2                           9   10 11
 
 An episode that takes more than the target is cut into equal parts. Parts hold at least as much for their own anchors as
-for the windows that reach beyond them, so that no row is loaded more than about twice. What takes less is joined, in
-the order of the view, also across segments, for as long as the sum stays within the target.
+for the windows that reach beyond them, so that no row is loaded more than about twice. Episodes that take less are
+joined, in the order of the view, also across segments, for as long as the sum stays within the target.
 
 Where a column is sequential, a part is made to begin where the first row that it reaches is a sync row, the nearest
 before its equal share: the block before it then loads a few rows from that one on, not a whole run. At least one run
@@ -406,7 +406,7 @@ def _aligned(num_bytes: Any) -> Any:
 
 
 def hold_rows(loader: RowLoader, places: Int64s) -> HeldRows:
-    """Load what the windows at some anchors reach; anchors whose windows touch share a piece."""
+    """Load the rows that the windows at some anchors reach; anchors whose windows touch share a piece."""
     pieces, columns = _pieces_of(loader, places)
     sizes = loader.num_bytes(pieces)
     starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()

@@ -214,7 +214,7 @@ def pieces_of_view(view: View, segment_starts: Sequence[int]) -> ViewPieces | No
         return None
     each = np.concatenate(found, axis=1)
     each = each[:, np.lexsort((each[4], each[0]))]
-    # of chains that the view has nothing of nobody asks
+    # chains without an episode of the view are not needed
     each = each[:, np.isin(each[0], each[0, each[1] >= 0])]
     return _view_pieces(*each) if each.shape[1] else None
 

@@ -2,7 +2,7 @@
 
 ::
 
-    cells     segment  4 4 9 4 . 9       of a batch, or of the rows that a pool holds; row -1 asks for zeros
+    cells     segment  4 4 9 4 . 9       of a batch, or of the rows that a pool holds; row -1 means zeros
               row      7 8 2 7 . 3
     segment 4          7 8               `stepwell.store.decode.decode_rows`, a segment at a time
     segment 9          2 3
@@ -46,7 +46,7 @@ class Cells:
 
     table: MapTable  # maps, the segments among them
     segments: Int64s  # int64 [m]
-    rows: Int64s  # int64 [m]; -1 asks for zeros
+    rows: Int64s  # int64 [m]; -1 means zeros
     # the segments, where encoded bytes are read past the page cache; None: through the maps
     direct: Sequence[Any] | None = None
 
@@ -202,7 +202,7 @@ def announce_batch(
 ) -> None:
     """Let the system fetch what a batch reads through maps."""
     for each in fields:
-        # of windows that leave a piece of an episode, what lies in the anchors' own
+        # of windows that leave a piece of an episode, the rows in the anchors' own piece
         places = batch.at(each.field.at)[:6]
         for source in each.sources:
             if source.kind == "virtual":
@@ -230,7 +230,7 @@ def _announce_raw(field: ResolvedField, source: FieldSource, rows: Int64s, bases
 class Filler:
     """Fill in what the kernel left out of a batch."""
 
-    # Thread-safe: what a batch decoded lives in the batch.
+    # Thread-safe: decoded rows live in the batch.
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class Field:
         transform: one or several, applied by the loader in order: `stepwell.Transform` objects, or callables array ->
             array on [B, *window, ...]. A callable with a parameter ``draws`` (or ``rng``) is given random numbers that
             depend on (seed, epoch, position of the window) only (``rng``: of the batch).
-        decoder: what is made of each row before anything else (`stepwell.codecs.Decoder`): a crop, a smaller image.
+        decoder: applied to each row before anything else (`stepwell.codecs.Decoder`): a crop, a smaller image.
             Less may be decoded for it.
         at: where the window is placed: at the "anchor" (default), at a row drawn from the rows after it ("future"; the
             last one is its own), at the episode's last row ("final"), or at any row drawn from the "episode":
@@ -346,7 +346,7 @@ class ResolvedField:
     offsets: npt.NDArray[np.int64]
     step_shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
-    # every batch asks for these
+    # read for every batch
     window_shape: tuple[int, ...] = dataclass_field(init=False)
     has_mask: bool = dataclass_field(init=False)
     keys: tuple[str, ...] = dataclass_field(init=False)
@@ -413,7 +413,7 @@ def resolve(field: Field, key: str, schema: Schema, fps: float | None) -> Resolv
     """Return a field as one store has it.
 
     Args:
-        field: what to read.
+        field: the field.
         key: of the batch, named in errors.
         schema: of the store.
         fps: of the store, or None.
@@ -498,7 +498,7 @@ def _converted(name: str, feature: Feature, decoder: Decoder) -> FieldSource:
         shape, dtype = decoder.output(feature)
     except SchemaError as error:
         raise WindowError(
-            f"decoder {decoder!r} of {name!r}: {error} Its output() must tell the one shape that comes out."
+            f"decoder {decoder!r} of {name!r}: {error} Its output() must return the one shape that comes out."
         ) from error
     is_sequential = not feature.is_raw and codec_class(feature).is_sequential
     return FieldSource(
@@ -515,7 +515,7 @@ def _converted(name: str, feature: Feature, decoder: Decoder) -> FieldSource:
 
 
 def _merged(sources: Sequence[FieldSource]) -> FieldSource:
-    """Return the source that asks for the most work: where one store has to decode, the batch path decodes."""
+    """Return the source that needs the most work: where one store has to decode, the batch path decodes."""
     found = next((source for source in sources if source.kind == "encoded"), sources[0])
     shapes = {source.feature.shape for source in sources if source.feature is not None}
     return replace(

@@ -45,7 +45,7 @@ class AnchorIndex:
 
     Args:
         view: the episodes.
-        fields: what is read around each anchor.
+        fields: the fields read around each anchor.
 
     Attributes:
         num_anchors: how many there are.

@@ -152,14 +152,14 @@ class SegmentMaps:
         segments: of all stores, in the reader's order.
         stores: int64 [S], number of the store of each.
         need_rows: int64 [S], rows that may be read; a map must hold them.
-        columns: what is mapped of each.
+        columns: the columns that are mapped of each.
         max_maps: how many maps may live in the current table (the process has 65,530 in all); one batch may exceed it.
-        memory_bytes: what cached files may take; default: what is available now.
+        memory_bytes: bytes that cached files may take; default: the memory available now.
         known: maps of an older view of the same stores, whose files are not mapped again when they are long enough.
 
     Attributes:
         table: the current `MapTable`; it may have room for more segments than there are.
-        following: held by who takes in the segments that came.
+        following: a lock, held while new segments are taken in.
         is_announcing: whether the columns do not fit in memory, so that reads announce their windows.
         clock: time of the latest read, as `MapTable.last_used` has it.
 
@@ -343,7 +343,7 @@ class SegmentMaps:
             return
         with known._lock:
             table = known.table
-        # who has these maps has the same stores; a segment of theirs is what its key says
+        # these maps are of the same stores, where a key names one segment
         own, old = (
             keys | maps._stores[: len(keys)] << STORE_SHIFT for keys, maps in ((self._keys, self), (known._keys, known))
         )
@@ -371,7 +371,7 @@ class SegmentMaps:
 
 
 def _kept(segments: Sequence[Any]) -> Sequence[Any]:
-    """Return segments that stay as they are: a list may grow meanwhile, what a snapshot has does not."""
+    """Return segments that stay as they are: a list may grow meanwhile, a snapshot does not."""
     return list(segments) if isinstance(segments, list) else segments
 
 
@@ -400,7 +400,7 @@ def _libc() -> Any:
 
 
 def _advise(array: npt.NDArray[Any], num_bytes: int, advice: int) -> None:
-    """Give advice about the first bytes of a map; a system that does not know it is asked for the next best."""
+    """Give advice about the first bytes of a map, the next best where the system does not know it."""
     if num_bytes <= 0:
         return
     address = int(array.__array_interface__["data"][0])
@@ -419,7 +419,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class ScatteredRows(NamedTuple):
-    """What the window kernel needs of a batch."""
+    """The inputs of the window kernel for a batch."""
 
     bases: Int64s  # int64 [2C, n], for each anchor where row 0 of its segment would lie
     places: Int64s  # int64 [*, n], of the anchors, with the number of the anchor as that of its segment

@@ -228,7 +228,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatherTables:
-    """What the kernel needs of the raw sources at any batch size."""
+    """The kernel's tables of the raw sources, at any batch size."""
 
     plan: npt.NDArray[np.int64]  # int64 [num_sources, PLAN_COLUMNS], without the columns that depend on the batch size
     # for each source the key of its field, and its first byte within a row of that field
@@ -313,7 +313,7 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """What one call of the kernel copies."""
+    """The sources that one call of the kernel copies."""
 
     tables: GatherTables  # its sources
     at: str  # where their windows are placed

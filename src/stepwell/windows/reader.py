@@ -106,7 +106,7 @@ class PlaceReader:
         fields: key to `Field`, name of a feature, or offsets; None: every feature at the anchor. Every source's stores
             must have them, with the same shapes and dtypes; codecs may differ.
         max_maps: how many files may be mapped at a time.
-        memory_bytes: what may be used to keep files cached; default: what is available when the first file is mapped.
+        memory_bytes: memory for cached files; default: the memory available when the first file is mapped.
         page_cache: False where held rows are read past the page cache, those of raw fields too.
 
     Attributes:
@@ -406,7 +406,7 @@ class WindowReader(PlaceReader):
         view: the episodes.
         fields: key to `Field`, name of a feature, or offsets; None: every feature at the anchor.
         max_maps: how many files may be mapped at a time.
-        memory_bytes: what may be used to keep files cached; default: what is available when the first file is mapped.
+        memory_bytes: memory for cached files; default: the memory available when the first file is mapped.
             See `stepwell.windows.maps`.
         page_cache: False reads rows into memory of its own, past the page cache: for stores much
             larger than memory. Offsets of encoded rows, ragged features and windows that are placed elsewhere than at
@@ -488,7 +488,7 @@ class WindowReader(PlaceReader):
 
     @cached_property
     def row_loader(self) -> RowLoader:
-        """What loads held rows: those that need decoding, or, past the page cache, all of fixed shape."""
+        """The loader of held rows: those that need decoding, or, past the page cache, all of fixed shape."""
         return RowLoader(self.index, self.maps, self.columns, self.decoders, self.slots, page_cache=self.page_cache)
 
     def read(
@@ -573,7 +573,7 @@ def _rebuild(
 
 
 def _checked(memory: npt.NDArray[np.uint8] | None, layout: Layout) -> npt.NDArray[np.uint8]:
-    """Return memory for a batch: what was given, if it fits."""
+    """Return memory for a batch: the given one, if it fits."""
     if memory is None:
         return aligned_empty(layout.num_bytes)
     if memory.nbytes < layout.num_bytes or memory.dtype != UINT8 or not memory.flags.carray:

@@ -31,7 +31,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class PlaceSource(Protocol):
-    """What a reader of places must know of where they come from.
+    """The origin of places, as a reader of places sees it.
 
     Attributes:
         stores: that the segments belong to.
@@ -84,7 +84,7 @@ class ViewSource:
 
     Args:
         view: the episodes.
-        fields: what is read around each anchor, as `WindowReader` takes it; None: every step is an anchor.
+        fields: the fields read around each anchor, as `WindowReader` takes it; None: every step is an anchor.
 
     Attributes:
         fields: key to `ResolvedField`.
@@ -138,7 +138,7 @@ class JoinedSources:
 
     @property
     def is_current(self) -> bool:
-        """Whether no segment came or went since `state` was asked for."""
+        """Whether no segment came or went since the last `state`."""
         # looked at before every batch
         if self.is_single:
             return self.sources[0].revision == self._revisions[0]

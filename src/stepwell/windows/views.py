@@ -135,10 +135,10 @@ def unpack_episodes(store: Store, packed: PackedEpisodes) -> tuple[SegmentList, 
     indices = np.flatnonzero(is_chosen)
     if (table.segment[indices] < 0).any():
         raise WindowError(
-            f"segments of a view of {store.path} were removed before it was unpickled. Make the view anew."
+            f"segments of a view of {store.path} were removed before it was unpickled. Make the view again."
         )
     if _digest(there, table, indices) != packed.digest:
-        raise WindowError(f"{store.path} has other episodes than a view of it that was pickled. Make the view anew.")
+        raise WindowError(f"{store.path} has other episodes than a view of it that was pickled. Make the view again.")
     return segments, table, indices
 
 
@@ -215,7 +215,7 @@ def _unpack_bits(data: bytes, count: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a view holds of one store."""
+    """The episodes of one store in a view."""
 
     store: Store  # the store
     segments: SegmentList  # the store's segments at the moment of the snapshot
@@ -269,7 +269,7 @@ class View:
 
     @property
     def segments(self) -> Sequence[Any]:
-        """The segments of all stores, store by store; those of a large store are made when they are asked for."""
+        """The segments of all stores, store by store; those of a large store are made on first use."""
         return self.parts[0].segments if len(self.parts) == 1 else _Joined([part.segments for part in self.parts])
 
     @property
@@ -450,7 +450,7 @@ class View:
         return view
 
     def _mask_where(self, where: Where, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return where the predicate holds, asked of the candidates only: metadata is read from files."""
+        """Return where the predicate holds, of the candidates only: metadata is read from files."""
         mask = np.zeros(self.num_episodes, dtype=np.bool_)
         names: set[str] = set()
         start = 0

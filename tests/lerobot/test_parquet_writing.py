@@ -1,6 +1,5 @@
 """Parquet files that follow each other: numbers, sizes, types."""
 
-import gc
 import weakref
 
 import numpy as np
@@ -103,9 +102,6 @@ def test_pages_of_all_parquet_files_that_are_written_have_checksums(tmp_path):
         assert any("CRC checksum verification failed" in error for error in errors), path
 
 
-pytest.importorskip("pyarrow")
-
-
 class Files:
     """What the writer needs of `ParquetFiles`; remembers how many rows came at a time."""
 
@@ -137,7 +133,6 @@ def test_no_more_rows_are_held_than_a_group_of_the_file():
         held.append(weakref.ref(tasks))
         writer.add(EpisodeRow(index, tasks, 3, 3 * index, (0, 0), {}, {}))
         del tasks
-        gc.collect()
         assert sum(each() is not None for each in held) <= GROUP_EPISODES
     writer.close()
     assert files.sizes == [GROUP_EPISODES, GROUP_EPISODES, 2]

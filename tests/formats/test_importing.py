@@ -21,7 +21,7 @@ from stepwell.errors import (
 from stepwell.formats import FileSpans, ImportReport, Reader, import_dataset
 from stepwell.formats.importing import imported_schema
 from stepwell.recorders import parallel
-from stepwell.recorders.jobs import NUM_BYTES
+from stepwell.recorders.chunks import NUM_BYTES
 
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")

@@ -13,7 +13,7 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, StepError, StepwellError, StoreExistsError, WorkerError
-from stepwell.recorders import EpisodeData, parallel, write_episodes, write_samples
+from stepwell.recorders import EpisodeData, chunks, write_episodes, write_samples
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_the_workers_and_takes_everything_back(tmp_path, monkeypatch
     def interrupt(self, counters):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(parallel.ProgressBar, "update", interrupt)
+    monkeypatch.setattr(chunks.ProgressBar, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_episodes(tmp_path / "x.well", sources.SlowEpisodes(tmp_path), workers=2)
     assert not (tmp_path / "x.well").exists()

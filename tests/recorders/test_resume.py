@@ -16,7 +16,7 @@ from test_parallel import is_running
 import stepwell
 from stepwell.errors import SchemaError, StepError, StepwellError, StoreBusyError, StoreExistsError, WorkerError
 from stepwell.progress import NoBar
-from stepwell.recorders import parallel, resuming, write_episodes
+from stepwell.recorders import chunks, resuming, write_episodes
 from stepwell.recorders.resuming import IMPORTING, read_plan
 
 PROGRAM = Path(__file__).parent / "resume_killing.py"
@@ -124,7 +124,7 @@ def test_a_ctrl_c_keeps_what_is_finished(tmp_path, folder, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(parallel.ProgressBar, "update", interrupt)
+        patched.setattr(chunks.ProgressBar, "update", interrupt)
         with pytest.raises(KeyboardInterrupt):
             record(tmp_path / "x.well", sources.MarkedEpisodes(folder))
     assert len(stepwell.open(tmp_path / "x.well")) == 4
@@ -306,7 +306,7 @@ def test_progress_begins_with_what_is_there(tmp_path, folder, monkeypatch):
         return bars[-1]
 
     spoil(tmp_path / "x.well", folder)
-    monkeypatch.setattr("stepwell.recorders.progress.make_bar", make_bar)
+    monkeypatch.setattr("stepwell.recorders.chunks.make_bar", make_bar)
     record(tmp_path / "x.well", sources.MarkedEpisodes(folder))
     assert [bar.n for bar in bars] == [12]
 

@@ -13,18 +13,25 @@ A worker encodes the next lots while one waits for those before it; how many it 
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stepwell.beton.pages import PageCursor
-from stepwell.beton.unfinished import FilePart, UnfinishedFile, write_error
-from stepwell.errors import DiskFullError
-from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
-from stepwell.recorders.pool import StartMethod, WorkerPool
-from stepwell.recorders.progress import ProgressBar
+from stepwell.beton.unfinished import FilePart, UnfinishedFile
+from stepwell.recorders.chunks import (
+    ITEM,
+    NUM_BYTES,
+    NUM_COUNTERS,
+    NUM_ITEMS,
+    NUM_STEPS,
+    ProgressBar,
+    StartMethod,
+    WorkerPool,
+    answer_of,
+    checked_answer,
+)
 
 __all__ = ["Lot", "Lots", "Measure", "lay"]
 
@@ -100,35 +107,25 @@ class _Placed:
         return self.lot.stop
 
 
-@dataclass(frozen=True, slots=True)
-class _NoSpace:
-    """Tells the parent that the disk is full: an error loses its number on the way between processes."""
-
-    errno: int
-    path: str
-
-    def to_error(self) -> OSError:
-        return write_error(OSError(self.errno, os.strerror(self.errno)), self.path)
-
-
 class _LayingJob:
-    """The work of a worker, see `stepwell.recorders.pool.Work`."""
+    """The work of a worker, see `stepwell.recorders.chunks.Work`."""
 
     def __init__(self, lots: Lots, file: UnfinishedFile) -> None:
         self._lots, self._file = lots, file
         self._encoded: dict[int, Any] = {}
         self._part: FilePart | None = None
 
-    def write(self, message: Lot | _Placed, counters: MutableSequence[int]) -> Any:
-        """Do what a message says; returns a measure, None, or what went wrong."""
-        try:
-            return self._encode(message, counters) if isinstance(message, Lot) else self._write(message, counters)
-        except OSError as error:
-            if error.errno is not None and isinstance(write_error(error, self._file.path), DiskFullError):
-                return _NoSpace(error.errno, self._file.path)
-            return self._failure(error, counters)
-        except Exception as error:
-            return self._failure(error, counters)
+    @property
+    def noun(self) -> str:
+        """What errors call a sample."""
+        return self._lots.noun
+
+    def write(self, message: Lot | _Placed, counters: MutableSequence[int]) -> Measure | None:
+        """Do what a message says; returns the measure of a lot that was encoded."""
+        if isinstance(message, Lot):
+            return self._encode(message, counters)
+        self._write(message, counters)
+        return None
 
     def close(self) -> None:
         """Close the files."""
@@ -152,9 +149,6 @@ class _LayingJob:
         counters[NUM_ITEMS] += lot.stop - lot.start
         counters[NUM_STEPS] += lot.stop - lot.start
 
-    def _failure(self, error: Exception, counters: MutableSequence[int]) -> Failure:
-        return Failure.of(counters[ITEM], error, self._lots.noun)
-
 
 def lay(
     lots: Sequence[Lot],
@@ -172,7 +166,7 @@ def lay(
         source: what makes bytes of them.
         file: to be written.
         workers: processes; 0 or 1: this one.
-        progress: see `stepwell.recorders.progress.ProgressBar`.
+        progress: see `stepwell.recorders.chunks.ProgressBar`.
         start_method: of the processes.
 
     Raises:
@@ -230,8 +224,6 @@ class _Placing:
                     self._send(worker, queue.popleft())
 
     def _take(self, worker: int, answer: Any) -> None:
-        if isinstance(answer, _NoSpace):
-            raise answer.to_error()
         done = self._sent[worker].popleft()
         if isinstance(done, _Placed):
             self._in_hand[worker] -= 1
@@ -251,12 +243,6 @@ class _Placing:
 def _lay_here(lots: Sequence[Lot], job: _LayingJob, cursor: PageCursor, bar: ProgressBar) -> None:
     counters = [0] * NUM_COUNTERS
     for lot in lots:
-        measure = _checked(job.write(lot, counters))
-        _checked(job.write(_Placed(lot, measure.place(cursor)), counters))
+        measure = checked_answer(answer_of(job, lot, counters))
+        checked_answer(answer_of(job, _Placed(lot, measure.place(cursor)), counters))
         bar.update([counters])
-
-
-def _checked(answer: Any) -> Any:
-    if isinstance(answer, Failure | _NoSpace):
-        raise answer.to_error()
-    return answer

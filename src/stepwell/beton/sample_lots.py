@@ -22,7 +22,7 @@ from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
 from stepwell.beton.pages import PageCursor, aligned, too_large
 from stepwell.beton.unfinished import FilePart
 from stepwell.errors import StepError
-from stepwell.recorders.jobs import Failure
+from stepwell.recorders.chunks import Failure
 from stepwell.recorders.sources import NUM_CHUNKS
 
 __all__ = ["IndexedSamples", "SampleLots", "StreamedSamples", "lots_of", "stream_lots"]

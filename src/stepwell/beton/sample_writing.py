@@ -14,7 +14,7 @@ from stepwell.beton.laying import Lot, Lots, lay
 from stepwell.beton.sample_lots import IndexedSamples, SampleLots, StreamedSamples, lots_of, stream_lots
 from stepwell.beton.unfinished import unfinished_file
 from stepwell.errors import StepError
-from stepwell.recorders.pool import StartMethod, num_workers
+from stepwell.recorders.chunks import StartMethod, num_workers
 
 __all__ = ["Target", "check_not_empty", "write_indexed", "write_streams"]
 

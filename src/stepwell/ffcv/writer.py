@@ -16,7 +16,7 @@ from stepwell.beton.sample_writing import Target, write_indexed, write_streams
 from stepwell.errors import MissingDependencyError, StepError, WorkerError
 from stepwell.ffcv.fields.base import Field, encoder_of
 from stepwell.files.addresses import local_path
-from stepwell.recorders.pool import num_workers
+from stepwell.recorders.chunks import num_workers
 
 __all__ = ["DatasetWriter"]
 

@@ -57,7 +57,7 @@ from stepwell.lerobot.statistics import (
 )
 from stepwell.lerobot.tasks import StepTasks, TaskList
 from stepwell.progress import make_bar
-from stepwell.recorders.pool import num_workers
+from stepwell.recorders.chunks import num_workers
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store
 from stepwell.store.layout import built_directory

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from stepwell.errors import SchemaError, StepError, StepwellError
+from stepwell.errors import SchemaError, StepError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
-from stepwell.recorders.jobs import NUM_COUNTERS, Failure, Job, read_item
-from stepwell.recorders.pool import StartMethod, WorkerPool, num_workers
-from stepwell.recorders.progress import ProgressBar
-from stepwell.recorders.resuming import Plan, Unfinished, remove_segments
-from stepwell.recorders.sources import Chunk, HasSpans, Items, chunk_length, cut, take_chunks
+from stepwell.recorders.chunks import (
+    ITEM,
+    NUM_BYTES,
+    NUM_ITEMS,
+    NUM_STEPS,
+    Failure,
+    StartMethod,
+    num_workers,
+    run_chunks,
+)
+from stepwell.recorders.resuming import Plan, Unfinished, remove_segments, segment_maker
+from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, Items, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
 from stepwell.store.layout import sync_names
 from stepwell.store.records import SEGMENT_BYTES
+from stepwell.store.writer import Writer
 
 __all__ = ["write_episodes", "write_samples"]
 
@@ -195,26 +203,24 @@ class _Recording:
 
     def run(self, workers: int | None, progress: bool | None, start_method: StartMethod) -> Store:
         """Write all of the source; on failure take everything back, or leave what is finished."""
-        bar: ProgressBar | None = None
         try:
             spans = self._spans()
-            num_workers = self._num_workers(workers, len(spans))
-            bar = ProgressBar(self._num_items, "samples" if self._items.are_samples else "episodes", progress)
-            if self._num_items is not None:
-                bar.skip(self._num_items - sum(stop - start for _, start, stop in spans))
             if isinstance(self._source, HasSpans):
                 self._source.prepare([(start, stop) for _, start, stop in spans])
-            job = Job(self._store, self._source if self._is_indexable else None, self._items)
-            if num_workers > 1:
-                _run_pool(job, self._chunks(spans), num_workers, start_method, bar)
-            else:
-                _run_here(job, self._chunks(spans), bar)
+            to_write = sum(stop - start for _, start, stop in spans)
+            run_chunks(
+                _EpisodeJob(self._store, self._source if self._is_indexable else None, self._items),
+                self._chunks(spans),
+                workers=self._num_workers(workers, len(spans)),
+                total=self._num_items,
+                unit="samples" if self._items.are_samples else "episodes",
+                progress=progress,
+                num_done=0 if self._num_items is None else self._num_items - to_write,
+                start_method=start_method,
+            )
         except BaseException:
             self._undo()
             raise
-        finally:
-            if bar is not None:
-                bar.close()
         sync_names(str(self._store.path))
         if self._unfinished is not None:
             self._unfinished.end()
@@ -229,7 +235,7 @@ class _Recording:
             return
         try:
             if self._is_indexable:
-                self._first = read_item(self._source, 0)
+                self._first = _read_item(self._source, 0)
                 return
             iterator = iter(self._source)
             self._first = next(iterator)
@@ -325,18 +331,82 @@ class _Recording:
             self._store.refresh()
 
 
-def _run_here(job: Job, chunks: Iterator[Chunk], bar: ProgressBar) -> None:
-    counters = [0] * NUM_COUNTERS
-    for chunk in chunks:
-        failure = job.write(chunk, counters)
-        if failure is not None:
-            raise failure.to_error()
-        bar.update([counters])
+@dataclass(frozen=True, slots=True)
+class _EpisodeJob:
+    """What every worker needs to write any chunk.
+
+    Args:
+        store: to write to.
+        source: ``source[i]`` gives item i; None when chunks carry their items.
+        items: how an item becomes steps.
+    """
+
+    noun: ClassVar[str] = "item"
+    store: Store
+    source: Any
+    items: Items
+
+    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> Failure | None:
+        """Write one chunk as one segment; returns what went wrong, if anything did.
+
+        Args:
+            chunk: the items and the segment's ordinal.
+            counters: int64 [NUM_COUNTERS], kept up to date while it works.
+        """
+        with (
+            segment_maker(self.store.path),
+            self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer,
+        ):
+            index, has_many = chunk.start, chunk.carried is None and isinstance(self.source, HasOneStepEpisodes)
+            while index < chunk.stop:
+                counters[ITEM] = index
+                try:
+                    many, has_many = self._write_many(writer, chunk, index) if has_many else (None, False)
+                    num_items, num_steps, num_bytes = many or self._write_one(writer, chunk, index)
+                except Exception as error:
+                    return Failure.of(index, error)
+                index += num_items
+                counters[NUM_ITEMS] += num_items
+                counters[NUM_STEPS] += num_steps
+                counters[NUM_BYTES] += num_bytes
+        if isinstance(self.source, HasSpans):
+            self.source.forget(chunk.start, chunk.stop)
+        return None
+
+    def _write_one(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int]:
+        """Write one item; returns numbers of items, steps and bytes."""
+        item = _read_item(self.source, index) if chunk.carried is None else chunk.carried[index - chunk.start]
+        return 1, *self.items.write(writer, item)
+
+    def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[tuple[int, int, int] | None, bool]:
+        """Write items from one on, where the source gives several.
+
+        Returns:
+            Numbers of items, steps and bytes, None where the item is to be read alone; and whether to ask again: not
+            when one of several is bad, which one shows when they are written one by one.
+        """
+        try:
+            columns = self.source.one_step_episodes(index, chunk.stop)
+            if columns is None:
+                return None, True
+            count, num_bytes = self.items.write_one_step_episodes(writer, columns)
+        except (ValueError, LookupError):
+            return None, False
+        return (count, count, num_bytes), True
 
 
-def _run_pool(job: Job, chunks: Iterator[Chunk], num_workers: int, start_method: StartMethod, bar: ProgressBar) -> None:
-    with WorkerPool(job, num_workers, start_method) as pool:
-        pool.run(chunks, lambda: bar.update(pool.counters))
+def _read_item(source: Any, index: int) -> Any:
+    """Return ``source[index]``.
+
+    Raises:
+        WorkerError: the source has fewer items than its length says; other errors are the source's own.
+    """
+    try:
+        return source[index]
+    except IndexError as error:
+        raise WorkerError(
+            f"the source has no item {index}, although its len() is {len(source)}. Correct __len__ or __getitem__."
+        ) from error
 
 
 def _named_errors(source: Iterator[Any]) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,10 @@ from stepwell.codecs import make_codec, same_rows
 from stepwell.errors import SchemaError
 from stepwell.files.addresses import local_path
 from stepwell.json_text import seal_json
-from stepwell.progress import make_bar
+from stepwell.recorders.chunks import num_workers, run_chunks
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
 from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.embedded_columns import embedded_feature
-from stepwell.recorders.jobs import NUM_COUNTERS, NUM_ITEMS, Failure
-from stepwell.recorders.pool import WorkerPool, num_workers
 from stepwell.recorders.recoded_columns import RecodedColumn
 from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
 from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
@@ -184,22 +182,15 @@ def _run(job: Recoding, chunks: Sequence[Chunk], workers: int, progress: bool | 
     """Write all chunks; returns the results in their order."""
     found: dict[int, Result] = {}
     num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
-    num_processes = min(workers, len(chunks))
-    with make_bar(num_rows, "rows", wanted=progress) as bar:
-
-        def show(counters: Sequence[MutableSequence[int]]) -> None:
-            bar.update(min(num_rows, sum(one[NUM_ITEMS] for one in counters)) - bar.n)
-
-        if num_processes > 1:
-            with WorkerPool(job, num_processes, "spawn") as pool:
-                pool.run(iter(chunks), lambda: show(pool.counters), lambda answer: found.update([answer]))
-        else:
-            counters = [0] * NUM_COUNTERS
-            for chunk in chunks:
-                answer = job.write(chunk, counters, lambda: show([counters]))
-                if isinstance(answer, Failure):
-                    raise answer.to_error()
-                found.update([answer])
+    run_chunks(
+        job,
+        chunks,
+        lambda answer: found.update([answer]),
+        workers=min(workers, len(chunks)),
+        total=num_rows,
+        unit="rows",
+        progress=progress,
+    )
     return [found[chunk.ordinal] for chunk in chunks]
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequen
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from typing import ClassVar
 
 import numpy as np
 
 from stepwell.codecs.codec import codec_class, same_rows
 from stepwell.errors import StepwellError
+from stepwell.recorders.chunks import ITEM, NUM_ITEMS, Failure
 from stepwell.recorders.embedded_columns import embed_column
-from stepwell.recorders.jobs import ITEM, NUM_ITEMS, Failure
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recode_column, stored_bytes
 from stepwell.recorders.recoding_chunks import Chunk, compacted_error
 from stepwell.schema import Schema
@@ -39,6 +40,7 @@ class Recoding:
         embedded: names of the features whose rows lie in files of somebody else's, and are taken in as they are.
     """
 
+    noun: ClassVar[str] = "episode"
     source: str
     target: str
     before: Schema
@@ -51,16 +53,13 @@ class Recoding:
         """Names of the features that are not copied."""
         return [name for name in self.after if not same_rows(self.before[name], self.after[name])]
 
-    def write(
-        self, chunk: Chunk, counters: MutableSequence[int], on_rows: Callable[[], None] = lambda: None
-    ) -> tuple[int, Result] | Failure:
+    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> tuple[int, Result] | Failure:
         """Write one chunk as one segment; returns its ordinal and what became of each feature, or what went wrong."""
         counters[ITEM] = chunk.source_indices[0]
 
         def advance(episode: EpisodeRows, rows: int) -> None:
             counters[ITEM] = episode.source_index
             counters[NUM_ITEMS] += rows
-            on_rows()
 
         try:
             return chunk.ordinal, self._write(chunk, advance)
@@ -68,8 +67,6 @@ class Recoding:
             return _refusal(counters[ITEM], compacted_error(self.source, error))
         except StepwellError as error:
             return _refusal(counters[ITEM], error)
-        except Exception as error:
-            return Failure.of(counters[ITEM], error, "episode")
 
     def _write(self, chunk: Chunk, advance: Callable[[EpisodeRows, int], None]) -> Result:
         for module in self.modules:

@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,10 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of
-from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS
-from stepwell.recorders.pool import WorkerPool, num_workers
-from stepwell.recorders.progress import ProgressBar
-from stepwell.store.beneath import FULL
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, num_workers, run_chunks
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, runs_of
 from stepwell.tfds.record_writing import FileFormat, write_records
 from stepwell.windows import View
@@ -75,22 +71,16 @@ class ShardJob:
         Picklable; each worker opens the stores for itself.
     """
 
+    noun = "episode"
+
     def __init__(
         self, views: Mapping[str, View], examples: EpisodeExamples | StepExamples, file_format: FileFormat
     ) -> None:
         self.views, self.examples, self.file_format = dict(views), examples, file_format
         self._episodes: dict[str, list[SourceEpisode]] = {}
 
-    def write(
-        self, shard: Shard, counters: MutableSequence[int], show: Callable[[], None] | None = None
-    ) -> ShardResult | OSError:
-        """Write one shard; a full disk is returned, so that whoever asked learns of it as such.
-
-        Args:
-            shard: it.
-            counters: int64 [NUM_COUNTERS], kept up to date.
-            show: called after some episodes.
-        """
+    def write(self, shard: Shard, counters: MutableSequence[int]) -> ShardResult:
+        """Write one shard."""
         before = counters[NUM_BYTES]
         num_records = 0
 
@@ -106,15 +96,8 @@ class ShardJob:
                     counters[ITEM] += 1
                     counters[NUM_ITEMS] += 1
                     counters[NUM_STEPS] += episode.length
-                if show is not None:
-                    show()
 
-        try:
-            write_records(shard.path, records(), self.file_format)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            return OSError(error.errno, os.strerror(error.errno or 0), shard.path)
+        write_records(shard.path, records(), self.file_format)
         return ShardResult(shard.path, num_records, counters[NUM_BYTES] - before)
 
     def episodes(self, split: str) -> list[SourceEpisode]:
@@ -163,35 +146,15 @@ def mean_row_bytes(job: ShardJob, split: str) -> float:
 def write_shards(
     job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
 ) -> dict[str, ShardResult]:
-    """Write all shards; returns path to result.
-
-    Args:
-        job: what to write.
-        shards: of all splits.
-        workers: processes; None: one a processor.
-        progress: whether to show a bar; None: where somebody sees it.
-
-    Raises:
-        OSError: the disk is full.
-        WorkerError: an episode that could not be written, where several processes write.
-    """
-    count = min(num_workers(workers), len(shards))
+    """Write the shards of all splits; returns path to result. Errors are those of `run_chunks`."""
     found: dict[str, ShardResult] = {}
-
-    def note(answer: ShardResult | OSError) -> None:
-        if isinstance(answer, OSError):
-            raise answer
-        found[answer.path] = answer
-
-    bar = ProgressBar(sum(shard.stop - shard.start for shard in shards), "episodes", progress)
-    try:
-        if count > 1:
-            with WorkerPool(job, count, "spawn") as pool:
-                pool.run(iter(shards), lambda: bar.update(pool.counters), note)
-        else:
-            counters = [0] * NUM_COUNTERS
-            for shard in shards:
-                note(job.write(shard, counters, lambda: bar.update([counters])))
-    finally:
-        bar.close()
+    run_chunks(
+        job,
+        shards,
+        lambda answer: found.update({answer.path: answer}),
+        workers=min(num_workers(workers), len(shards)),
+        total=sum(shard.stop - shard.start for shard in shards),
+        unit="episodes",
+        progress=progress,
+    )
     return found

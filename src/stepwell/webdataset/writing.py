@@ -22,9 +22,7 @@ import numpy as np
 from stepwell.errors import SchemaError, StepwellError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import as_view
-from stepwell.recorders.jobs import ITEM, NUM_BYTES, NUM_COUNTERS, NUM_ITEMS, NUM_STEPS, Failure
-from stepwell.recorders.pool import WorkerPool, num_workers
-from stepwell.recorders.progress import ProgressBar
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, num_workers, run_chunks
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
 from stepwell.store.layout import built_directory
@@ -114,7 +112,14 @@ def write_webdataset(
             _Shard(str(Path(folder, f"{prefix}-{number:06d}.tar")), start, stop)
             for number, (start, stop) in enumerate(cuts)
         ]
-        _write(_Job(found), shards, workers, progress)
+        run_chunks(
+            _Job(found),
+            shards,
+            workers=min(num_workers(workers), len(shards)),
+            total=total,
+            unit="samples",
+            progress=progress,
+        )
         Path(folder, INFO).write_bytes(info_bytes({prefix: _split(prefix, shards)}, samples, found.names))
     return [Path(target, Path(shard.path).name) for shard in shards]
 
@@ -131,53 +136,27 @@ class _Shard:
 class _Job:
     """What every worker needs to write any shard."""
 
+    noun = "sample"
+
     def __init__(self, source: StepSamples | EpisodeSamples) -> None:
         self._source = source
 
-    def write(self, shard: _Shard, counters: MutableSequence[int]) -> Failure | OSError | None:
-        """Write a shard; returns what went wrong: a full disk as such, or the sample that cannot be read."""
+    def write(self, shard: _Shard, counters: MutableSequence[int]) -> None:
+        """Write a shard."""
         keys: set[str] = set()
-        try:
-            with TarWriter(Path(shard.path)) as archive:
-                for number, sample in enumerate(self._source.samples(shard.start, shard.stop), shard.start):
-                    counters[ITEM] = number
-                    if sample.key in keys:
-                        raise SchemaError(
-                            f"its key, {sample.key!r}, is another sample's in the shard, and readers would take both "
-                            "for one. Give each a key of its own: names= with the sample's number, {:06d}."
-                        )
-                    keys.add(sample.key)
-                    for ending, data in sample.members:
-                        counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
-                    counters[NUM_ITEMS] += 1
-                    counters[NUM_STEPS] += sample.num_steps
-        except Exception as error:
-            is_full = isinstance(error, OSError) and not isinstance(error, StepwellError)
-            return OSError(*error.args) if is_full else Failure.of(counters[ITEM], error, "sample")
-        return None
-
-
-def _write(job: _Job, shards: Sequence[_Shard], workers: int | None, progress: bool | None) -> None:
-    count = min(num_workers(workers), len(shards))
-    bar = ProgressBar(shards[-1].stop, "samples", progress)
-    try:
-        if count > 1:
-            with WorkerPool(job, count, "spawn") as pool:
-                pool.run(iter(shards), lambda: bar.update(pool.counters), _raise)
-            return
-        counters = [0] * NUM_COUNTERS
-        for shard in shards:
-            _raise(job.write(shard, counters))
-            bar.update([counters])
-    finally:
-        bar.close()
-
-
-def _raise(answer: Failure | OSError | None) -> None:
-    if isinstance(answer, OSError):
-        raise answer
-    if answer is not None:
-        raise answer.to_error()
+        with TarWriter(Path(shard.path)) as archive:
+            for number, sample in enumerate(self._source.samples(shard.start, shard.stop), shard.start):
+                counters[ITEM] = number
+                if sample.key in keys:
+                    raise SchemaError(
+                        f"its key, {sample.key!r}, is another sample's in the shard, and readers would take both "
+                        "for one. Give each a key of its own: names= with the sample's number, {:06d}."
+                    )
+                keys.add(sample.key)
+                for ending, data in sample.members:
+                    counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
+                counters[NUM_ITEMS] += 1
+                counters[NUM_STEPS] += sample.num_steps
 
 
 def _samples_a_shard(source: StepSamples | EpisodeSamples, shard_samples: int | None, shard_bytes: int) -> int:

@@ -1,10 +1,13 @@
-"""Worker processes that write chunks, one each at a time, and never leave their parent waiting.
+"""Chunks of items written by worker processes: the one way out for stores, shards and files of other formats.
 
 ::
 
-    parent --- chunk ----> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
-           <-- Failure | any answer ---
-           ... counters ...            shared memory: which item it is at, read when it is killed and for the progress
+    run_chunks --- chunk ----> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
+               <--- answer ---
+               ... counters ...             shared memory: which item it is at, read when it is killed and for the bar
+
+A job writes a chunk and returns what the caller keeps of it. What goes wrong is named by the item it was at. Targets
+that appear whole are their caller's: `stepwell.store.layout.built_store`, `built_directory`.
 """
 
 from __future__ import annotations
@@ -15,21 +18,43 @@ import pickle
 import signal
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
 
-from stepwell.errors import StepwellError, WorkerError
-from stepwell.recorders.jobs import ITEM, NUM_COUNTERS, Failure
+from stepwell.errors import FormatError, StepwellError, WorkerError
+from stepwell.progress import make_bar
+from stepwell.store.beneath import FULL
 
-__all__ = ["Span", "StartMethod", "Work", "WorkerPool", "num_workers"]
+__all__ = [
+    "ITEM",
+    "NUM_BYTES",
+    "NUM_COUNTERS",
+    "NUM_ITEMS",
+    "NUM_STEPS",
+    "Failure",
+    "ProgressBar",
+    "Span",
+    "StartMethod",
+    "Work",
+    "WorkerPool",
+    "answer_of",
+    "checked_answer",
+    "num_workers",
+    "run_chunks",
+]
 
 StartMethod = Literal["spawn", "forkserver", "fork"]
 POLL_SECONDS = 0.2
 ORPHAN_POLL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 ORPHANED = 1
+# of a worker at work, in memory that its parent reads: the item it is at, and how much it has written
+ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES = range(4)
+NUM_COUNTERS = 4
 
 
 def num_workers(workers: int | None) -> int:
@@ -63,10 +88,158 @@ class Span(Protocol):
 
 
 class Work(Protocol):
-    """What workers do with each chunk: `stepwell.recorders.jobs.Job` is one."""
+    """What workers do with each chunk."""
+
+    @property
+    def noun(self) -> str:
+        """What errors call an item."""
 
     def write(self, chunk: Any, counters: MutableSequence[int], /) -> Any:
-        """Write a chunk; returns a `Failure`, or whatever the parent is to be told."""
+        """Write a chunk.
+
+        Args:
+            chunk: it.
+            counters: int64 [NUM_COUNTERS], kept up to date: an error is named by the item that it was at.
+
+        Returns:
+            What the caller keeps of the chunk, or a `Failure`.
+        """
+
+
+def run_chunks(
+    job: Work,
+    chunks: Iterable[Span],
+    on_answer: Callable[[Any], None] = lambda _: None,
+    *,
+    workers: int,
+    total: int | None,
+    unit: str,
+    progress: bool | None = None,
+    num_done: int = 0,
+    start_method: StartMethod = "spawn",
+) -> None:
+    """Write chunks by worker processes, or in this one, and show how far they are.
+
+    Args:
+        job: what to do with each, sent to each worker once.
+        chunks: taken as workers become free.
+        on_answer: called with what the job returned for each chunk, in the order in which they are done.
+        workers: number of processes; 0 or 1: this one.
+        total: number of items, None when unknown.
+        unit: what an item is, for the bar.
+        progress: see `ProgressBar`.
+        num_done: items that were written before.
+        start_method: how processes are started.
+
+    Raises:
+        WorkerError: an item could not be written, or a worker was killed.
+        OSError: the disk is full.
+    """
+    bar = ProgressBar(total, unit, progress)
+    try:
+        bar.skip(num_done)
+        if workers > 1:
+            with WorkerPool(job, workers, start_method) as pool:
+                pool.run(iter(chunks), lambda: bar.update(pool.counters), on_answer)
+            return
+        counters = _ShownCounters(bar)
+        for chunk in chunks:
+            on_answer(checked_answer(answer_of(job, chunk, counters)))
+            bar.update([counters])
+    finally:
+        bar.close()
+
+
+def answer_of(job: Work, chunk: Span, counters: MutableSequence[int]) -> Any:
+    """Return what a job returns for a chunk, or what went wrong, in a form that travels between processes."""
+    try:
+        return job.write(chunk, counters)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):
+            return OSError(error.errno, os.strerror(error.errno or 0), error.filename)
+        return Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error, job.noun)
+
+
+def checked_answer(answer: Any) -> Any:
+    """Return an answer; raises what went wrong where it says so."""
+    if isinstance(answer, OSError):
+        raise answer
+    if isinstance(answer, Failure):
+        raise answer.to_error()
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one item, in a form that travels between processes."""
+
+    item: int | None
+    reason: str
+    trace: str
+    noun: str = "item"
+
+    @classmethod
+    def of(cls, item: int | None, error: BaseException, noun: str = "item") -> Failure:
+        """Describe an error that is being handled; what a file has wrong needs no trace."""
+        trace = "" if isinstance(error, FormatError) else "".join(traceback.format_exception(error))
+        return cls(item, f"{type(error).__name__}: {error}", trace, noun)
+
+    def to_error(self) -> WorkerError:
+        """Return the error that the caller gets; it carries the trace."""
+        where = "a worker could not begin" if self.item is None else f"{self.noun} {self.item} could not be written"
+        return WorkerError(f"{where}: {self.reason}\n\n{self.trace}".rstrip())
+
+
+class ProgressBar:
+    """A bar on stderr: items, steps/s and MB/s from the counters of the workers.
+
+    Args:
+        total: number of items, None when unknown.
+        unit: what an item is.
+        wanted: None shows it when tqdm is installed and stderr is a terminal.
+
+    Raises:
+        MissingDependencyError: it was asked for and tqdm is not installed.
+    """
+
+    def __init__(self, total: int | None, unit: str, wanted: bool | None) -> None:
+        self._bar, self._total = make_bar(total, unit, wanted=wanted), total
+        self._began = time.perf_counter()
+        self._skipped = 0
+
+    def skip(self, num_items: int) -> None:
+        """Take in items that were done before."""
+        self._skipped += num_items
+        self._bar.update(num_items)
+
+    def update(self, counters: Sequence[Sequence[int]]) -> None:
+        """Take in the sum of all workers' counters."""
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        num_steps, num_bytes = (sum(c[place] for c in counters) for place in (NUM_STEPS, NUM_BYTES))
+        rates = [f"{num_steps / seconds:,.0f} steps/s"] * bool(num_steps)
+        rates += [f"{num_bytes / seconds / 1e6:,.1f} MB/s"] * bool(num_bytes)
+        self._bar.set_postfix_str(", ".join(rates), refresh=False)
+        done = self._skipped + sum(c[NUM_ITEMS] for c in counters)
+        # final rows of a conversion are beyond its steps
+        self._bar.update((done if self._total is None else min(done, self._total)) - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()
+
+
+class _ShownCounters(list[int]):
+    """Counters of this process, shown several times a second while a chunk is written."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        super().__init__([-1, *[0] * (NUM_COUNTERS - 1)])
+        self._bar, self._due = bar, 0.0
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        super().__setitem__(place, value)
+        if place == NUM_ITEMS and time.monotonic() >= self._due:
+            self._due = time.monotonic() + POLL_SECONDS
+            self._bar.update([self])
 
 
 class WorkerPool:
@@ -228,8 +401,7 @@ class _Worker:
             self.answer = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._death() from None
-        if isinstance(self.answer, Failure):
-            raise self.answer.to_error()
+        checked_answer(self.answer)
         self._chunks.popleft()
         return True
 
@@ -290,10 +462,7 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     while (chunk := _next_chunk(connection, parent)) is not None:
-        try:
-            answer: Any = job.write(chunk, counters)
-        except Exception as error:
-            answer = Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error)
+        answer = answer_of(job, chunk, counters)
         try:
             connection.send(answer)
         except BrokenPipeError:

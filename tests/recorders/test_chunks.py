@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from stepwell.errors import StepwellError, WorkerError
-from stepwell.recorders.jobs import ITEM
-from stepwell.recorders.pool import WorkerPool, num_workers
+from stepwell.recorders.chunks import ITEM, WorkerPool, num_workers
 from stepwell.recorders.sources import Chunk
 
 

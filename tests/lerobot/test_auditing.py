@@ -17,7 +17,7 @@ import stepwell.lerobot
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
 from stepwell.lerobot import audits
 from stepwell.lerobot.auditing import audit, is_lerobot
-from stepwell.lerobot.audits.reports import Rule, Tally
+from stepwell.lerobot.audits.report import Rule, Tally
 from stepwell.testing.lerobot import tiny_lerobot
 
 from .audits.damage import change_rows, found, tiny_set

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.episode_tables import episode_paths, read_episodes
-from stepwell.lerobot.episodes import EpisodeRecords
+from stepwell.lerobot.meta_files import EpisodeRecords, episode_paths, read_episodes
 from stepwell.lerobot.metadata import read_info
 from stepwell.testing import TINY_TASKS, tiny_lerobot
 

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 
-from stepwell.lerobot.episodes import EpisodeRecords, VideoSpans
+from stepwell.lerobot.meta_files import EpisodeRecords, VideoSpans
 
 
 def records() -> EpisodeRecords:
@@ -16,7 +16,8 @@ def records() -> EpisodeRecords:
         data_chunk=number // 2,
         data_file=number % 2,
         tasks=[("a",), (), ("a", "b"), ("b",)],
-        videos={"top": VideoSpans(number * 0, number, number * 0.5)},
+        videos={"top": VideoSpans(number * 0, number, number * 0.5, number * 0.5 + 0.5)},
+        table_length=np.array([5, 0, 4, 3]),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepwell.errors import FormatError
 from stepwell.lerobot.metadata import Metadata
-from stepwell.lerobot.stored_statistics import merged
+from stepwell.lerobot.statistics import merged
 from stepwell.testing import tiny_lerobot, tiny_lerobot_rows
 
 pytest.importorskip("pyarrow")

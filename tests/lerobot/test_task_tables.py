@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stepwell.errors import FormatError
+from stepwell.lerobot.meta_files import read_tasks
 from stepwell.lerobot.metadata import read_info
-from stepwell.lerobot.task_tables import read_tasks
 from stepwell.testing import TINY_TASKS, tiny_lerobot
 
 pa = pytest.importorskip("pyarrow")

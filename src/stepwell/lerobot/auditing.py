@@ -13,38 +13,51 @@ The checks are in `stepwell.lerobot.audits`. Nothing is changed, nothing is trus
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError
-from stepwell.lerobot.audits.episodes import read_episodes, read_tasks
-from stepwell.lerobot.audits.info import read_info
-from stepwell.lerobot.audits.meta import check_episode_order, check_task_order, check_totals
-from stepwell.lerobot.audits.pictures import check_pictures
-from stepwell.lerobot.audits.places import Places, find_places
-from stepwell.lerobot.audits.reports import AuditReport, Finding, Tally
-from stepwell.lerobot.audits.rows import data_paths
-from stepwell.lerobot.audits.statistics import (
+from stepwell.lerobot.audits.cameras import check_first_images, check_pictures, check_videos, video_members
+from stepwell.lerobot.audits.episodes import TABLE_CHECKS, ColumnFacts, Places, check_values, find_places, is_action
+from stepwell.lerobot.audits.meta import (
     StoredStatistics,
     check_camera_statistics,
+    check_episode_order,
     check_statistics,
+    check_task_order,
+    check_totals,
+    read_episodes,
+    read_info,
     read_statistics,
+    read_tasks,
 )
-from stepwell.lerobot.audits.subject import EpisodeList, Subject
-from stepwell.lerobot.audits.tables import TABLE_CHECKS
-from stepwell.lerobot.audits.values import check_values
-from stepwell.lerobot.audits.videos import check_videos, video_members
-from stepwell.lerobot.audits.walk import RowsSeen, walk_rows
+from stepwell.lerobot.audits.report import AuditReport, Finding, Subject, Tally, problem_of
+from stepwell.lerobot.audits.rows import (
+    SHAPE,
+    UNREADABLE,
+    DataFile,
+    Pieces,
+    data_paths,
+    episode_cuts,
+    pieces_of,
+    problems_of,
+    read_data_files,
+)
 from stepwell.lerobot.hub import Repository, Snapshot
 from stepwell.lerobot.info import INFO_PATH
+from stepwell.lerobot.meta_files import EpisodeRecords
 from stepwell.lerobot.sources import Source, parse_source
+from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
 from stepwell.progress import make_bar
+from stepwell.store.statistics import FeatureStatistics
 
-__all__ = ["AuditReport", "Finding", "audit", "is_lerobot"]
+__all__ = ["AuditReport", "Finding", "RowsSeen", "audit", "is_lerobot", "walk_rows"]
 
 SCHEME = "lerobot://"
 
@@ -118,16 +131,16 @@ def _directory(place: Source) -> Path:
     return place.path
 
 
-def _places_of(table: EpisodeList, wanted: Iterable[int | slice]) -> npt.NDArray[np.int64]:
+def _places_of(table: EpisodeRecords, wanted: Iterable[int | slice]) -> npt.NDArray[np.int64]:
     """Return the places of episodes in the table, ascending."""
-    numbers = table.number.tolist()
+    numbers = table.index.tolist()
     chosen: set[int] = set()
     for entry in wanted:
         chosen.update(numbers[entry] if isinstance(entry, slice) else [int(entry)])
     unknown = sorted(chosen.difference(numbers))
     if unknown:
         raise EpisodeNotFoundError(f"no episode {unknown[0]}. The table has {len(table)}.")
-    return np.flatnonzero(np.isin(table.number, list(chosen)))
+    return np.flatnonzero(np.isin(table.index, list(chosen)))
 
 
 def _fetch(snapshot: Snapshot, subject: Subject, progress: bool | None) -> None:
@@ -199,3 +212,81 @@ class _Audit:
             check()
         except Exception as error:  # garbage on the disk may raise anything
             self._subject.tally.skip(f"{name}: {type(error).__name__}: {error}")
+
+
+@dataclass(slots=True)
+class RowsSeen:
+    """What is kept of the rows of all data files."""
+
+    pieces: Pieces  # of the index columns
+    facts: dict[str, ColumnFacts]  # by numeric feature
+    # statistics of the numeric features, without those of which some rows could not be read
+    sums: dict[str, FeatureStatistics]
+    unread: set[str]  # data files that are there and could not be read
+    num_rows: int  # of the others
+
+
+@dataclass(slots=True)
+class _Walk:
+    subject: Subject
+    said: StoredStatistics
+    facts: dict[str, ColumnFacts] = field(default_factory=dict)
+    sums: StatisticsSum = field(default_factory=StatisticsSum)
+    parts: list[Pieces] = field(default_factory=list)
+    partial: set[str] = field(default_factory=set)
+    num_pieces: int = 0
+
+    def see(self, data: DataFile, cuts: npt.NDArray[np.int64]) -> bool:
+        """Look at a file; returns whether its rows were understood."""
+        subject, wrong = self.subject, set()
+        for rule, name, problem in problems_of(data.file.schema_arrow, subject.info):
+            subject.tally.add(rule, name, problem, data.episodes)
+            wrong.add(name)
+        check_first_images(subject, data)
+        pieces = pieces_of(data, subject, cuts)
+        if pieces is None:
+            return not data.num_rows
+        found = {}
+        for name, feature in subject.info.features.items():
+            values = None if feature.is_camera or feature.is_text else self._numbers(data, name, name in wrong)
+            if values is not None:
+                facts = self.facts.setdefault(name, ColumnFacts())
+                facts.see(values, pieces, self.num_pieces, of_action=is_action(name))
+                rows = values.reshape(-1, *feature.shape)
+                found[name] = numeric_summary(rows, per_element=self.said.is_per_element(feature))
+        self.sums.add(found)
+        self.parts.append(pieces)
+        self.num_pieces += len(pieces)
+        for number in data.episodes.tolist():
+            if number in self.said.by_episode:
+                check_statistics(subject, self.said.by_episode[number], found, number)
+        return True
+
+    def _numbers(self, data: DataFile, name: str, is_told: bool) -> npt.NDArray[Any] | None:
+        """Return a numeric column; None where it is missing or is none, which is told unless it was."""
+        rule = SHAPE
+        try:
+            return data.numbers(name, self.subject.info)
+        except FormatError as error:
+            rule, problem = UNREADABLE, problem_of(error)
+        except ValueError as error:
+            problem = str(error)
+        self.partial.add(name)
+        if not is_told:
+            self.subject.tally.add(rule, name, problem, data.episodes)
+        return None
+
+
+def walk_rows(subject: Subject, paths: Sequence[str], said: StoredStatistics, advance: Callable[[], None]) -> RowsSeen:
+    """Read every data file once."""
+    walk, cuts, unread, num_rows = _Walk(subject, said), episode_cuts(subject), set(paths), 0
+    for data in read_data_files(subject, paths):
+        num_rows += data.num_rows
+        try:
+            if walk.see(data, cuts):
+                unread.discard(data.path)
+        except Exception as error:  # garbage on the disk may raise anything
+            subject.tally.skip(f"{data.path}: {type(error).__name__}: {error}")
+        advance()
+    sums = {name: found for name, found in walk.sums.result().items() if name not in walk.partial}
+    return RowsSeen(Pieces.joined(walk.parts), walk.facts, sums, unread, num_rows)

@@ -119,25 +119,14 @@ def open_in_place(
 
 
 def files_digest(root: Path) -> str:
-    """Return a digest of names, sizes and mtimes of a LeRobot dataset's tables, but for statistics.
-
-    Args:
-        root: of the dataset.
-    """
+    """Return a digest of names, sizes and mtimes of a LeRobot dataset's tables, but for statistics."""
     entries = walked(root / "meta") + walked(root / "data")
     used = [entry for entry in entries if not UNUSED.fullmatch(entry[0].rpartition("/")[2])]
     return digest_of(used, REFERENCES)
 
 
 class _Opening:
-    """What a dataset is opened with.
-
-    Args:
-        ignore: names of features to leave out.
-        tolerance: of video frames, seconds.
-        cache: directory of the cache.
-        progress: draw a bar, or none.
-    """
+    """What a dataset is opened with."""
 
     def __init__(self, ignore: frozenset[str], tolerance: float, cache: Path, progress: bool | None) -> None:
         self._ignore, self._tolerance, self._cache, self._progress = ignore, tolerance, cache, progress

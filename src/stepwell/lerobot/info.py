@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
@@ -23,7 +23,10 @@ __all__ = [
     "VERSIONS",
     "DatasetInfo",
     "FeatureInfo",
+    "Problem",
+    "Report",
     "Version",
+    "refuse",
 ]
 
 Version = Literal["v2.0", "v2.1", "v3.0"]
@@ -51,6 +54,26 @@ VIDEO_PATHS = {
 }
 # a width of ten digits would be a path of gigabytes
 NUMBER_SPEC = re.compile(r"(0?\d{1,2})?d?")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in ``meta/``, without which a reader can go on."""
+
+    about: str  # a feature, or a file below the root
+    error: FormatError
+    detail: str = ""  # the error in short, beside `about`
+    is_harmless: bool = False  # a reader of datasets does without it
+    is_unsupported: bool = False  # stepwell does not read it, the dataset is sound
+
+
+Report = Callable[[Problem], None]
+
+
+def refuse(problem: Problem) -> None:
+    """Raise a problem that matters: the report of every reader but the audit."""
+    if not problem.is_harmless:
+        raise problem.error
 
 
 @dataclass(frozen=True)
@@ -181,30 +204,30 @@ class DatasetInfo:
 
     def data_name(self, chunk: int, file: int) -> str:
         """Return the name of a parquet file below the root; of v2, ``file`` is the episode's number."""
-        return self.data_path.format(**self._numbers(chunk, file))
+        return self.data_path.format(**self.file_numbers(chunk, file))
 
     def video_name(self, key: str, chunk: int, file: int) -> str:
-        """Return the name of an mp4 file below the root; of v2, ``file`` is the episode's number.
-
-        Raises:
-            FeatureNotFoundError: no such camera, or its pictures are not in mp4 files.
-        """
+        """Return the name of an mp4 file below the root; of v2, ``file`` is the episode's number."""
         if self.video_path is None or key not in self.video_keys:
             raise FeatureNotFoundError(f"no videos of {key!r}. Allowed: {', '.join(self.video_keys) or 'none'}.")
-        return self.video_path.format(video_key=key, **self._numbers(chunk, file))
+        return self.video_path.format(video_key=key, **self.file_numbers(chunk, file))
 
-    def _numbers(self, chunk: int, file: int) -> dict[str, int]:
+    def file_numbers(self, chunk: int, file: int) -> dict[str, int]:
+        """Return the two numbers of a file by the names that templates of paths have for them."""
         names = ("chunk_index", "file_index") if self.is_v3 else ("episode_chunk", "episode_index")
         return dict(zip(names, (chunk, file), strict=True))
 
     @classmethod
-    def parse(cls, raw: Any, where: str = INFO_PATH, *, ignore: Collection[str] = ()) -> DatasetInfo:
+    def parse(
+        cls, raw: Any, where: str = INFO_PATH, *, ignore: Collection[str] = (), report: Report = refuse
+    ) -> DatasetInfo:
         """Return the checked form of what ``meta/info.json`` holds.
 
         Args:
             raw: the parsed JSON.
             where: name of the file, for messages.
             ignore: names of features to leave out, whatever they are.
+            report: takes what is wrong with a feature, which then is left out; default: it is raised.
 
         Returns:
             The info.
@@ -217,7 +240,7 @@ class DatasetInfo:
             raise FormatError(f"{where} holds a JSON {type(raw).__name__}. Allowed: an object with codebase_version.")
         version = _version(raw, where)
         is_v3 = version == "v3.0"
-        features = _features(raw.get("features"), where, ignore)
+        features = _features(raw.get("features"), where, ignore, report)
         has_videos = any(feature.is_video for feature in features.values())
         robot_type = raw.get("robot_type")
         return cls(
@@ -265,10 +288,15 @@ def _count(
     return value
 
 
-def _features(raw: Any, where: str, ignore: Collection[str]) -> dict[str, FeatureInfo]:
+def _features(raw: Any, where: str, ignore: Collection[str], report: Report) -> dict[str, FeatureInfo]:
     if not isinstance(raw, dict):
         raise FormatError(f"{where}: features is {raw!r}. Allowed: an object, an entry for each feature.")
-    features = {name: _feature(name, entry, where) for name, entry in raw.items() if name not in ignore}
+    features: dict[str, FeatureInfo] = {}
+    for name in (name for name in raw if name not in ignore):
+        try:
+            features[name] = _feature(name, raw[name], where)
+        except FormatError as error:
+            report(Problem(name, error, is_unsupported=_is_unsupported(raw[name])))
     for name in INDEX_FEATURES:
         if name not in features:
             raise FormatError(f"{where}: features has no {name!r}, which every LeRobot dataset has.")
@@ -287,7 +315,7 @@ def _feature(name: str, raw: Any, where: str) -> FeatureInfo:
     if not isinstance(raw, dict):
         raise FormatError(f"{about} is {raw!r}. Allowed: an object with dtype and shape.")
     dtype, shape = raw.get("dtype"), raw.get("shape")
-    if dtype == "language" or _is_depth(raw):
+    if _is_unsupported(raw):
         kind = "a depth map" if dtype != "language" else "language"
         raise FormatError(f"{about} is {kind}, which stepwell does not read. Leave it out with ignore=[{name!r}].")
     if not isinstance(dtype, str) or dtype not in (*NUMBERS, *CAMERAS, "string"):
@@ -300,9 +328,11 @@ def _feature(name: str, raw: Any, where: str) -> FeatureInfo:
     return info
 
 
-def _is_depth(raw: Mapping[str, Any]) -> bool:
-    about = raw.get("info") or raw.get("video_info")
-    return isinstance(about, dict) and bool(about.get("is_depth_map") or about.get("video.is_depth_map"))
+def _is_unsupported(raw: Any) -> bool:
+    """Whether a feature is language or a depth map, which stepwell does not read."""
+    about = (raw.get("info") or raw.get("video_info")) if isinstance(raw, dict) else None
+    is_depth = isinstance(about, dict) and bool(about.get("is_depth_map") or about.get("video.is_depth_map"))
+    return is_depth or (isinstance(raw, dict) and raw.get("dtype") == "language")
 
 
 def _shape(shape: Any, dtype: str, about: str) -> tuple[int, ...]:

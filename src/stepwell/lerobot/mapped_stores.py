@@ -41,21 +41,7 @@ NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk
 
 
 def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, progress: bool | None = None) -> None:
-    """Write the store of the selected episodes.
-
-    Args:
-        path: where it shall be.
-        metadata: of the dataset, whose files are here.
-        tolerance: of the times of video frames, seconds.
-        progress: draw a bar, or none; None draws it on a terminal.
-
-    Raises:
-        FormatError: a parquet file is missing, damaged, or not what the metadata say.
-        DiskFullError: no space.
-
-    Notes:
-        The columns of one parquet file are in memory at a time; pictures are not read.
-    """
+    """Write the store of the selected episodes."""
     told = {
         "root": str(metadata.root),
         "repo_id": metadata.repo_id,
@@ -82,15 +68,7 @@ def _identity(metadata: Metadata) -> str:
 
 
 def mapped_schema(metadata: Metadata, tolerance: float) -> Schema:
-    """Return the features of a dataset in its order; cameras are references into its files.
-
-    Args:
-        metadata: of the dataset, of which the first parquet file is here: what a camera's pictures are, its first says.
-        tolerance: of the times of video frames, seconds.
-
-    Raises:
-        FormatError: a name that a store cannot have.
-    """
+    """Return the features of a dataset in its order; cameras are references into its files."""
     features: dict[str, Feature] = {}
     for name, info in metadata.info.features.items():
         feature = info.feature

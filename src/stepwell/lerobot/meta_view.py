@@ -273,13 +273,6 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
 
     Features of the dataset that the store does not have are left out, those that were added come last. Features that
     vary in shape are no tensors, and are left out, too.
-
-    Args:
-        store: any.
-        ignore: names of features to leave out; an index feature stays.
-
-    Raises:
-        WindowError: a store without features or without an fps.
     """
     schema, told = store.schema, store.metadata.get("lerobot", {}).get("info")
     fps = store.fps if told is None else told.get("fps", store.fps)
@@ -310,11 +303,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
 
 
 def finished_episodes(store: Store) -> npt.NDArray[np.int64]:
-    """Return the numbers of the episodes that a dataset over a store has: nobody is recording them any more.
-
-    Args:
-        store: any; of one that is read in place, all.
-    """
+    """Return the numbers of the episodes that a dataset over a store has: nobody is recording them any more."""
     found: npt.NDArray[np.int64] = np.flatnonzero(~store.episodes.is_open)
     return found
 

@@ -8,20 +8,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError
 from stepwell.formats.source_files import check_boundaries, digest_of, listed, walked
-from stepwell.lerobot.episode_tables import read_episodes
-from stepwell.lerobot.episodes import EpisodeRecords
 from stepwell.lerobot.info import INFO_PATH, DatasetInfo
-from stepwell.lerobot.meta_files import read_json
-from stepwell.lerobot.stored_statistics import EpisodeStatistics, Statistics, read_statistics
-from stepwell.lerobot.task_tables import read_tasks
+from stepwell.lerobot.meta_files import EpisodeRecords, read_episodes, read_json, read_tasks
 from stepwell.references.trusted_paths import Trust
+
+if TYPE_CHECKING:
+    from stepwell.lerobot.statistics import EpisodeStatistics, Statistics
 
 __all__ = ["Metadata", "fingerprint_of", "read_info", "select_episodes"]
 
@@ -105,6 +104,8 @@ class Metadata:
 
         None where the dataset stores none; of v2.1, which stores them by episode, those of all episodes together.
         """
+        from stepwell.lerobot.statistics import read_statistics
+
         return read_statistics(self.root, self.info, self._episode_statistics)
 
     def episode_stats(self, place: int) -> Statistics | None:
@@ -117,6 +118,8 @@ class Metadata:
 
     @cached_property
     def _episode_statistics(self) -> EpisodeStatistics:
+        from stepwell.lerobot.statistics import EpisodeStatistics
+
         return EpisodeStatistics(self.root, self.info)
 
     def data_path(self, chunk: int, file: int) -> Path:
@@ -173,12 +176,7 @@ class Metadata:
 
 
 def read_info(root: Path, *, ignore: Collection[str] = ()) -> DatasetInfo:
-    """Return what ``meta/info.json`` of a dataset says.
-
-    Raises:
-        DatasetNotFoundError: there is none.
-        FormatError: it is not as the format says.
-    """
+    """Return what ``meta/info.json`` of a dataset says."""
     path = root / INFO_PATH
     if not path.is_file():
         raise DatasetNotFoundError(
@@ -190,14 +188,6 @@ def read_info(root: Path, *, ignore: Collection[str] = ()) -> DatasetInfo:
 
 def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: str) -> npt.NDArray[np.int64]:
     """Return the places of episodes that were asked for, int64 [n], ascending, each once.
-
-    Args:
-        episodes: numbers, and slices as Python has them; None for all.
-        count: how many there are.
-        where: the dataset, for messages.
-
-    Raises:
-        EpisodeNotFoundError: a number that is negative, or too large; no list.
 
     Example:
         >>> select_episodes([slice(0, 3), 7, slice(-2, None)], 10, "x")
@@ -221,14 +211,6 @@ def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: s
 
 
 def fingerprint_of(root: str | os.PathLike[str], *more: bytes) -> str:
-    """Return a digest of names, sizes and times of change of all meta and parquet files below a directory.
-
-    Args:
-        root: of the dataset.
-        more: what else the digest shall depend on, e.g. which episodes were asked for.
-
-    Notes:
-        It reads directories only: no file is opened and pyarrow is not imported.
-    """
+    """Return a digest of names, sizes and times of change of all meta and parquet files below a directory."""
     path = Path(os.path.abspath(root))  # noqa: PTH100
     return digest_of([*walked(path / "meta"), *walked(path / "data")], *more)

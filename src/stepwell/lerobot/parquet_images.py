@@ -41,25 +41,7 @@ def picture_format(head: bytes) -> str | None:
 
 @register_codec
 class ParquetImageCodec(NumberedFileCodec):
-    """References into parquet files: chunk, file, and the row there, of a column of picture files.
-
-    Args:
-        feature: an image. Options: ``files``, the files' path, see `NumberedFileCodec`; ``column``, binary or a struct
-            with ``bytes``; ``format``, "png" (default) or "jpeg", as which `embedded` has them: what the first one is;
-            ``states``, what files were when references were made: a line a file, its two numbers, its size and the time
-            of its last change in nanoseconds, with blanks between.
-
-    Raises:
-        SchemaError: an option that is missing or wrong.
-        MissingDependencyError: the library of the format is not installed.
-
-    Notes:
-        As for `FileCodec`. A row group is read whole and kept with those that were used last, 256 MiB of them in a
-        process, shared by all threads. Of one that was forgotten and is wanted again it is kept where its rows lie, and
-        they are read one by one (Snappy and no compression; others are read whole each time). Each picture is told by
-        its own first bytes: PNG and JPEG are decoded as the codecs "png" and "jpeg" do, and what these refuse by
-        Pillow, if it is installed.
-    """
+    """References into parquet files: chunk, file, and the row there, of a column of picture files."""
 
     name: ClassVar[str] = "parquet-image"
     option_names: ClassVar[tuple[str, ...] | None] = ("files", "column", "format", "states")
@@ -108,14 +90,7 @@ class ParquetImageCodec(NumberedFileCodec):
         return super().decode_crop(blob, box, size)
 
     def file_of(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return the bytes of the picture's file, a read-only view.
-
-        Args:
-            blob: the reference.
-
-        Raises:
-            DecodeError: it is not there.
-        """
+        """Return the bytes of the picture's file, a read-only view."""
         chunk, file, row = _parse(blob)
         stamp = self._stamps.get((chunk, file))
         if stamp is None:
@@ -190,11 +165,7 @@ class _Pictures:
         return len(self._blobs)
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
-        """Yield the files, first to last.
-
-        Raises:
-            SchemaError: the feature is not the codec's `embedded`, options aside.
-        """
+        """Yield the files, first to last."""
         own = self._codec.embedded()
         if (feature.codec, feature.shape, feature.dtype) != (own.codec, own.shape, own.dtype):
             raise SchemaError(f"the pictures are {own!r}, not {feature!r}. Make the feature like them.")

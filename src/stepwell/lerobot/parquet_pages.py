@@ -30,34 +30,17 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, STRUCT = 1, 2, 3, 4, 5, 6, 7, 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page that holds byte strings.
+    """A page that holds byte strings."""
 
-    Args:
-        start: of its compressed part, counted from the chunk's first byte.
-        stop: the byte after it.
-        num_bytes: of that part, decompressed.
-        is_compressed: whether it is at all.
-        has_levels: whether levels come before the byte strings.
-    """
-
-    start: int
-    stop: int
-    num_bytes: int
-    is_compressed: bool
-    has_levels: bool
+    start: int  # of its compressed part, counted from the chunk's first byte
+    stop: int  # the byte after it
+    num_bytes: int  # of that part, decompressed
+    is_compressed: bool  # whether it is at all
+    has_levels: bool  # whether levels come before the byte strings
 
 
 def pages_of(chunk: bytes, *, has_levels: bool, is_compressed: bool) -> list[Page]:
-    """Return the pages of a column chunk that hold byte strings; those that refer to a dictionary are left out.
-
-    Args:
-        chunk: the bytes of the column in one row group.
-        has_levels: whether values may be missing.
-        is_compressed: whether pages are.
-
-    Raises:
-        ValueError: pages of another encoding, or bytes that are no pages.
-    """
+    """Return the pages of a column chunk that hold byte strings; those that refer to a dictionary are left out."""
     found, place = [], 0
     while place < len(chunk):
         header, start = _read_struct(chunk, place)
@@ -84,15 +67,7 @@ def pages_of(chunk: bytes, *, has_levels: bool, is_compressed: bool) -> list[Pag
 
 
 def entries_of(page: Page, data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each byte string in a decompressed page.
-
-    Args:
-        page: which it is.
-        data: uint8 [page.num_bytes].
-
-    Raises:
-        ValueError: lengths that do not fit the page.
-    """
+    """Yield begin and end of each byte string in a decompressed page."""
     view = data.data
     place = 0
     if page.has_levels:

@@ -28,17 +28,10 @@ CODECS = {"UNCOMPRESSED": False, "SNAPPY": True}
 
 @dataclass(slots=True, eq=False)
 class RowPlaces:
-    """Places of the byte strings of one column in one row group.
+    """Places of the byte strings of one column in one row group."""
 
-    Args:
-        rows: int64 [rows, 5]: begin and end in the file of what has to be read, its bytes when it is decompressed (-1:
-            it is not compressed), how many of them come before the string, and the string's bytes. No rows: they could
-            not be found.
-
-    Notes:
-        Safe for any number of threads; that they count a streak together does no harm.
-    """
-
+    # int64 [rows, 5]: begin and end in the file of what has to be read, its bytes when it is decompressed (-1: it is
+    # not compressed), how many of them come before the string, and the string's bytes. No rows: they could not be found
     rows: Int64s
     _last: int = -1
     _streak: int = 0
@@ -57,11 +50,7 @@ class RowPlaces:
         return self._streak < STREAK_ROWS
 
     def read(self, path: str, state: FileState, row: int) -> Uint8s:
-        """Return the byte string of a row.
-
-        Raises:
-            DecodeError: the file is not there or was changed.
-        """
+        """Return the byte string of a row."""
         begin, end, num_bytes, before, size = self.rows[row].tolist()
         if size == 0:
             return np.empty(0, np.uint8)
@@ -77,15 +66,7 @@ class RowPlaces:
 
 
 def find_places(chunk: bytes, start: int, codec: str, rows: Sequence[Uint8s], *, has_levels: bool) -> RowPlaces:
-    """Return where the byte strings of a row group lie; without rows where that cannot be told.
-
-    Args:
-        chunk: the bytes of the column in the row group.
-        start: its place in the file.
-        codec: of its pages, as parquet names it.
-        rows: the byte strings, in order: each place is compared with them.
-        has_levels: whether values may be missing.
-    """
+    """Return where the byte strings of a row group lie; without rows where that cannot be told."""
     places = np.zeros((len(rows), 5), np.int64)
     try:
         is_compressed = CODECS[codec]

@@ -45,11 +45,7 @@ _ALL: weakref.WeakSet[RowGroups] = weakref.WeakSet()
 
 
 def stamp_of(path: str) -> Stamp:
-    """Return what tells a file from one that takes its place.
-
-    Raises:
-        DecodeError: it is not there.
-    """
+    """Return what tells a file from one that takes its place."""
     try:
         return path, state_of(path)
     except OSError as error:
@@ -60,17 +56,11 @@ def stamp_of(path: str) -> Stamp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroup:
-    """The byte strings of one column in one row group.
+    """The byte strings of one column in one row group."""
 
-    Args:
-        first_rows: int64 [parts], the row of the group at which each part begins.
-        parts: int64 offsets [rows + 1] and uint8 bytes of each.
-        num_bytes: what it takes.
-    """
-
-    first_rows: npt.NDArray[np.int64]
-    parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]
-    num_bytes: int
+    first_rows: npt.NDArray[np.int64]  # int64 [parts], the row of the group at which each part begins
+    parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]  # int64 offsets [rows + 1] and uint8 bytes of each
+    num_bytes: int  # what it takes
 
     def row(self, row: int) -> npt.NDArray[np.uint8]:
         """Return a row's bytes, a read-only view; empty where it has none."""
@@ -85,21 +75,7 @@ class RowGroup:
 
 
 class TableFile:
-    """An open parquet file.
-
-    Args:
-        path: of the file.
-
-    Attributes:
-        num_bytes: about what pyarrow holds of it.
-
-    Raises:
-        DecodeError: it is missing or no parquet file.
-        MissingDependencyError: pyarrow is not installed.
-
-    Notes:
-        Thread-safe; one row group is read at a time. Not to be used after a fork.
-    """
+    """An open parquet file."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -117,11 +93,7 @@ class TableFile:
         self._ends = np.cumsum([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], dtype=np.int64)
 
     def place_of(self, row: int) -> tuple[int, int]:
-        """Return the row group of a row, and the row's number there.
-
-        Raises:
-            DecodeError: the file has no such row.
-        """
+        """Return the row group of a row, and the row's number there."""
         num_rows = int(self._ends[-1]) if len(self._ends) else 0
         if not 0 <= row < num_rows:
             raise DecodeError(f"{self.path} has {num_rows} rows, none with number {row}. Open the data set again.")
@@ -129,11 +101,7 @@ class TableFile:
         return group, row - (int(self._ends[group - 1]) if group else 0)
 
     def read(self, column: str, group: int) -> RowGroup:
-        """Read the byte strings of a column: of binary type, or the field ``bytes`` of a struct.
-
-        Raises:
-            DecodeError: there is no such column, or its bytes are damaged.
-        """
+        """Read the byte strings of a column: of binary type, or the field ``bytes`` of a struct."""
         import pyarrow as pa
 
         leaf = self._leaf(column)
@@ -192,17 +160,6 @@ class RowGroups:
         wanted the first time     read whole, kept while there is room
         wanted again, and gone    read whole once more, and where each of its rows lies is kept
         from then on              a row alone; whole, when many follow each other
-
-    Args:
-        max_bytes: of row groups that are kept; a single one may be larger.
-
-    Attributes:
-        kept: the row groups.
-        num_read: row groups that were read.
-
-    Notes:
-        Thread-safe: a row group that several threads want is read once. A forked child keeps the row groups, and opens
-        files of its own. What is being read comes on top of what is kept: at most four row groups at a time.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -215,19 +172,7 @@ class RowGroups:
         _ALL.add(self)
 
     def row(self, stamp: Stamp, column: str, row: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes of one row.
-
-        Args:
-            stamp: of the file.
-            column: its name.
-            row: its number in the file.
-
-        Returns:
-            uint8 [n], a read-only view, which keeps its row group; empty where the row has no bytes.
-
-        Raises:
-            DecodeError: the file, the column or the row is not there, or damaged.
-        """
+        """Return the bytes of one row."""
         # pyarrow's readers share what a fork copies in an unknown state
         file = self._files.get((os.getpid(), stamp), lambda: TableFile(stamp[0]))
         group, at = file.place_of(row)

@@ -25,17 +25,7 @@ LONG_LITERAL = 60
 
 @kernel
 def find_blocks(data: Any, place: Any, places: Any) -> Any:
-    """Find where blocks begin.
-
-    Args:
-        data: uint8 [n], the stream.
-        place: of its first element, behind the length.
-        places: int64 [blocks + 1], written: where each block begins, and where the last one ends.
-
-    Returns:
-        Bytes of the decompressed stream; -1 where an element crosses the edge of a block, copies from another one, or
-        breaks off.
-    """
+    """Find where blocks begin."""
     made, block = np.int64(0), 0
     places[0] = place
     while place < data.size:

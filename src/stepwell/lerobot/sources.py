@@ -35,21 +35,13 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a dataset is said to be.
+    """Where a dataset is said to be."""
 
-    Args:
-        kind: "directory" or "hub".
-        path: the directory; None for the hub.
-        repo_id: owner and name on the hub; None for a directory.
-        revision: tag, branch or commit on the hub; None for the default one.
-        episodes: numbers and slices; None for all.
-    """
-
-    kind: Literal["directory", "hub"]
-    path: Path | None = None
-    repo_id: str | None = None
-    revision: str | None = None
-    episodes: tuple[int | slice, ...] | None = None
+    kind: Literal["directory", "hub"]  # "directory" or "hub"
+    path: Path | None = None  # the directory; None for the hub
+    repo_id: str | None = None  # owner and name on the hub; None for a directory
+    revision: str | None = None  # tag, branch or commit on the hub; None for the default one
+    episodes: tuple[int | slice, ...] | None = None  # numbers and slices; None for all
 
 
 def parse_source(source: str | os.PathLike[str]) -> Source:

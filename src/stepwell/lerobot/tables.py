@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.lerobot.arrow_columns import array_of, text_of
 from stepwell.lerobot.meta_files import open_parquet
 from stepwell.store.bulk_writing import Blobs
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from stepwell.lerobot.metadata import Metadata
 
-__all__ = ["FileRows", "first_picture", "read_columns", "read_files"]
+__all__ = ["FileRows", "array_of", "first_picture", "read_columns", "read_files", "text_of"]
 
 EPISODE, FRAME = "episode_index", "frame_index"
 Ints = npt.NDArray[np.int64]
@@ -39,46 +38,21 @@ Kind = tuple[np.dtype[Any], tuple[int, ...]] | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRows:
-    """What one parquet file holds of some episodes.
+    """What one parquet file holds of some episodes."""
 
-    Args:
-        places: int64 [n], of the episodes in the dataset's records, in order.
-        chunk: first number of the file's name.
-        file: second number.
-        first_rows: int64 [n], the row of the file at which each episode begins.
-        lengths: int64 [n], rows of each.
-        columns: the episodes' rows one after the other: an array [rows, *shape], or `Blobs` of UTF-8 where it is text.
-    """
-
-    places: Ints
-    chunk: int
-    file: int
-    first_rows: Ints
-    lengths: Ints
+    places: Ints  # int64 [n], of the episodes in the dataset's records, in order
+    chunk: int  # first number of the file's name
+    file: int  # second number
+    first_rows: Ints  # int64 [n], the row of the file at which each episode begins
+    lengths: Ints  # int64 [n], rows of each
+    # the episodes' rows one after the other: an array [rows, *shape], or `Blobs` of UTF-8 where it is text
     columns: Mapping[str, npt.NDArray[Any] | Blobs]
 
 
 def read_files(
     metadata: Metadata, places: npt.ArrayLike, names: Iterable[str], *, present: Iterable[str] = ()
 ) -> Iterator[FileRows]:
-    """Yield columns of episodes, a parquet file at a time.
-
-    Args:
-        metadata: of the dataset.
-        places: int [n], ascending places in ``metadata.episodes``.
-        names: of features that are numbers or text.
-        present: further columns that each file must have; they are not read.
-
-    Yields:
-        The episodes of one file, in order: of all files together those of ``places``.
-
-    Raises:
-        FormatError: a file is missing or damaged, has no such column, or its rows are not those that the table of
-            episodes tells of.
-
-    Notes:
-        One file's columns are in memory at a time. Arrays may be views of what pyarrow holds, and read-only.
-    """
+    """Yield columns of episodes, a parquet file at a time."""
     chosen, kinds = np.asarray(places, np.int64), {name: _kind_of(metadata, name) for name in names}
     required = list(dict.fromkeys([*kinds, *present, EPISODE, FRAME]))
     records = metadata.episodes
@@ -93,19 +67,7 @@ def read_files(
 def read_columns(
     metadata: Metadata, places: npt.ArrayLike, names: Iterable[str]
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any] | list[str]]]]:
-    """Yield columns of whole episodes, one episode at a time; each parquet file is read once.
-
-    Args:
-        metadata: of the dataset.
-        places: int [n], ascending places in ``metadata.episodes``.
-        names: of features that are numbers or text.
-
-    Yields:
-        The place, and by name an array [rows, *shape] of the feature's dtype, or a list of strings.
-
-    Raises:
-        FormatError: as `read_files`.
-    """
+    """Yield columns of whole episodes, one episode at a time; each parquet file is read once."""
     for found in read_files(metadata, places, names):
         columns = {
             name: _strings(column) if isinstance(column, Blobs) else column for name, column in found.columns.items()
@@ -116,11 +78,7 @@ def read_columns(
 
 
 def first_picture(metadata: Metadata, name: str) -> bytes:
-    """Return the first picture's file of a camera whose pictures are in the parquet files; empty without any.
-
-    Raises:
-        FormatError: the first parquet file is missing or damaged, or its column holds no pictures.
-    """
+    """Return the first picture's file of a camera whose pictures are in the parquet files; empty without any."""
     import pyarrow as pa
 
     records = metadata.episodes
@@ -162,12 +120,7 @@ def _read_file(
 
 
 class _TableFile:
-    """One parquet file.
-
-    Args:
-        path: of the file.
-        advice: last words of what is wrong with it.
-    """
+    """One parquet file."""
 
     def __init__(self, path: Path, advice: str) -> None:
         self._path, self._advice = path, advice
@@ -188,13 +141,7 @@ class _TableFile:
             raise FormatError(f"{self._path} has no column {', '.join(map(repr, missing))}. {self._advice}")
 
     def find(self, episodes: Ints, lengths: Ints, kinds: Mapping[str, Kind]) -> Ints:
-        """Return the row at which each episode begins.
-
-        Args:
-            episodes: int64 [n], their numbers in the dataset.
-            lengths: int64 [n], rows of each as the table of episodes has them.
-            kinds: of the columns that will be read.
-        """
+        """Return the row at which each episode begins."""
         if self._reader.metadata.num_rows == lengths.sum():
             # all of it is wanted: one read instead of two
             self._whole = self._read_columns(list(dict.fromkeys([*kinds, EPISODE, FRAME])))
@@ -305,3 +252,80 @@ def _cut(table: pa.Table, rows: slice | Ints) -> pa.Table:
 def _strings(blobs: Blobs) -> list[str]:
     data, ends = blobs.data.tobytes(), np.cumsum(blobs.sizes).tolist()
     return [data[start:stop].decode("utf-8") for start, stop in pairwise([0, *ends])]
+
+
+def array_of(column: pa.ChunkedArray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> npt.NDArray[Any]:
+    """Return a column of numbers."""
+    array, sizes = _one_array(column), []
+    while True:
+        _check_is_whole(array, where)
+        array, size = _flattened(array, where)
+        if size is None:
+            break
+        sizes.append(size)
+    if tuple(sizes) not in ({shape, (1,)} if shape == () else {shape}) and len(column):
+        raise FormatError(f"{where} has rows of shape {tuple(sizes)}. {_features_say(dtype, shape)}")
+    try:
+        values = array.to_numpy(zero_copy_only=False)
+    except (NotImplementedError, ValueError) as error:
+        raise FormatError(f"{where} is of type {column.type}. {_features_say(dtype, shape)}") from error
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise FormatError(f"{where} is of type {column.type}. {_features_say(dtype, shape)}")
+    return np.asarray(values, dtype).reshape(len(column), *shape)
+
+
+def text_of(column: pa.ChunkedArray, where: str) -> Blobs:
+    """Return a column of strings, as UTF-8."""
+    import pyarrow as pa
+
+    array = _one_array(column)
+    _check_is_whole(array, where)
+    kind = array.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise FormatError(f'{where} is of type {column.type}. meta/info.json says "string".')
+    array = array.cast(pa.large_string())
+    _, offsets, data = array.buffers()
+    edges = (
+        np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1] if len(array) else np.zeros(1)
+    )
+    edges = edges.astype(np.int64)
+    whole = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    return Blobs(whole[edges[0] : edges[-1]], np.diff(edges))
+
+
+def _one_array(column: pa.ChunkedArray) -> Any:
+    """Return a column as one array of its plain type."""
+    import pyarrow as pa
+
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        raise FormatError(f"a column of {column.nbytes} bytes is too large for one array.")
+    while isinstance(array.type, pa.BaseExtensionType) or pa.types.is_dictionary(array.type):
+        array = array.storage if isinstance(array.type, pa.BaseExtensionType) else array.dictionary_decode()
+    return array
+
+
+def _flattened(array: Any, where: str) -> tuple[Any, int | None]:
+    """Return the values of lists and the length that all of them have; of anything else itself and None."""
+    import pyarrow as pa
+
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        return array.flatten(), int(kind.list_size)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return array, None
+    lengths = np.diff(np.asarray(array.offsets))
+    size = int(lengths[0]) if len(lengths) else 0
+    if (lengths != size).any():
+        row = int(np.argmax(lengths != size))
+        raise FormatError(f"{where} has a list of {lengths[row]} values where others have {size}.")
+    return array.flatten(), size
+
+
+def _check_is_whole(array: Any, where: str) -> None:
+    if array.null_count:
+        raise FormatError(f"{where}: {array.null_count} of {len(array)} values are missing (null).")
+
+
+def _features_say(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"meta/info.json says {dtype.name} of shape {shape or (1,)}."

@@ -1,19 +1,447 @@
-"""What a camera shows over an episode: nothing, always the same, and with which statistics."""
+"""Checks of cameras: mp4 files, which frames of them are whose, images in data files; deep: all of them, decoded.
+
+::
+
+    file-000.mp4   |0    episode 0    |1.2  episode 1   |2.5           file-001.mp4   |0   episode 2   |0.9
+    episodes       from 0.0 to 1.2     from 1.2 to 2.5                                  from 0.0: counted again
+
+A reader takes frame ``round((from_timestamp + timestamp) * fps)``: a span that is wrong shows another episode. Without
+``deep`` of each mp4 file the index is read, and packets where h264 may begin with a frame that needs others.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.lerobot.audits.places import Places
-from stepwell.lerobot.audits.reports import Rule
-from stepwell.lerobot.audits.statistics import StoredStatistics, check_camera_statistics
-from stepwell.lerobot.audits.subject import Subject
+from stepwell.codecs.video_packets import opened_video
+from stepwell.errors import DecodeError, MissingDependencyError, StepwellError
+from stepwell.lerobot.audits.episodes import NOWHERE, TOLERANCE_SECONDS, Places
+from stepwell.lerobot.audits.meta import StoredStatistics, check_camera_statistics
+from stepwell.lerobot.audits.report import Rule, Subject, Tally
+from stepwell.lerobot.audits.rows import DataFile, data_paths, read_data_files
+from stepwell.lerobot.parquet_images import PILLOW_FORMATS
 from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_steps
+from stepwell.progress import make_bar
+from stepwell.references.video_index import VideoIndex, make_index
 
-__all__ = ["CameraWatch"]
+__all__ = ["UNREADABLE", "check_first_images", "check_pictures", "check_videos", "video_members"]
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+H264_SLICES, H264_IDR = range(1, 6), 5
+# what may be in front of the first slice of a packet: parameter sets, what the encoder says of itself
+HEAD_BYTES = 4096
+
+MISSING = Rule("video-missing", "error", "Download it again, or leave these episodes out.")
+UNREADABLE = Rule(
+    "video-unreadable",
+    "error",
+    "Download it again. A recorder that was killed leaves videos without their index (moov).",
+)
+START = Rule(
+    "video-start",
+    "error",
+    "Write the video again so that its first frame is shown at 0 s: LeRobot finds no frame at its times "
+    "(FrameTimestampError), with a large tolerance_s another one.",
+)
+FPS = Rule(
+    "video-fps",
+    "error",
+    "Encode the video again with the dataset's fps, or correct fps: LeRobot finds no frame at its times "
+    "(FrameTimestampError), with a large tolerance_s another one.",
+)
+TIMES = Rule(
+    "video-times",
+    "error",
+    "Encode the video again at a constant rate: LeRobot counts frames by the mean rate, so it finds none (IndexError, "
+    "FrameTimestampError) or another one.",
+)
+SIZE = Rule("video-size", "error", "Correct the shape in info.json, or encode the video again.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoFile:
+    """One mp4 file and its index."""
+
+    path: Path
+    index: VideoIndex
+    is_regular: bool  # whether frame n is shown at n / fps
+    num_bytes: int
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that are shown."""
+        return len(self.index.seconds)
+
+    def nearest(self, seconds: Floats) -> Integers:
+        """Return the frame that is shown nearest to each time, int64, as many."""
+        return np.array([self.index.nearest(time) for time in seconds.tolist()], np.int64)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Where the last packet ends: beyond the file, when it was cut off and its index lies at its head."""
+        return int((self.index.positions + self.index.sizes).max(initial=0))
+
+    def is_cut(self, frame: int, count: int) -> bool:
+        """Whether one of some frames lies beyond the end of the file."""
+        packets = [self.index.packet_of(at) for at in range(frame, min(frame + count, self.num_frames))]
+        return bool((self.index.positions[packets] + self.index.sizes[packets] > self.num_bytes).any())
+
+    def begins_run(self, frame: int) -> bool:
+        """Whether decoding may begin at a frame."""
+        packet = self.index.packet_of(frame)
+        at = int(self.index.keys.searchsorted(packet))
+        return at < len(self.index.keys) and self.index.keys.item(at) == packet
+
+    def needs_before(self, frame: int) -> bool:
+        """Whether what follows the key frame, or the frame itself, needs pictures before it: an open group."""
+        packet = self.index.packet_of(frame)
+        if self.index.samples.kind == "h264" and not self._is_idr(packet):
+            return True
+        if self.index.pts is None:
+            return False
+        at = int(self.index.keys.searchsorted(packet, side="right"))
+        stop = self.index.keys.item(at) if at < len(self.index.keys) else len(self.index.pts)
+        return bool((self.index.pts[packet + 1 : stop] < self.index.pts[packet]).any())
+
+    def _is_idr(self, packet: int) -> bool:
+        num_bytes = min(int(self.index.sizes[packet]), HEAD_BYTES)
+        with self.path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), num_bytes, int(self.index.positions[packet]))
+        return _first_slice(data, self.index.samples.length_bytes) in (None, H264_IDR)
+
+
+def _first_slice(data: bytes, length_bytes: int) -> int | None:
+    """Return the type of the first slice of a packet of h264; None where there is none in these bytes."""
+    place = 0
+    while length_bytes and place + length_bytes < len(data):
+        kind = data[place + length_bytes] & 0x1F
+        if kind in H264_SLICES:
+            return kind
+        place += length_bytes + int.from_bytes(data[place : place + length_bytes], "big")
+    return None
+
+
+def open_video_file(subject: Subject, camera: str, path: str, episodes: Integers) -> VideoFile | None:
+    """Look at one file; None where it cannot be read."""
+    about = f"{camera}: {path}"
+    try:
+        with (subject.root / path).open("rb", buffering=0) as file:
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
+            index = make_index(str(subject.root / path), size, lambda place, count: os.pread(descriptor, count, place))
+    except FileNotFoundError:
+        subject.tally.add(MISSING, about, "no such file", episodes)
+    except MissingDependencyError as error:
+        subject.tally.skip(f"videos: {error}")
+    except Exception as error:  # whatever is on the disk must not end the audit
+        problem = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
+        subject.tally.add(UNREADABLE, about, problem, episodes)
+    else:
+        _check_size(subject, camera, index, episodes)
+        return VideoFile(subject.root / path, index, _check_times(subject, camera, path, index, episodes), size)
+    return None
+
+
+def _check_size(subject: Subject, camera: str, index: VideoIndex, episodes: Integers) -> None:
+    height, width = subject.info.features[camera].feature.fixed_shape[:2]
+    if (index.height, index.width) != (height, width):
+        detail = f"videos of {index.height} x {index.width}, {height} x {width} in info.json"
+        subject.tally.add(SIZE, camera, detail, episodes)
+
+
+def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, episodes: Integers) -> bool:
+    """Look whether frame n is shown at n / fps; returns whether it is."""
+    fps, seconds = subject.info.fps, index.seconds
+    if not len(seconds):
+        subject.tally.add(UNREADABLE, f"{camera}: {path}", "no frames", episodes)
+        return False
+    is_regular = True
+    if abs(seconds[0]) > TOLERANCE_SECONDS:
+        subject.tally.add(START, camera, f"{path} begins at {seconds[0]:.6g} s", episodes)
+        is_regular = False
+    numbers, since = np.arange(len(seconds)), seconds - seconds[0]
+    beside = np.abs(since - numbers / fps)
+    if beside.max() > TOLERANCE_SECONDS:
+        is_regular = False
+        rate = (len(seconds) - 1) / since[-1]
+        if np.abs(since - numbers / rate).max() < TOLERANCE_SECONDS:
+            detail = f"{path} has {rate:.5g} frames a second, the dataset {fps:g}"
+            subject.tally.add(FPS, camera, detail, episodes)
+        else:
+            at = int(np.argmax(beside > TOLERANCE_SECONDS))
+            detail = f"frame {at} of {path} is shown at {since[at]:.6g} s, not at {at / fps:.6g} s"
+            subject.tally.add(TIMES, camera, detail, episodes)
+    return is_regular
+
+
+Mask = npt.NDArray[np.bool_]
+HALF_FRAME = 0.5
+AGAIN = "Correct from_timestamp and file_index in meta/episodes: these steps show"
+
+SEVERAL = Rule(
+    "video-several-files",
+    "warning",
+    "Do not read it with StreamingLeRobotDataset (lerobot 0.4.4 to 0.6), which takes index / fps for the time in the "
+    "file: it shows wrong frames from the second file on, silently. LeRobotDataset and stepwell are right.",
+)
+RESTART = Rule(
+    "span-restart", "error", "Count from_timestamp from 0 again in each file: these steps show no or other frames."
+)
+BEYOND = Rule("span-beyond-end", "error", f"{AGAIN} no frames, or the last one over and over.")
+OVERLAP = Rule("span-overlap", "error", f"{AGAIN} another episode.")
+LENGTH = Rule("span-length", "error", "Look which is right: steps and frames drift apart if some were dropped.")
+OFF_GRID = Rule(
+    "span-grid",
+    "error",
+    "Write from_timestamp = (frames before) / fps: LeRobot raises FrameTimestampError, or takes a neighbouring frame.",
+)
+FRAMES = Rule("video-frames", "error", "Look which is right: steps and frames drift apart if some were dropped.")
+UNUSED = Rule("video-unused", "warning", "If episodes were deleted, nothing; else look whether spans are shifted.")
+NO_KEY = Rule(
+    "video-no-key",
+    "warning",
+    "Encode with a key frame at each episode's beginning: cutting without encoding again takes wrong frames.",
+)
+OPEN_GROUP = Rule(
+    "video-open-gop",
+    "warning",
+    "Encode with closed groups of pictures: frames at these episodes' beginning are made of those of the one before.",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """The episodes of one file by the time at which they begin."""
+
+    number: Integers
+    start: Floats
+    stop: Floats
+    length: Integers
+
+
+def video_members(subject: Subject, camera: str) -> dict[str, Integers]:
+    """Return the places of the episodes that are looked at by the video file that they are in, by path."""
+    members: dict[str, list[int]] = {}
+    for place in subject.places.tolist():
+        path = subject.video_path(camera, place)
+        if path is not None:
+            members.setdefault(path, []).append(place)
+    return {path: np.array(members[path], np.int64) for path in sorted(members)}
+
+
+def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) -> None:
+    """Look at the index of every video file, and at the spans of the episodes in it."""
+    for camera in subject.info.video_keys:
+        members = video_members(subject, camera)
+        if subject.info.is_v3 and len(members) > 1:
+            later = np.concatenate(list(members.values())[1:])
+            detail = f"{len(members)} mp4 files"
+            subject.tally.add(SEVERAL, camera, detail, subject.episodes.index[later])
+        before = 0
+        for path, found in members.items():
+            spans = _spans_of(subject, camera, found, places)
+            file = open_video_file(subject, camera, path, spans.number)
+            if file is not None and len(spans.number):
+                _check_bytes(subject, f"{camera}: {path}", file, spans)
+                _check_spans(subject, camera, file, spans, before)
+            before += int(spans.length.sum())
+            advance()
+
+
+def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) -> _Spans:
+    episodes, spans = subject.episodes, subject.episodes.videos[camera]
+    length = np.where(places.length > 0, places.length, episodes.table_length)
+    known = members[np.isfinite(spans.start[members]) & (length[members] > 0)]
+    order = known[np.argsort(spans.start[known], kind="stable")]
+    return _Spans(episodes.index[order], spans.start[order], spans.stop[order], length[order])
+
+
+def _check_bytes(subject: Subject, about: str, file: VideoFile, spans: _Spans) -> None:
+    """Look whether the file is as long as its index says; one that was cut off ends in mid-episode."""
+    if file.needed_bytes <= file.num_bytes:
+        return
+    first = file.nearest(spans.start).tolist()
+    is_cut = [file.is_cut(frame, count) for frame, count in zip(first, spans.length.tolist(), strict=True)]
+    detail = f"cut off: it has {file.num_bytes:,} of {file.needed_bytes:,} bytes"
+    subject.tally.add(UNREADABLE, about, detail, spans.number[is_cut])
+
+
+def _check_spans(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> None:
+    if not subject.info.is_v3:
+        if file.num_frames != spans.length[0]:
+            detail = f"{file.path.name} has {file.num_frames} frames, its episode {spans.length[0]} rows"
+            subject.tally.add(FRAMES, camera, detail, spans.number)
+            return
+        is_sound = np.ones(1, np.bool_)
+    else:
+        spans = _restarted(subject, camera, file, spans, before)
+        _check_lengths(subject, camera, spans)
+        is_sound = _check_ends(subject, camera, file, spans)
+        is_sound &= _check_grid(subject, camera, file, spans, is_sound)
+    # where frames are not at their times, nobody can say which one is the first
+    if file.is_regular:
+        _check_beginnings(subject, camera, file, spans, is_sound)
+
+
+def _restarted(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> _Spans:
+    """Return the spans as they would be if they began anew in this file, where the dataset counted on."""
+    fps, shift = subject.info.fps, float(spans.start[0])
+    goes_on = before > 0 and abs(shift * fps - before) < HALF_FRAME
+    if not goes_on or (spans.start[-1] * fps + spans.length[-1]) < file.num_frames + HALF_FRAME:
+        return spans
+    detail = f"the first span in {file.path.name} is from {shift:.6g} s: counted on from the files before"
+    subject.tally.add(RESTART, camera, detail, spans.number)
+    return _Spans(spans.number, spans.start - shift, spans.stop - shift, spans.length)
+
+
+def _check_lengths(subject: Subject, camera: str, spans: _Spans) -> None:
+    fps = subject.info.fps
+    wrong = np.isfinite(spans.stop) & (np.abs((spans.stop - spans.start) * fps - spans.length) > HALF_FRAME)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        frames = (spans.stop[at] - spans.start[at]) * fps
+        detail = f"the span of episode {spans.number[at]} is {frames:.4g} frames, it has {spans.length[at]} rows"
+        subject.tally.add(LENGTH, camera, detail, spans.number[wrong])
+
+
+def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -> Mask:
+    """Look for spans that overlap or leave the file; returns which do neither."""
+    fps, name = subject.info.fps, file.path.name
+    begin = spans.start * fps
+    end = begin + spans.length
+    beyond = (end > file.num_frames + HALF_FRAME) | (begin < -HALF_FRAME)
+    if beyond.any():
+        at = int(np.argmax(beyond))
+        span = f"frames [{begin[at]:.0f}, {end[at]:.0f})"
+        detail = f"episode {spans.number[at]} should be {span} of {name}, which has {file.num_frames}"
+        subject.tally.add(BEYOND, camera, detail, spans.number[beyond])
+    last = np.maximum.accumulate(end)[:-1]
+    overlaps = np.flatnonzero(last > begin[1:] + HALF_FRAME)
+    if len(overlaps):
+        at = int(overlaps[0])
+        detail = f"episodes {spans.number[at]} and {spans.number[at + 1]} have frames of {name} in common"
+        subject.tally.add(OVERLAP, camera, detail, spans.number[np.union1d(overlaps, overlaps + 1)])
+    elif not beyond.any() and file.num_frames > spans.length.sum() and subject.chosen is None:
+        rest = file.num_frames - int(spans.length.sum())
+        subject.tally.add(UNUSED, camera, f"{rest} of {file.num_frames} frames of {name} are in no episode")
+    is_sound = ~beyond
+    is_sound[overlaps] = is_sound[overlaps + 1] = False
+    return is_sound
+
+
+def _check_grid(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_inside: Mask) -> Mask:
+    """Look whether a frame is shown at each span's start; returns where."""
+    shown = file.index.seconds[file.nearest(spans.start)]
+    wrong = is_inside & (np.abs(shown - spans.start) > TOLERANCE_SECONDS)
+    if wrong.any() and file.is_regular:
+        at = int(np.argmax(wrong))
+        detail = (
+            f"from_timestamp of episode {spans.number[at]} is {spans.start[at]:.9g} s, the nearest frame of "
+            f"{file.path.name} is shown at {shown[at]:.9g} s (tolerance {TOLERANCE_SECONDS:g} s)"
+        )
+        subject.tally.add(OFF_GRID, camera, detail, spans.number[wrong])
+    return ~wrong
+
+
+def _check_beginnings(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
+    """Look whether each episode can be decoded without the one before it."""
+    frames = file.nearest(spans.start).tolist()
+    places = np.flatnonzero(is_sound).tolist()
+    no_key = [at for at in places if not file.begins_run(frames[at])]
+    if no_key:
+        detail = f"episode {spans.number[no_key[0]]} does not begin with a key frame of {file.path.name}"
+        subject.tally.add(NO_KEY, camera, detail, spans.number[no_key])
+    is_open = [at for at in places if at not in no_key and file.needs_before(frames[at])]
+    if is_open:
+        detail = f"episode {spans.number[is_open[0]]} begins in an open group of pictures of {file.path.name}"
+        subject.tally.add(OPEN_GROUP, camera, detail, spans.number[is_open])
+
+
+BATCH_ROWS = 64
+
+IMAGE_MISSING = Rule(
+    "image-missing", "error", "Write the bytes of the pictures into the data files: the paths there lead nowhere else."
+)
+IMAGE_UNREADABLE = Rule("image-unreadable", "error", "Write these pictures again, or leave the steps' episodes out.")
+IMAGE_SIZE = Rule("image-size", "error", "Correct the shape in info.json, or write the pictures at that size.")
+
+
+def check_first_images(subject: Subject, data: DataFile) -> None:
+    """Look at the head of the first picture of each camera in a file."""
+    for camera in subject.info.image_keys:
+        for blob in _blobs(subject, data, camera, 1):
+            _opened(subject, camera, blob, data.episodes[:1].tolist(), f"{data.path}, row 0")
+            break
+
+
+def watch_images(
+    subject: Subject, data: DataFile, owners: npt.NDArray[np.int64], watches: dict[str, CameraWatch]
+) -> None:
+    """Decode every picture of a file."""
+    steps: dict[int, int] = {}
+    for camera, watch in watches.items():
+        steps.clear()
+        for row, blob in enumerate(_blobs(subject, data, camera, BATCH_ROWS)):
+            place = int(owners[row])
+            number = [] if place < 0 else [int(subject.episodes.index[place])]
+            image = _opened(subject, camera, blob, number, f"{data.path}, row {row}")
+            pixels = None if image is None else _pixels(subject, camera, image, number, f"{data.path}, row {row}")
+            if pixels is not None and place >= 0:
+                step = steps[place] = steps.get(place, -1) + 1
+                watch.see(place, step, pixels)
+
+
+def _blobs(subject: Subject, data: DataFile, camera: str, rows: int) -> Iterator[bytes | None]:
+    """Yield the bytes of each row's picture, None where they are missing, as far as the column can be read."""
+    if camera not in data.file.schema_arrow.names:
+        return
+    try:
+        for batch in data.file.iter_batches(batch_size=rows, columns=[camera], use_threads=False):
+            for value in batch.column(0).to_pylist():
+                blob = value.get("bytes") if isinstance(value, dict) else value
+                yield blob if isinstance(blob, bytes) else None
+    except Exception as error:  # damage may raise anything
+        subject.tally.add(IMAGE_UNREADABLE, camera, f"{data.path}: {type(error).__name__}: {error}", data.episodes)
+
+
+def _opened(subject: Subject, camera: str, blob: bytes | None, episodes: list[int], where: str) -> Any:
+    """Return a ``PIL.Image`` of the right size, not decoded yet; None where there is none."""
+    try:
+        from PIL import Image
+    except ImportError:
+        subject.tally.skip("pictures in data files: Pillow is not installed")
+        return None
+    if blob is None:
+        subject.tally.add(IMAGE_MISSING, camera, f"{where}: no bytes", episodes)
+        return None
+    try:
+        image = Image.open(io.BytesIO(blob), formats=PILLOW_FORMATS)
+    except Exception as error:  # a decoder may raise anything
+        subject.tally.add(IMAGE_UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
+        return None
+    height, width = subject.info.features[camera].feature.fixed_shape[:2]
+    if (image.height, image.width) != (height, width):
+        detail = f"{where}: {image.height} x {image.width}, {height} x {width} in info.json"
+        subject.tally.add(IMAGE_SIZE, camera, detail, episodes)
+    return image
+
+
+def _pixels(subject: Subject, camera: str, image: Any, episodes: list[int], where: str) -> Any:
+    try:
+        return np.asarray(image.convert("RGB"))
+    except Exception as error:  # a decoder may raise anything
+        subject.tally.add(IMAGE_UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
+        return None
+
 
 Pixels = npt.NDArray[np.uint8]
 BLOCK = 8
@@ -37,17 +465,7 @@ class _Episode:
 
 
 class CameraWatch:
-    """Looks at the pictures of one camera, in any order.
-
-    Args:
-        subject: what is audited.
-        camera: name of the feature.
-        places: rows of the episodes.
-        said: the stored statistics.
-
-    Notes:
-        For one thread. Keeps a thumbnail an episode, and 16 pictures of the one that is looked at.
-    """
+    """Looks at the pictures of one camera, in any order."""
 
     def __init__(self, subject: Subject, camera: str, places: Places, said: StoredStatistics) -> None:
         self.subject, self.camera, self.places, self._said = subject, camera, places, said
@@ -56,13 +474,7 @@ class CameraWatch:
         self._sums = StatisticsSum()
 
     def see(self, place: int, step: int, pixels: Pixels) -> None:
-        """Look at one picture.
-
-        Args:
-            place: of its episode in the table.
-            step: of the episode.
-            pixels: uint8 [H, W, 3].
-        """
+        """Look at one picture."""
         small = _thumbnail(pixels)
         episode = self._episodes.setdefault(place, _Episode(small))
         episode.num_steps += 1
@@ -84,7 +496,7 @@ class CameraWatch:
             return
         found = image_summary(fitting, feature.feature)
         self._sums.add({self.camera: found})
-        number = int(self.subject.episodes.number[place])
+        number = int(self.subject.episodes.index[place])
         if number in self._said.by_episode:
             check_camera_statistics(self.subject, self.camera, self._said.by_episode[number], found, (number,))
 
@@ -92,7 +504,7 @@ class CameraWatch:
         """Tell what was found, after the last picture."""
         for place in list(self._kept):
             self._sum_up(place)
-        numbers = self.subject.episodes.number
+        numbers = self.subject.episodes.index
         long = {place: episode for place, episode in self._episodes.items() if episode.num_steps >= SHORTEST_STEPS}
         black = [place for place, episode in long.items() if episode.highest <= BLACK_LEVEL]
         if black:
@@ -113,3 +525,80 @@ def _thumbnail(pixels: Pixels) -> npt.NDArray[np.float64]:
     sums = cut.sum(axis=1, dtype=np.uint32).reshape(height, width, columns, 3).sum(axis=2)
     means: npt.NDArray[np.float64] = sums / (rows * columns)
     return means
+
+
+DAMAGED = Rule("video-damaged", "error", "Download the file again, or leave these episodes out.")
+
+
+def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Callable[[], None]) -> None:
+    """Decode every frame of a file."""
+    subject, numbers = watch.subject, watch.subject.episodes.index
+    start = np.round(subject.episodes.videos[watch.camera].start[members] * subject.info.fps)
+    known = members[np.isfinite(start)]
+    order = np.argsort(start[np.isfinite(start)], kind="stable")
+    known, first = known[order], start[np.isfinite(start)][order].astype(np.int64)
+    stop = first + watch.places.length[known]
+    shown = 0
+    try:
+        for frame in _frames(subject.root / path):
+            at = int(np.searchsorted(first, shown, "right")) - 1
+            if frame.is_corrupt:
+                subject.tally.add(
+                    DAMAGED, watch.camera, f"frame {shown} of {path} is damaged", numbers[known[at : at + 1]]
+                )
+            elif at >= 0 and shown < stop[at]:
+                watch.see(int(known[at]), shown - int(first[at]), frame.to_ndarray(format="rgb24"))
+            shown += 1
+            advance()
+    except FileNotFoundError:
+        return  # already told
+    except MissingDependencyError as error:
+        subject.tally.skip(f"videos: {error}")
+        return
+    except DecodeError as error:
+        subject.tally.add(DAMAGED, watch.camera, f"after frame {shown}: {error}", numbers[known[stop > shown]])
+        return
+    if (stop > shown).any():
+        detail = f"{path} ends after frame {shown} when it is decoded"
+        subject.tally.add(DAMAGED, watch.camera, detail, numbers[known[stop > shown]])
+
+
+def _frames(path: Any) -> Iterator[Any]:
+    with opened_video(str(path), 0) as (container, video):
+        yield from container.decode(video)
+
+
+Advance = Callable[[int], object]
+
+
+def check_pictures(subject: Subject, places: Places, said: StoredStatistics, progress: bool | None) -> None:
+    """Decode every picture."""
+    info = subject.info
+    watches = {camera: CameraWatch(subject, camera, places, said) for camera in info.cameras}
+    total = int(places.length[subject.places].sum()) * len(watches)
+    with make_bar(total, "pictures", "decoding", wanted=progress) as bar:
+        if info.image_keys:
+            _watch_data_files(subject, places, {camera: watches[camera] for camera in info.image_keys}, bar.update)
+        for camera in info.video_keys:
+            for path, members in video_members(subject, camera).items():
+                watch_frames(watches[camera], path, members, bar.update)
+    for watch in watches.values():
+        watch.report()
+
+
+def _watch_data_files(subject: Subject, places: Places, watches: dict[str, CameraWatch], advance: Advance) -> None:
+    # what could not be opened has been told
+    silent = Subject(subject.root, subject.info, subject.tasks, subject.episodes, subject.chosen, Tally())
+    for data in read_data_files(silent, data_paths(subject)):
+        owners = _owners(places, data.first, data.num_rows)
+        watch_images(subject, data, owners, watches)
+        advance(data.num_rows * len(watches))
+
+
+def _owners(places: Places, first: int, num_rows: int) -> Integers:
+    """Return the place in the table of each row's episode; -1: none."""
+    owners = np.full(num_rows, NOWHERE, np.int64)
+    is_here = (places.stop > first) & (places.first >= 0) & (places.first < first + num_rows)
+    for place in np.flatnonzero(is_here).tolist():
+        owners[max(0, int(places.first[place]) - first) : int(places.stop[place]) - first] = place
+    return owners

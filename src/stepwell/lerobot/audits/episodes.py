@@ -1,158 +1,493 @@
-"""The tables of episodes and tasks under ``meta/``, read leniently: what is wrong is a finding, and the audit goes on.
+"""Checks of rows: which are which episode's, their index columns, and the values of numeric columns.
 
-The strict reader of the same files is `stepwell.lerobot.metadata`; it refuses what this one reports.
+Either may be wrong. The rows count their episodes themselves (``episode_index``, and ``frame_index`` from 0 on). Where
+they do so without a fault they are believed and the table is wrong; where they do not, or where ``frame_index`` agrees
+with a longer range of the table, the table is believed.
+
+::
+
+    table     [0, 5)      [5, 9)             [9, 12)
+    rows       0 0 0 0 0   1 1 1 1 | 7 7 7 |  2 2 2          rows 9 to 11 are orphans, and episode 2 is elsewhere
+
+Of the values a few numbers a feature are kept, and a digest of the actions an episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import hashlib
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
-from stepwell.lerobot.audits.info import problem_of
-from stepwell.lerobot.audits.reports import Rule, Tally
-from stepwell.lerobot.audits.subject import EpisodeList, SpanList
-from stepwell.lerobot.info import DatasetInfo
-from stepwell.lerobot.meta_files import number_column, open_parquet, read_columns, read_json_lines
+from stepwell.lerobot.audits.report import Rule, Subject, Tally
+from stepwell.lerobot.audits.rows import Pieces
+from stepwell.lerobot.meta_files import EpisodeRecords
+from stepwell.sizes import counted
 
-__all__ = ["read_episodes", "read_tasks"]
+__all__ = [
+    "NOWHERE",
+    "TABLE_CHECKS",
+    "TOLERANCE_SECONDS",
+    "ColumnFacts",
+    "Places",
+    "check_values",
+    "find_places",
+    "is_action",
+]
 
 Integers = npt.NDArray[np.int64]
-UNKNOWN = -1
-TEXT_COLUMNS = ("task", "__index_level_0__")
-# what is said of each episode's place in a camera's files; the last is not needed to read it
-SPAN_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+Mask = npt.NDArray[np.bool_]
+NOWHERE = -1
 
-EPISODES = Rule(
-    "episodes-unreadable",
+RANGE = Rule(
+    "episode-range",
     "error",
-    "Download or write meta/ again; a recorder that was killed leaves files without end.",
+    "Correct dataset_from_index and dataset_to_index: windows reach into other episodes, or stop too early.",
 )
-TASKS = Rule("tasks-unreadable", "error", "Download or write meta/tasks again: without it no step has a text.")
+LENGTH = Rule("episode-length", "error", "Correct the length in the table of episodes, or write the episode again.")
+EMPTY = Rule("episode-empty", "error", "Take the episode out of the table, or add its rows.")
+ORPHANED = Rule(
+    "orphaned-rows",
+    "error",
+    "Remove these rows, or add their episodes to the table: LeRobot draws them and looks for an episode that is not.",
+)
+MISSING = Rule(
+    "data-missing", "error", "Download the file again, or leave these episodes out: LeRobot goes to the hub for it."
+)
+FILE = Rule(
+    "data-file",
+    "error",
+    "Correct data/chunk_index and data/file_index: who asks for single episodes downloads and reads the wrong file.",
+)
 
 
-def read_tasks(root: Path, info: DatasetInfo, tally: Tally) -> list[tuple[int, str]] | None:
-    """Return (task_index, text) in the order of the file; None when it cannot be read."""
-    try:
-        if not info.is_v3:
-            return [(int(line["task_index"]), str(line["task"])) for line in read_json_lines(root / "meta/tasks.jsonl")]
-        path = root / "meta/tasks.parquet"
-        file = open_parquet(path)
-        others = [name for name in file.schema_arrow.names if name != "task_index"]
-        text = next((name for name in (*TEXT_COLUMNS, *others) if name in others), TEXT_COLUMNS[0])
-        table = read_columns(file, path, ["task_index", text])
-        numbers = number_column(table, "task_index", np.int64, path)
-        return list(zip(numbers.tolist(), map(str, table.column(text).to_pylist()), strict=True))
-    except (FormatError, KeyError, TypeError, ValueError) as error:
-        tally.add(TASKS, "", problem_of(error))
-        return None
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where each episode's rows are."""
+
+    first: Integers  # int64 [E], position of the first row, by place in the table; -1 where no rows were found
+    stop: Integers  # int64 [E], half-open
+    of_piece: Integers  # int64 [P], place in the table of the episode that a piece belongs to; -1: none
+
+    @property
+    def length(self) -> Integers:
+        """Rows of each episode; 0 where none were found."""
+        return self.stop - self.first
 
 
-def read_episodes(root: Path, info: DatasetInfo, tally: Tally) -> EpisodeList:
-    """Return the table of episodes, as far as it can be read, in the order of the files."""
-    parts = list(_v3_parts(root, info, tally) if info.is_v3 else _v2_parts(root, info, tally))
-    return _joined(parts or [_empty(info)])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Consecutive rows with the same episode_index; sound: frame_index counts from 0 on, and there is no other run."""
+
+    number: Integers
+    first: Integers
+    stop: Integers
+    is_sound: Mask
 
 
-def _v3_parts(root: Path, info: DatasetInfo, tally: Tally) -> Iterator[EpisodeList]:
-    paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
-    if not paths:
-        tally.add(EPISODES, "", "no parquet file below meta/episodes")
-    for path in paths:
-        about = path.relative_to(root).as_posix()
-        try:
-            columns = _Columns.of(path, info)
-            for name in columns.missing:
-                tally.add(EPISODES, about, f"no column {name!r}")
-            yield _v3_part(columns, info)
-        except FormatError as error:
-            tally.add(EPISODES, about, problem_of(error))
+def find_places(subject: Subject, pieces: Pieces, paths: Sequence[str], unread: Container[str]) -> Places:
+    """Return where each episode's rows are."""
+    bounds = _by_rows(subject, pieces) if subject.info.is_v3 else _by_files(subject, pieces, paths)
+    places = Places(*bounds, _owners(*bounds, pieces))
+    _check_absence(subject, places, {*paths}, unread)
+    _check_lengths(subject, places)
+    if subject.info.is_v3:
+        _check_files(subject, places, pieces, paths)
+    if subject.chosen is None:
+        _check_orphans(places, pieces, subject.tally)
+    return places
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The columns of one file of ``meta/episodes``; what is missing is unknown in every row."""
-
-    path: Path
-    table: Any
-    missing: tuple[str, ...]
-
-    @classmethod
-    def of(cls, path: Path, info: DatasetInfo) -> _Columns:
-        file = open_parquet(path)
-        spans = [f"videos/{key}/{name}" for key in info.video_keys for name in SPAN_COLUMNS]
-        needed = ["dataset_from_index", "dataset_to_index", *spans]
-        wanted = ["episode_index", "length", "data/chunk_index", "data/file_index", *needed]
-        present = set(file.schema_arrow.names)
-        missing = [name for name in needed if name not in present and not name.endswith(SPAN_COLUMNS[-1])]
-        return cls(path, read_columns(file, path, [name for name in wanted if name in present]), tuple(missing))
-
-    def whole(self, name: str, default: Integers | None = None) -> Integers:
-        if name in self.table.column_names:
-            return number_column(self.table, name, np.int64, self.path)
-        return np.full(self.table.num_rows, UNKNOWN) if default is None else default
-
-    def real(self, name: str) -> npt.NDArray[np.float64]:
-        if name in self.table.column_names:
-            return number_column(self.table, name, np.float64, self.path)
-        return np.full(self.table.num_rows, np.nan)
+def _by_files(subject: Subject, pieces: Pieces, paths: Sequence[str]) -> tuple[Integers, Integers]:
+    """Return first and stop of episodes that have a file each."""
+    episodes = subject.episodes
+    first, stop = np.full(len(episodes), NOWHERE), np.full(len(episodes), NOWHERE)
+    numbers = {path: number for number, path in enumerate(paths)}
+    begins = np.searchsorted(pieces.file, np.arange(len(paths)), "left")
+    ends = np.searchsorted(pieces.file, np.arange(len(paths)), "right")
+    for place in range(len(episodes)):
+        number = numbers.get(subject.data_path(place) or "", NOWHERE)
+        if number >= 0 and begins[number] < ends[number]:
+            first[place], stop[place] = pieces.first[begins[number]], pieces.stop[ends[number] - 1]
+    return first, stop
 
 
-def _v3_part(columns: _Columns, info: DatasetInfo) -> EpisodeList:
-    first, stop = columns.whole("dataset_from_index"), columns.whole("dataset_to_index")
-    videos = {}
-    for key in info.video_keys:
-        chunk, file, start, end = (f"videos/{key}/{name}" for name in SPAN_COLUMNS)
-        videos[key] = SpanList(columns.whole(chunk), columns.whole(file), columns.real(start), columns.real(end))
-    return EpisodeList(
-        number=columns.whole("episode_index", np.arange(columns.table.num_rows)),
-        first=first,
-        stop=stop,
-        length=columns.whole("length", stop - first),
-        chunk=columns.whole("data/chunk_index"),
-        file=columns.whole("data/file_index"),
-        videos=videos,
-    )
+def _by_rows(subject: Subject, pieces: Pieces) -> tuple[Integers, Integers]:
+    """Return first and stop of episodes that share files."""
+    episodes = subject.episodes
+    runs = _runs_of(pieces)
+    first, stop = np.full(len(episodes), NOWHERE), np.full(len(episodes), NOWHERE)
+    known: dict[int, list[int]] = {}
+    for place, number in enumerate(runs.number.tolist()):
+        known.setdefault(number, []).append(place)
+    is_sane, is_counted = _sane_ranges(episodes, pieces)
+    for place in subject.places.tolist():
+        number, said = int(episodes.index[place]), (int(episodes.first[place]), int(episodes.stop[place]))
+        found = known.get(number, [])
+        bounds = [(int(runs.first[run]), int(runs.stop[run])) for run in found]
+        is_believed = bool(found) and bool(runs.is_sound[found].all())
+        if is_counted[place] and all(said[0] <= begin and end <= said[1] for begin, end in bounds):
+            is_believed = False
+        if said in bounds or (is_sane[place] and not is_believed):
+            first[place], stop[place] = said
+        elif found:
+            first[place], stop[place] = bounds[0]
+            right = f"its rows are [{bounds[0][0]}, {bounds[0][1]})"
+            subject.tally.add(
+                RANGE, "", f"episode {number} is said to be rows [{said[0]}, {said[1]}); {right}", [number]
+            )
+    return first, stop
 
 
-def _v2_parts(root: Path, info: DatasetInfo, tally: Tally) -> Iterator[EpisodeList]:
-    try:
-        lines = read_json_lines(root / "meta/episodes.jsonl")
-        pairs = sorted((int(line["episode_index"]), int(line["length"])) for line in lines)
-    except (FormatError, KeyError, TypeError, ValueError) as error:
-        tally.add(EPISODES, "meta/episodes.jsonl", problem_of(error))
+def _runs_of(pieces: Pieces) -> _Runs:
+    is_new = (np.diff(pieces.episode) != 0) | (pieces.first[1:] != pieces.stop[:-1])
+    starts = np.concatenate([[0], np.flatnonzero(is_new) + 1]).astype(np.intp)[: len(pieces)]
+    if not len(starts):
+        none = np.empty(0, np.int64)
+        return _Runs(none, none, none, np.empty(0, np.bool_))
+    number, first = pieces.episode[starts], pieces.first[starts]
+    stop = pieces.stop[np.append(starts[1:], len(pieces)) - 1]
+    begin = np.repeat(first, np.diff(np.append(starts, len(pieces))))
+    is_counted = np.logical_and.reduceat(pieces.frame == pieces.first - begin, starts)
+    _, inverse, counts = np.unique(number, return_inverse=True, return_counts=True)
+    return _Runs(number, first, stop, is_counted & (counts[inverse] == 1))
+
+
+def _sane_ranges(episodes: EpisodeRecords, pieces: Pieces) -> tuple[Mask, Mask]:
+    """Return which ranges of the table can be, and in which of these frame_index counts from 0 on.
+
+    A range that can be lies among the rows that were read, and overlaps no other.
+    """
+    last = int(pieces.stop.max()) if len(pieces) else 0
+    is_sane = (episodes.first >= 0) & (episodes.first < episodes.stop) & (episodes.stop <= last)
+    order = np.argsort(episodes.first, kind="stable")
+    overlaps = episodes.stop[order][:-1] > episodes.first[order][1:]
+    is_sane[order[:-1][overlaps]] = False
+    is_sane[order[1:][overlaps]] = False
+    owners = _owners(np.where(is_sane, episodes.first, NOWHERE), episodes.stop, pieces)
+    is_sane &= np.isin(np.arange(len(episodes)), owners)
+    is_miscounted = pieces.frame != pieces.first - of_owner(episodes.first, owners)
+    return is_sane, is_sane & ~np.isin(np.arange(len(episodes)), owners[is_miscounted])
+
+
+def of_owner(values: Integers, owners: Integers) -> Integers:
+    """Return a value of each episode for each piece of it; -1 for pieces of none."""
+    return np.append(values, NOWHERE)[owners]
+
+
+def _owners(first: Integers, stop: Integers, pieces: Pieces) -> Integers:
+    """Return the place of the episode that holds each piece; -1 for none."""
+    present = np.flatnonzero(first >= 0)
+    order = present[np.argsort(first[present], kind="stable")]
+    if not len(order):
+        return np.full(len(pieces), NOWHERE)
+    at = np.searchsorted(first[order], pieces.first, "right") - 1
+    owner = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (pieces.first < stop[owner]), owner, NOWHERE)
+
+
+def _check_absence(subject: Subject, places: Places, paths: Container[str], unread: Container[str]) -> None:
+    for place in np.setdiff1d(subject.places, places.of_piece).tolist():
+        path, number = subject.data_path(place), int(subject.episodes.index[place])
+        if path is not None and path not in paths:
+            subject.tally.add(MISSING, path, "no such file", [number])
+        elif path not in unread:
+            subject.tally.add(EMPTY, "", f"episode {number} has no rows", [number])
+
+
+def _check_lengths(subject: Subject, places: Places) -> None:
+    episodes = subject.episodes
+    found = np.intersect1d(subject.places, places.of_piece)
+    for place in found[episodes.table_length[found] != places.length[found]].tolist():
+        number = int(episodes.index[place])
+        said = f"said to have {episodes.table_length[place]} steps, there are {places.length[place]} rows"
+        subject.tally.add(LENGTH, "", f"episode {number} is {said}", [number])
+
+
+def _check_files(subject: Subject, places: Places, pieces: Pieces, paths: Sequence[str]) -> None:
+    for place, file in sorted({*zip(places.of_piece.tolist(), pieces.file.tolist(), strict=True)}):
+        said = subject.data_path(place) if place >= 0 else None
+        if said is not None and said != paths[file]:
+            number = int(subject.episodes.index[place])
+            detail = f"episode {number} is said to be in {said}; its rows are in {paths[file]}"
+            subject.tally.add(FILE, "", detail, [number])
+
+
+def _check_orphans(places: Places, pieces: Pieces, tally: Tally) -> None:
+    is_orphan = places.of_piece == NOWHERE
+    if not is_orphan.any():
         return
-    number, length = np.array(pairs, np.int64).reshape(-1, 2).T
-    stop = np.cumsum(length)
-    chunk = number // info.chunks_size
-    start = np.zeros(len(number))
-    videos = {key: SpanList(chunk, number, start, length / info.fps) for key in info.video_keys}
-    yield EpisodeList(number, stop - length, stop, length, chunk, number, videos)
+    num_rows, total = (int(np.sum((pieces.stop - pieces.first)[mask])) for mask in (is_orphan, slice(None)))
+    first = int(pieces.first[is_orphan][0])
+    detail = f"{num_rows:,} rows ({num_rows / total:.2g} of all), the first at {first}, are in no episode of the table"
+    tally.add(ORPHANED, "", detail, np.unique(pieces.episode[is_orphan]))
 
 
-def _empty(info: DatasetInfo) -> EpisodeList:
-    none, nowhen = np.empty(0, np.int64), np.empty(0)
-    videos = {key: SpanList(none, none, nowhen, nowhen) for key in info.video_keys}
-    return EpisodeList(none, none, none, none, none, none, videos)
+TOLERANCE_SECONDS = 1e-4
+SHORTEST_STEPS = 2
+# a timestamp that is nearer to another step than to its own shows that other step
+HALF_STEP = 0.5
+
+INDEX = Rule(
+    "index",
+    "error",
+    "Number the rows from 0 on in the order of the sorted files: readers take the n-th row for the row of index n.",
+)
+FRAME = Rule("frame-index", "error", "Number the rows of each episode from 0 on.")
+EPISODE = Rule(
+    "episode-index",
+    "error",
+    "Write the episode's number into all its rows: windows end, and videos are chosen, by it.",
+)
+OFF_GRID = Rule(
+    "timestamp-grid",
+    "error",
+    "Write timestamp = frame_index / fps, or another fps: between steps no frame is found, or a neighbour's is shown.",
+)
+SHIFTED = Rule(
+    "timestamp-shift",
+    "error",
+    "Write timestamp = frame_index / fps: videos are read at this time, so other steps' frames are shown.",
+)
+TASK = Rule("task-index", "error", "Add the task to meta/tasks, or correct the rows.")
+SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step that follows another.")
 
 
-def _joined(parts: Sequence[EpisodeList]) -> EpisodeList:
-    if len(parts) == 1:
-        return parts[0]
+def check_index(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Check that the index of each row is its position."""
+    wrong = (pieces.index != pieces.first) & _is_looked_at(subject, places)
+    if not wrong.any():
+        return
+    at = int(np.flatnonzero(wrong)[0])
+    detail = f"row {pieces.first[at]} has index {pieces.index[at]}"
+    if at and pieces.index[at] != pieces.index[at - 1] + pieces.first[at] - pieces.first[at - 1]:
+        before = pieces.index[at - 1] + pieces.stop[at - 1] - pieces.first[at - 1] - 1
+        detail += f", the one before {before}"
+    subject.tally.add(INDEX, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
 
-    def join(name: str) -> Integers:
-        return np.concatenate([getattr(part, name) for part in parts])
 
-    def join_spans(key: str) -> SpanList:
-        spans = [part.videos[key] for part in parts]
-        return SpanList(
-            **{name: np.concatenate([getattr(span, name) for span in spans]) for name in SpanList.__slots__}
+def check_frame_index(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Check that frame_index counts each episode's rows from 0 on."""
+    owner = places.of_piece
+    right = pieces.first - of_owner(places.first, owner)
+    wrong = (owner >= 0) & (pieces.frame != right)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        detail = f"row {pieces.first[at]} has frame_index {pieces.frame[at]}, where {right[at]} is right"
+        subject.tally.add(FRAME, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
+
+
+def check_episode_index(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Check that the rows of an episode bear its number."""
+    owner = places.of_piece
+    right = of_owner(subject.episodes.index, owner)
+    wrong = (owner >= 0) & (pieces.episode != right)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        detail = f"row {pieces.first[at]} has episode_index {pieces.episode[at]}, it lies in episode {right[at]}"
+        subject.tally.add(EPISODE, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
+
+
+def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Check that the timestamp of each row is a multiple of 1 / fps, and that of its own step."""
+    owner, fps = places.of_piece, subject.info.fps
+    is_known = owner >= 0
+    off_grid = is_known & (pieces.off_grid > TOLERANCE_SECONDS)
+    if off_grid.any():
+        worst = float(pieces.off_grid[is_known].max())
+        detail = f"timestamps up to {worst:.2g} s beside a multiple of 1/{fps:g} s (tolerance {TOLERANCE_SECONDS:g} s)"
+        subject.tally.add(OFF_GRID, "", detail, _numbers(subject, places, off_grid))
+    begin = of_owner(places.first, owner)
+    late = np.maximum(np.abs(pieces.late_low + begin), np.abs(pieces.late_high + begin))
+    shifted = is_known & (late > HALF_STEP) & np.isfinite(late)
+    if shifted.any():
+        at = int(np.flatnonzero(shifted)[0])
+        detail = f"timestamps up to {late[at] / fps:.3g} s beside frame_index / fps, from row {pieces.first[at]} on"
+        subject.tally.add(SHIFTED, "", detail, _numbers(subject, places, shifted))
+
+
+def check_task_index(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Check that each task_index names a task."""
+    wrong = (pieces.num_bad_tasks > 0) & _is_looked_at(subject, places)
+    if wrong.any():
+        num_rows = int(pieces.num_bad_tasks[wrong].sum())
+        first = int(pieces.first[wrong][0])
+        detail = (
+            f"{num_rows:,} rows from {first} on have a task_index that is no task's; there are {_num_tasks(subject)}"
         )
+        subject.tally.add(TASK, "", detail, _numbers(subject, places, wrong))
 
-    numbers = {name: join(name) for name in ("number", "first", "stop", "length", "chunk", "file")}
-    return EpisodeList(**numbers, videos={key: join_spans(key) for key in parts[0].videos})
+
+def check_short_episodes(subject: Subject, pieces: Pieces, places: Places) -> None:
+    """Look for episodes of a single step."""
+    length = places.length
+    found = np.flatnonzero((length > 0) & (length < SHORTEST_STEPS))
+    if len(found):
+        detail = f"fewer than {SHORTEST_STEPS} steps"
+        subject.tally.add(SHORT, "", detail, subject.episodes.index[found])
+
+
+TABLE_CHECKS = (
+    check_index,
+    check_frame_index,
+    check_episode_index,
+    check_timestamps,
+    check_task_index,
+    check_short_episodes,
+)
+
+
+def _is_looked_at(subject: Subject, places: Places) -> npt.NDArray[np.bool_]:
+    """Return which pieces are looked at: all, or those of the chosen episodes."""
+    return (places.of_piece >= 0) | (subject.chosen is None)
+
+
+def _num_tasks(subject: Subject) -> int:
+    return len(subject.tasks or ())
+
+
+def _rows(pieces: Pieces, wrong: npt.NDArray[np.bool_]) -> str:
+    count = int((pieces.stop - pieces.first)[wrong].sum())
+    return f"{count:,} such rows" if count > 1 else "it alone"
+
+
+def _numbers(subject: Subject, places: Places, wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the episodes of some pieces."""
+    owners = np.unique(places.of_piece[wrong])
+    return subject.episodes.index[owners[owners >= 0]]
+
+
+ACTION = "action"
+DIGEST_BYTES = 16
+MAX_SHOWN = 5
+# of fewer rows it says nothing that they are equal
+FEWEST_ROWS = 2
+
+NOT_FINITE = Rule("not-finite", "error", "Correct or remove these steps: one NaN in a batch makes every weight NaN.")
+CONSTANT = Rule(
+    "constant",
+    "warning",
+    "Leave the feature out, or do not normalise it: its standard deviation is 0, or what rounding left of 0.",
+)
+ZERO_ACTIONS = Rule("action-zero", "warning", "Look whether the robot was recorded; leave these episodes out if not.")
+DUPLICATE = Rule("episode-duplicate", "warning", "Keep one of them: the others count double, also in a test set.")
+
+
+def is_action(name: str) -> bool:
+    """Whether a feature is an action of the robot.
+
+    Example:
+        >>> is_action("action"), is_action("action.gripper"), is_action("observation.actions")
+        (True, True, False)
+    """
+    return name.partition(".")[0] == ACTION
+
+
+@dataclass(slots=True)
+class ColumnFacts:
+    """Facts about one numeric feature; pieces are numbered over all files, in the order of `see`."""
+
+    num_rows: int = 0
+    low: npt.NDArray[Any] | None = None
+    high: npt.NDArray[Any] | None = None
+    bad_pieces: dict[int, int] = field(default_factory=dict)
+    zero_pieces: set[int] = field(default_factory=set)
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+    def see(self, values: npt.NDArray[Any], pieces: Pieces, number: int, *, of_action: bool) -> None:
+        """Take in a column [rows, elements] of a file whose first piece has a number among those of all files."""
+        self.num_rows += len(values)
+        starts = pieces.first - pieces.first[0]
+        if values.dtype.kind == "f":
+            is_bad = ~np.isfinite(values).all(axis=1)
+            if is_bad.any():
+                counts = np.add.reduceat(is_bad.astype(np.int64), starts)
+                self.bad_pieces |= {number + int(at): int(counts[at]) for at in np.flatnonzero(counts)}
+                values = values[~is_bad]
+                of_action = False
+        if len(values):
+            low, high = values.min(axis=0), values.max(axis=0)
+            self.low = low if self.low is None else np.minimum(self.low, low)
+            self.high = high if self.high is None else np.maximum(self.high, high)
+        if of_action:
+            is_moved = np.logical_or.reduceat((values != 0).any(axis=1), starts)
+            self.zero_pieces |= set((number + np.flatnonzero(~is_moved)).tolist())
+            for at, (start, stop) in enumerate(zip(starts.tolist(), [*starts[1:].tolist(), len(values)], strict=True)):
+                self.digests[number + at] = _digest(values[start:stop])
+
+
+def _digest(values: npt.NDArray[Any]) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=DIGEST_BYTES).digest()
+
+
+def check_values(subject: Subject, facts: dict[str, ColumnFacts], pieces: Pieces, places: Places) -> None:
+    """Check the facts about all numeric features."""
+    for name, column in facts.items():
+        _check_finite(subject, name, column, places)
+        if subject.chosen is None:
+            _check_constant(subject, name, column)
+    actions = {name: column for name, column in facts.items() if is_action(name)}
+    zeros = _check_zeros(subject, actions, places)
+    _check_duplicates(subject, actions, pieces, places, zeros)
+
+
+def _check_finite(subject: Subject, name: str, column: ColumnFacts, places: Places) -> None:
+    owner = places.of_piece
+    bad = {piece: rows for piece, rows in column.bad_pieces.items() if owner[piece] >= 0 or subject.chosen is None}
+    if bad:
+        detail = f"NaN, infinite or missing in {counted(sum(bad.values()), 'row')}"
+        owners = np.unique(owner[list(bad)])
+        subject.tally.add(NOT_FINITE, name, detail, subject.episodes.index[owners[owners >= 0]])
+
+
+def _check_constant(subject: Subject, name: str, column: ColumnFacts) -> None:
+    is_index = subject.info.features[name].is_index
+    if column.low is None or column.high is None or is_index or column.num_rows < FEWEST_ROWS:
+        return
+    found = np.flatnonzero(column.low == column.high)
+    if not len(found):
+        return
+    shown = ", ".join(f"{float(column.low[at]):g}" for at in found[:MAX_SHOWN].tolist())
+    more = ", ..." if len(found) > MAX_SHOWN else ""
+    if len(found) == len(column.low):
+        detail = f"{shown}{more} in every row"
+    else:
+        which = ", ".join(map(str, found[:MAX_SHOWN].tolist())) + more
+        detail = f"{counted(len(found), 'element')} of {len(column.low)} ({which}) never change: {shown}{more}"
+    subject.tally.add(CONSTANT, name, detail)
+
+
+def _check_zeros(subject: Subject, actions: dict[str, ColumnFacts], places: Places) -> set[int]:
+    """Look for episodes whose actions all are 0; returns their places in the table."""
+    if not actions:
+        return set()
+    zero_pieces = set.intersection(*(column.zero_pieces for column in actions.values()))
+    moved = {owner for piece, owner in enumerate(places.of_piece.tolist()) if piece not in zero_pieces}
+    still = {int(places.of_piece[piece]) for piece in zero_pieces} - moved - {-1}
+    if still:
+        detail = "every action of the episode is 0"
+        subject.tally.add(ZERO_ACTIONS, "", detail, subject.episodes.index[sorted(still)])
+    return still
+
+
+def _check_duplicates(
+    subject: Subject, actions: dict[str, ColumnFacts], pieces: Pieces, places: Places, zeros: set[int]
+) -> None:
+    """Look for episodes with the same actions, byte by byte."""
+    owners, first_of, stop_of = places.of_piece.tolist(), places.first.tolist(), places.stop.tolist()
+    known: dict[bytes, list[int]] = {}
+    for piece, owner in enumerate(owners):
+        begin, stop = int(pieces.first[piece]), int(pieces.stop[piece])
+        is_whole = owner >= 0 and begin == first_of[owner] and stop == stop_of[owner]
+        if is_whole and owner not in zeros and stop - begin >= FEWEST_ROWS:
+            found = [column.digests[piece] for column in actions.values() if piece in column.digests]
+            if found and len(found) == len(actions):
+                known.setdefault(b"".join(found), []).append(owner)
+    for group in known.values():
+        if len(group) > 1:
+            numbers = subject.episodes.index[group]
+            listed = ", ".join(map(str, numbers[:MAX_SHOWN].tolist())) + (", ..." if len(group) > MAX_SHOWN else "")
+            subject.tally.add(DUPLICATE, "", f"episodes {listed} have the same actions, byte by byte", numbers)

@@ -1,16 +1,92 @@
-"""Checks of the tables under ``meta/`` alone: order, repetition, totals."""
+"""Checks of ``meta/``: what cannot be read, order, repetition and totals of its tables, and stored statistics.
+
+Source: huggingface/lerobot issues 3682 (pixels squared as uint8) and 4156 (the mean of quantiles for the quantile).
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from stepwell.lerobot.audits.places import Places
-from stepwell.lerobot.audits.reports import Rule
-from stepwell.lerobot.audits.subject import Subject
+from stepwell.errors import FormatError
+from stepwell.lerobot.audits.episodes import Places
+from stepwell.lerobot.audits.report import Rule, Subject, Tally, problem_of
+from stepwell.lerobot.info import INFO_PATH, DatasetInfo, FeatureInfo, Problem
+from stepwell.lerobot.meta_files import (
+    EPISODES_FOLDER,
+    EpisodeRecords,
+    episode_paths,
+    read_json,
+    read_table,
+    read_task_rows,
+)
+from stepwell.lerobot.statistics import EPISODES_STATS_LINES, QUANTILES, STATS_PATH, as_lerobot, stats_of_lines
+from stepwell.store.statistics import FeatureStatistics
 
-__all__ = ["check_episode_order", "check_task_order", "check_totals"]
+__all__ = [
+    "StoredStatistics",
+    "check_camera_statistics",
+    "check_episode_order",
+    "check_statistics",
+    "check_task_order",
+    "check_totals",
+    "read_episodes",
+    "read_info",
+    "read_statistics",
+    "read_tasks",
+]
+
+INFO = Rule("info", "error", "Correct meta/info.json; of what it says wrong nothing else can be read.")
+EPISODES = Rule(
+    "episodes-unreadable",
+    "error",
+    "Download or write meta/ again; a recorder that was killed leaves files without end.",
+)
+TASKS = Rule("tasks-unreadable", "error", "Download or write meta/tasks again: without it no step has a text.")
+
+
+def read_info(root: Path, tally: Tally) -> DatasetInfo | None:
+    """Return ``meta/info.json`` without the features that are wrong there; None when all of it is."""
+
+    def report(problem: Problem) -> None:
+        if problem.is_unsupported:
+            tally.skip(f"{problem.about}: {problem_of(problem.error)}")
+        else:
+            tally.add(INFO, problem.about, problem_of(problem.error))
+
+    try:
+        return DatasetInfo.parse(read_json(root / INFO_PATH), report=report)
+    except FormatError as error:
+        tally.add(INFO, "", problem_of(error))
+        return None
+
+
+def read_tasks(root: Path, info: DatasetInfo, tally: Tally) -> list[tuple[int, str]] | None:
+    """Return (task_index, text) in the order of the file; None when it cannot be read."""
+    try:
+        return read_task_rows(root, info)
+    except FormatError as error:
+        tally.add(TASKS, "", problem_of(error))
+        return None
+
+
+def read_episodes(root: Path, info: DatasetInfo, tally: Tally) -> EpisodeRecords:
+    """Return the table of episodes, as far as it can be read, in the order of the files."""
+
+    def report(problem: Problem) -> None:
+        tally.add(EPISODES, problem.about, problem.detail or problem_of(problem.error))
+
+    if info.is_v3 and not episode_paths(root):
+        tally.add(EPISODES, "", f"no parquet file below {EPISODES_FOLDER}")
+    return read_table(root, info, report)[0]
+
 
 EPISODE_ORDER = Rule(
     "episodes-order",
@@ -31,7 +107,7 @@ TOTALS = Rule(
 
 
 def check_task_order(subject: Subject) -> None:
-    """Look whether each task_index leads to its own text, and no text comes twice."""
+    """Check that each task_index leads to its own text, and that no text comes twice."""
     if subject.tasks is None:
         return
     numbers = [number for number, _ in subject.tasks]
@@ -50,8 +126,8 @@ def check_task_order(subject: Subject) -> None:
 
 
 def check_episode_order(subject: Subject) -> None:
-    """Look whether row n of the table of episodes is episode n."""
-    number = subject.episodes.number
+    """Check that row n of the table of episodes is episode n."""
+    number = subject.episodes.index
     wrong = np.flatnonzero(number != np.arange(len(number)))
     if len(wrong):
         detail = f"row {wrong[0]} of the table of episodes is episode {number[wrong[0]]}"
@@ -59,13 +135,7 @@ def check_episode_order(subject: Subject) -> None:
 
 
 def check_totals(subject: Subject, num_rows: int, places: Places) -> None:
-    """Compare the totals of ``meta/info.json`` with what is there.
-
-    Args:
-        subject: what is audited, all of it.
-        num_rows: rows of all data files.
-        places: of the episodes; where some have no rows, nothing is said of rows.
-    """
+    """Compare the totals of ``meta/info.json`` with what is there."""
     info, raw = subject.info, subject.info.raw
     found = {"total_episodes": len(subject.episodes)}
     if (places.length > 0).all():
@@ -77,3 +147,201 @@ def check_totals(subject: Subject, num_rows: int, places: Places) -> None:
     for name, number in found.items():
         if raw.get(name, number) != number:
             subject.tally.add(TOTALS, "", f"{name} is {raw[name]} in meta/info.json, there are {number}")
+
+
+Floats = npt.NDArray[np.float64]
+# of the range from least to greatest: what rounding and float32 sums may cost
+EXTREME_TOLERANCE, MOMENT_TOLERANCE = 1e-4, 1e-3
+RELATIVE_TOLERANCE, TINY = 1e-5, 1e-9
+# of the value of what never changes: what is left of its std where the mean's square is taken from the squares' mean
+CANCELLED = 1e-3
+RANK_TOLERANCE = 0.02
+# cameras: others look at some images only, and at some of their pixels
+PIXEL_MEAN_TOLERANCE, PIXEL_STD_FACTOR = 0.05, 2.0
+WRITE_AGAIN = "Compute them again: stepwell.lerobot.statistics_of"
+
+MISSING = Rule(
+    "statistics-missing", "warning", "Compute them: stepwell.lerobot.statistics_of. Policies normalise by them."
+)
+WRONG = Rule("statistics", "error", f"{WRITE_AGAIN}: a policy normalises by these, in training and ever after.")
+QUANTILE = Rule(
+    "statistics-quantiles",
+    "warning",
+    f"{WRITE_AGAIN}. lerobot up to 0.6.0 stores the mean of the episodes' quantiles; policies that normalise by "
+    "quantiles clip the wrong values.",
+)
+CAMERA = Rule(
+    "statistics-camera",
+    "warning",
+    f"{WRITE_AGAIN}, or normalise by ImageNet's. lerobot up to 0.4.4 squares pixels in uint8, so that std is about 0.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStatistics:
+    """The statistics that a dataset stores, as JSON types."""
+
+    whole: Mapping[str, Any] | None  # by feature and key, of all episodes; None where there are none
+    by_episode: Mapping[int, Mapping[str, Any]]  # the same by the episode's number; v2.1 only
+
+    def is_per_element(self, feature: FeatureInfo) -> bool:
+        """Whether a feature of several axes has an entry for each element, not one along the last axis."""
+        records = [self.whole or {}, *list(self.by_episode.values())[:1]]
+        found: Any = next((record[feature.name] for record in records if feature.name in record), {})
+        minimum = found.get("min") if isinstance(found, Mapping) else None
+        return minimum is not None and np.size(minimum) == math.prod(feature.shape)
+
+
+def read_statistics(subject: Subject) -> StoredStatistics:
+    """Return the statistics that the dataset stores; missing and unreadable files are findings."""
+    is_by_episode = subject.info.version == "v2.1"
+    name = EPISODES_STATS_LINES if is_by_episode else STATS_PATH
+    path = subject.root / name
+    if not path.exists():
+        subject.tally.add(MISSING, "", f"no {name}")
+        return StoredStatistics(None, {})
+    try:
+        if is_by_episode:
+            return StoredStatistics(None, {number: dict(stats) for number, stats in stats_of_lines(path)})
+        return StoredStatistics(dict(read_json(path)), {})
+    except (FormatError, TypeError, ValueError) as error:
+        subject.tally.add(MISSING, "", f"{name} cannot be read: {problem_of(error)}")
+        return StoredStatistics(None, {})
+
+
+def check_statistics(
+    subject: Subject, said: Mapping[str, Any], found: Mapping[str, FeatureStatistics], episode: int | None = None
+) -> None:
+    """Compare stored statistics of numbers with those of the rows."""
+    episodes = [] if episode is None else [episode]
+    of_what = "" if episode is None else f" of episode {episode}"
+    for name, summary in found.items():
+        # indexes are not normalised, and values that are not finite are another finding
+        if subject.info.features[name].is_index or (summary.num_nan + summary.num_inf).any():
+            continue
+        if name not in said:
+            subject.tally.add(MISSING, name, f"no statistics{of_what}", episodes)
+            continue
+        broken = _broken_rule(said[name], summary, subject.info.features[name])
+        if broken is not None:
+            subject.tally.add(broken[0], name, broken[1] + of_what, episodes)
+
+
+def _broken_rule(said: Any, found: FeatureStatistics, feature: FeatureInfo) -> tuple[Rule, str] | None:
+    """Return what is wrong with the statistics of one feature; None if nothing is."""
+    try:
+        problem = _moment_problem(said, as_lerobot(found, feature))
+        if problem is not None:
+            return WRONG, problem
+        problem = _quantile_problem(said, found)
+        return None if problem is None else (QUANTILE, problem)
+    except (AttributeError, TypeError, ValueError) as error:
+        return WRONG, f"cannot be read: {type(error).__name__}: {error}"
+
+
+def _values(said: Mapping[str, Any], key: str) -> Floats | None:
+    """Return one entry as stored; None where it is not there."""
+    return None if said.get(key) is None else np.asarray(said[key], np.float64).ravel()
+
+
+def _moment_problem(said: Mapping[str, Any], right: Mapping[str, npt.NDArray[Any]]) -> str | None:
+    """Return what is wrong with min, max, mean, std and count; None if nothing is."""
+    spread = np.nan_to_num(right["max"] - right["min"]).ravel()
+    scale = np.abs(np.nan_to_num(right["max"])).ravel()
+    for key in ("min", "max", "mean", "std"):
+        stored, expected = _values(said, key), right[key].ravel()
+        if stored is None:
+            return f"no {key}"
+        if stored.size != expected.size:
+            return f"{key} has {stored.size} numbers, {expected.size} are right"
+        share = EXTREME_TOLERANCE if key in ("min", "max") else MOMENT_TOLERANCE
+        rounding = CANCELLED if key == "std" else RELATIVE_TOLERANCE
+        allowed = share * spread + rounding * np.where(spread == 0, scale, np.abs(expected)) + TINY
+        wrong = ~(np.abs(stored - expected) <= allowed) & ~np.isnan(expected)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            return f"{key}{_place(at, stored.size)} is {stored[at]:.6g}, {expected[at]:.6g} is right"
+    count = _values(said, "count")
+    if count is not None and count.size and count[0] != right["count"][0]:
+        return f"count is {count[0]:g}, {right['count'][0]} is right"
+    return None
+
+
+def _quantile_problem(said: Mapping[str, Any], found: FeatureStatistics) -> str | None:
+    """Return which quantile is not one: too few or too many values are below it."""
+    stored = {key: values for key in QUANTILES if (values := _values(said, key)) is not None}
+    wrong_size = next((key for key, values in stored.items() if values.size != found.count.size), None)
+    if wrong_size is not None:
+        return f"{wrong_size} has {stored[wrong_size].size} numbers, {found.count.size} are right"
+    slack = RANK_TOLERANCE + 1 / max(1, int(found.count.max(initial=1)))
+    right = np.array([QUANTILES[key] for key in stored])
+    wanted = np.concatenate([right - slack, right, right + slack]).clip(0, 1)
+    low, middle, high = np.split(np.array([sketch.quantile(wanted) for sketch in found.sketches]).T, 3)
+    allowed = EXTREME_TOLERANCE * np.nan_to_num(found.max - found.min).ravel() + RELATIVE_TOLERANCE
+    for number, (key, values) in enumerate(stored.items()):
+        wrong = ~((values >= low[number] - allowed) & (values <= high[number] + allowed))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            return f"{key}{_place(at, values.size)} is {values[at]:.6g}, {middle[number, at]:.6g} is right"
+    return None
+
+
+def _place(at: int, size: int) -> str:
+    return f"[{at}]" if size > 1 else ""
+
+
+def check_camera_statistics(
+    subject: Subject,
+    camera: str,
+    said: Mapping[str, Any],
+    found: FeatureStatistics | None,
+    episodes: tuple[int, ...] = (),
+) -> None:
+    """Compare stored statistics of a camera with its images (`found`), or, without these, with themselves."""
+    if camera not in said:
+        subject.tally.add(MISSING, camera, "no statistics", episodes)
+        return
+    try:
+        values = {key: _values(said[camera], key) for key in ("mean", "std", "q01", "q99")}
+    except (AttributeError, TypeError, ValueError) as error:
+        subject.tally.add(CAMERA, camera, f"cannot be read: {type(error).__name__}: {error}", episodes)
+        return
+    mean, std = values["mean"], values["std"]
+    if mean is None or std is None or not mean.size == std.size == 3:
+        subject.tally.add(CAMERA, camera, "mean or std is not of 3 channels", episodes)
+    elif found is None:
+        _check_possible(subject, camera, values, episodes)
+    else:
+        _check_pixels(subject, camera, (mean, std), found, episodes)
+
+
+def _check_possible(
+    subject: Subject, camera: str, values: Mapping[str, Floats | None], episodes: tuple[int, ...]
+) -> None:
+    """Check that std is as large as the tails demand: a hundredth of the pixels lies beyond q01, and beyond q99."""
+    mean, std, low, high = (values[key] for key in ("mean", "std", "q01", "q99"))
+    if mean is None or std is None or low is None or high is None or not low.size == high.size == 3:
+        return
+    least = math.sqrt(0.01) * np.maximum(mean - low, high - mean)
+    wrong = std * PIXEL_STD_FACTOR < least
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        detail = f"std[{at}] is {std[at]:.3g}; with such quantiles it is at least {least[at]:.3g}"
+        subject.tally.add(CAMERA, camera, detail, episodes)
+
+
+def _check_pixels(
+    subject: Subject, camera: str, stored: tuple[Floats, Floats], found: FeatureStatistics, episodes: tuple[int, ...]
+) -> None:
+    right = as_lerobot(found, subject.info.features[camera])
+    mean, std = right["mean"].ravel(), right["std"].ravel()
+    for key, said, expected, is_wrong in (
+        ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= PIXEL_MEAN_TOLERANCE)),
+        ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + PIXEL_MEAN_TOLERANCE)),
+        ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 >= std)),
+    ):
+        if is_wrong.any():
+            at = int(np.argmax(is_wrong))
+            detail = f"{key}[{at}] is {said[at]:.3g}, that of its pictures is {expected[at]:.3g}"
+            subject.tally.add(CAMERA, camera, detail, episodes)
+            return

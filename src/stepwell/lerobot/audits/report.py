@@ -1,4 +1,4 @@
-"""What an audit finds, and how it is told: rules with stable codes, findings, the report as a table.
+"""Rules with stable codes, findings and their table, and the dataset that is audited.
 
 ::
 
@@ -13,16 +13,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.errors import FormatError
+from stepwell.lerobot.info import DatasetInfo
+from stepwell.lerobot.meta_files import WHAT_TO_DO, EpisodeRecords
 from stepwell.sizes import counted
 
-__all__ = ["AuditReport", "Finding", "Rule", "Severity", "Tally"]
+__all__ = ["AuditReport", "Finding", "Rule", "Subject", "Tally", "problem_of"]
 
 Severity = Literal["error", "warning"]
 MAX_SHOWN_EPISODES = 5
@@ -32,18 +36,12 @@ ARROW = "-> "
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a check looks for.
+    """A defect that a check looks for."""
 
-    Args:
-        code: its name for ever, e.g. ``"span-overlap"``.
-        severity: "error": who trains from this gets wrong data, or none; "warning": it may be meant, or only some
-            tools are wrong.
-        advice: what to do.
-    """
-
-    code: str
+    code: str  # never changes, e.g. ``"span-overlap"``
+    # "error": training gets wrong data, or none; "warning": it may be meant, or only some tools are wrong
     severity: Severity
-    advice: str
+    advice: str  # what to do
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +165,7 @@ class AuditReport:
 
 @dataclass(slots=True)
 class _Count:
-    """What was found of one rule about one thing."""
+    """The findings of one rule about one thing."""
 
     rule: Rule
     about: str
@@ -178,24 +176,13 @@ class _Count:
 
 @dataclass(slots=True)
 class Tally:
-    """Findings while they are gathered: those of one rule about one feature become one.
-
-    Notes:
-        For one thread. Memory grows with the affected episodes, not with the rows.
-    """
+    """Findings while they are gathered: those of one rule about one feature become one."""
 
     unchecked: list[str] = field(default_factory=list)
     _counts: dict[tuple[str, str], _Count] = field(default_factory=dict)
 
     def add(self, rule: Rule, about: str, detail: str, episodes: Iterable[int] = ()) -> None:
-        """Add what was found.
-
-        Args:
-            rule: that is broken.
-            about: the feature or the file it is about; empty: the dataset.
-            detail: the place, what was found, what is right; of several about the same the first is kept.
-            episodes: numbers of the affected ones.
-        """
+        """Add a finding about a feature or a file ("" for the dataset); of several the first detail is kept."""
         numbers = {int(number) for number in episodes}
         known = self._counts.get((rule.code, about))
         if known is None:
@@ -205,12 +192,12 @@ class Tally:
             known.num_places += 1
 
     def skip(self, line: str) -> None:
-        """Note what could not be looked at, once."""
+        """Note a part that could not be checked, once."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what was found: errors first, those of one code together, else in the order of coming."""
+        """Return the findings: errors first, those of one code together, else in the order of coming."""
         made = [_finding(count) for count in self._counts.values()]
         codes = list(dict.fromkeys(finding.code for finding in made))
         return tuple(sorted(made, key=lambda finding: (finding.severity != "error", codes.index(finding.code))))
@@ -222,3 +209,45 @@ def _finding(count: _Count) -> Finding:
         message += f" (and in {counted(count.num_places - 1, 'more place')})"
     episodes = np.array(sorted(count.episodes), np.int64)
     return Finding(count.rule.code, count.rule.severity, message, episodes, count.rule.advice)
+
+
+def problem_of(error: Exception) -> str:
+    """Return the message of an error, without the advice that a rule gives itself."""
+    text = str(error).replace(WHAT_TO_DO, "").strip()
+    return text if isinstance(error, FormatError) else f"{type(error).__name__}: {text}"
+
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """The dataset that the checks look at, and the tally that takes their findings."""
+
+    root: Path
+    info: DatasetInfo  # without the features that are wrong in it
+    tasks: Sequence[tuple[int, str]] | None  # (task_index, text) in the order of the file; None where it cannot be read
+    episodes: EpisodeRecords
+    # int64 [n], places in the table of the episodes that are looked at; None: all of the dataset
+    chosen: Integers | None
+    tally: Tally
+
+    def data_path(self, place: int) -> str | None:
+        """Return the path of an episode's data file below the root; None where the table does not have it."""
+        episodes = self.episodes
+        return self._path(self.info.data_path, int(episodes.data_chunk[place]), int(episodes.data_file[place]))
+
+    def video_path(self, camera: str, place: int) -> str | None:
+        """Return the path of an episode's video below the root; None where the table does not have it."""
+        spans = self.episodes.videos[camera]
+        return self._path(str(self.info.video_path), int(spans.chunk[place]), int(spans.file[place]), camera)
+
+    def _path(self, template: str, chunk: int, file: int, camera: str = "") -> str | None:
+        if chunk < 0 or file < 0:
+            return None
+        return template.format(**self.info.file_numbers(chunk, file), video_key=camera)
+
+    @property
+    def places(self) -> Integers:
+        """Places in the table of the episodes that are looked at."""
+        return np.arange(len(self.episodes)) if self.chosen is None else self.chosen

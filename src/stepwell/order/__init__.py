@@ -1,7 +1,6 @@
 """Orders: how an epoch visits the anchors, and how ranks share it."""
 
 from stepwell.order.mixture import Mixed, Weighted, mixed, weighted
-from stepwell.order.named import make_order
 from stepwell.order.order import (
     Anchors,
     BoundOrder,
@@ -10,6 +9,7 @@ from stepwell.order.order import (
     Sequential,
     check_range,
     derive_key,
+    make_order,
     random,
     sequential,
 )

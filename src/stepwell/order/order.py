@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +45,7 @@ __all__ = [
     "check_seed",
     "derive_key",
     "derive_seed",
+    "make_order",
     "random",
     "sequential",
 ]
@@ -282,3 +284,37 @@ def random(seed: int = 0) -> Random:
         OrderError: the seed is not one.
     """
     return Random(seed)
+
+
+def make_order(order: str | Order, *, seed: int = 0) -> Order:
+    """Return the order that a name stands for; an `Order` is passed through.
+
+    Args:
+        order: "sequential", "random", "pooled" (of 512 MiB), or an order of any kind.
+        seed: for an order given by name; an `Order` has its own.
+
+    Raises:
+        OrderError: no such name, or not an order.
+
+    Example:
+        >>> make_order("random", seed=7)
+        Random(seed=7)
+    """
+    # it builds on this module
+    from stepwell.order.pooled import pooled
+
+    named: dict[str, Callable[[], Order]] = {
+        "sequential": sequential,
+        "random": lambda: random(seed),
+        "pooled": lambda: pooled(seed=seed),
+    }
+    if isinstance(order, Order):
+        return order
+    if isinstance(order, str) and order in named:
+        return named[order]()
+    name = getattr(order, "__name__", "")
+    advice = f" (call it: {name}())" if callable(order) and name else ""
+    raise OrderError(
+        f"order {order!r}{advice}. Allowed are {', '.join(map(repr, named))}, or an Order: "
+        "stepwell.order.pooled(...), stepwell.order.weighted(...), stepwell.order.mixed(...) or your own subclass."
+    )

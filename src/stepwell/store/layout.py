@@ -98,7 +98,7 @@ SEGMENT_JSON = "segment.json"
 PROGRESS = "progress"
 EPISODES = "episodes.npy"
 METADATA = "episodes.jsonl"
-# of a ring: no feature has a file of such a name, see clock.py
+# of a ring: no feature has a file of such a name, see ring.py
 CLOCK = "clock.stamps"
 STORE_CLOCK = "clock"
 OPEN_SUFFIX = ".open"

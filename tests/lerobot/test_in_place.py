@@ -30,7 +30,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import cache as cache_module
 from stepwell.lerobot import Metadata, mapped_stores, open_in_place, parquet_images
-from stepwell.lerobot.parquet_row_groups import RowGroups
+from stepwell.lerobot.parquet_images import RowGroups
 from stepwell.references import remote_files
 from stepwell.store.info import FilesInPlace
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows

@@ -20,9 +20,12 @@ pytest.importorskip("simplejpeg")
 import stepwell  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
 from stepwell.errors import DecodeError, EncodeError, SchemaError  # noqa: E402
-from stepwell.lerobot import parquet_row_groups  # noqa: E402
-from stepwell.lerobot.parquet_images import ParquetImageCodec  # noqa: E402
-from stepwell.lerobot.parquet_row_groups import RowGroups, stamp_of  # noqa: E402
+from stepwell.lerobot import parquet_images  # noqa: E402
+from stepwell.lerobot.parquet_images import (  # noqa: E402
+    ParquetImageCodec,
+    RowGroups,
+    stamp_of,
+)
 from stepwell.references.file_codec import file_template, make_references  # noqa: E402
 from stepwell.testing import image_files  # noqa: E402
 
@@ -269,13 +272,13 @@ def test_threads_that_want_the_same_row_group_read_it_once(tmp_path: Path) -> No
 
 def test_a_row_group_that_no_array_holds_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamp = stamp_of(str(write(tmp_path, [png(i) for i in range(9)], rows=9)))
-    file = parquet_row_groups.TableFile(stamp[0])
+    file = parquet_images.TableFile(stamp[0])
 
     def refuse(*args: Any, **options: Any) -> None:
         raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
 
     monkeypatch.setattr(file._file, "read_row_group", refuse)
-    monkeypatch.setattr(parquet_row_groups, "BATCH_ROWS", 4)
+    monkeypatch.setattr(parquet_images, "BATCH_ROWS", 4)
     group = file.read("top", 0)
     assert len(group.parts) == 3
     assert [group.row(row).tobytes() for row in range(9)] == [png(row) for row in range(9)]

@@ -12,7 +12,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from stepwell.errors import FormatError  # noqa: E402
 from stepwell.lerobot import Metadata  # noqa: E402
-from stepwell.lerobot.tables import array_of, read_columns, read_files, text_of  # noqa: E402  # noqa: E402
+from stepwell.lerobot.mapped_stores import array_of, read_columns, read_files, text_of  # noqa: E402  # noqa: E402
 from stepwell.testing.lerobot import tiny_lerobot, tiny_lerobot_rows  # noqa: E402
 
 LENGTHS = [5, 7, 6, 8, 4]

@@ -19,8 +19,7 @@ from stepwell.formats.registry import register_reader
 from stepwell.lerobot.fetching import FetchedFiles
 from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
-from stepwell.lerobot.mapped_stores import mapped_schema
-from stepwell.lerobot.tables import FileRows, read_files
+from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec, make_references
 from stepwell.schema import Feature, Schema

@@ -14,7 +14,7 @@ from stepwell import Array, Bytes, Feature, Image, Loader, Text
 from stepwell.codecs import make_codec
 from stepwell.codecs.decoded_sizes import check_decoded_bytes, max_row_bytes
 from stepwell.errors import DecodeError, StepwellError
-from stepwell.formats.npy_arrays import npz_arrays
+from stepwell.formats.arrays import npz_arrays
 from stepwell.references.file_spans import make_spans, span_feature
 
 webp_encode = pytest.importorskip("imagecodecs").webp_encode

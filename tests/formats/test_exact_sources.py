@@ -14,7 +14,7 @@ import stepwell
 from stepwell import View, pooled, random
 from stepwell.beton import write_beton
 from stepwell.formats import import_dataset
-from stepwell.formats.slicing import even_splits, split_indices
+from stepwell.formats.splits import even_splits, split_indices
 from stepwell.loader import BatchSampler, Loader, WindowDataset, gather_valid
 from stepwell.order import Partition
 from stepwell.store import Store

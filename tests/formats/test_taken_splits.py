@@ -7,7 +7,7 @@ import pytest
 import stepwell
 from stepwell.cli.main import main
 from stepwell.formats import import_dataset
-from stepwell.formats.taken_splits import TakenSplit, taken_split
+from stepwell.formats.splits import TakenSplit, taken_split
 from stepwell.tfds import write_rlds
 
 LINE = "train taken, of train (2), val (1); split=NAME takes another"

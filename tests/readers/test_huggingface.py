@@ -10,7 +10,7 @@ import stepwell
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats import find_reader, import_dataset, open_reader
-from stepwell.formats.taken_splits import taken_split
+from stepwell.formats.splits import taken_split
 from stepwell.schema import Image
 from stepwell.testing import image_files
 
@@ -260,7 +260,7 @@ def test_pictures_that_differ_only_late_are_refused(tmp_path: Path):
     )
     (tmp_path / "set").mkdir()
     pq.write_table(table, tmp_path / "set" / "all.parquet")
-    with pytest.raises(FormatError, match=r"row 1: a picture of \(9, 9\).*varying=\['camera'\]"):
+    with pytest.raises(FormatError, match=r"row 1: an image of \(9, 9\).*varying=\['camera'\]"):
         open_reader(tmp_path / "set")[1]
     store = stepwell.open(f"huggingface://{tmp_path / 'set'}", cache=tmp_path / "cache", varying="camera")
     assert [row.shape for row in store[1]["camera"]] == [(8, 9, 3), (9, 9, 3)]

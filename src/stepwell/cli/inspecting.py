@@ -11,7 +11,7 @@ from typing import Any
 
 from stepwell.cli.opening import open_given
 from stepwell.files.addresses import plain_address
-from stepwell.formats.taken_splits import taken_split
+from stepwell.formats.splits import taken_split
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature
 from stepwell.store import Store

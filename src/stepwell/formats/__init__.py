@@ -11,7 +11,7 @@ _HOMES: dict[str, str] = {
     "FileSpans": "stepwell.references.file_spans",
     "ImportReport": "stepwell.formats.import_reports",
     "Reader": "stepwell.formats.reader",
-    "even_splits": "stepwell.formats.slicing",
+    "even_splits": "stepwell.formats.splits",
     "find_reader": "stepwell.formats.registry",
     "import_dataset": "stepwell.formats.importing",
     "open_in_place": "stepwell.formats.cache",
@@ -20,7 +20,7 @@ _HOMES: dict[str, str] = {
     "register_reader": "stepwell.formats.registry",
     "source_files": "stepwell.formats.source_files",
     "span_feature": "stepwell.references.file_spans",
-    "split_indices": "stepwell.formats.slicing",
+    "split_indices": "stepwell.formats.splits",
 }
 
 __all__: list[str] = [

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.formats.taken_splits import TakenSplit, taken_split
+from stepwell.formats.splits import TakenSplit, taken_split
 from stepwell.recorders.conversion_reports import aligned, headline
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import human_bytes

@@ -6,8 +6,9 @@ One class in one file for each format: subclass `Reader`, say by `accepts` what 
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +18,8 @@ import numpy.typing as npt
 
 from stepwell.codecs import codec_class
 from stepwell.codecs.jpeg import TRANSFORMS
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, LeftOutWarning, SchemaError
+from stepwell.formats.options import names_of
 from stepwell.formats.source_files import walked
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpanCodec
@@ -26,7 +28,15 @@ from stepwell.schema import Feature, Schema
 if TYPE_CHECKING:
     from stepwell.store.bulk_writing import EpisodeBlock
 
-__all__ = ["Reader", "decoded_as"]
+__all__ = [
+    "Reader",
+    "check_told_apart",
+    "decoded_as",
+    "left_out",
+    "store_schema",
+    "warn_of_left_out",
+    "with_told_finals",
+]
 
 
 class Reader(ABC):
@@ -221,3 +231,55 @@ def _decoded_as(feature: Feature, dct: str) -> Feature:
     if kind is None or "dct" not in kind.decoding_options:
         return feature
     return replace(feature, options=tuple(sorted({**dict(feature.options), "dct": dct}.items())))
+
+
+def check_told_apart(names: Iterable[str], where: str) -> None:
+    """Refuse features of one dotted name; ``where`` names the file in messages."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FormatError(f"{where}: two features are called {name!r}, one with a dot in its name. Rename it.")
+        seen.add(name)
+
+
+def left_out(ignore: Iterable[str] | str, known: Collection[str], where: str) -> frozenset[str]:
+    """Return the names of features to leave out, of ``ignore`` as it is given to a reader; FormatError for others."""
+    names = frozenset(names_of(ignore))
+    unknown = sorted(names - set(known))
+    if unknown:
+        raise FormatError(f"ignore={unknown}: {where} has {', '.join(known)}.")
+    return names
+
+
+def warn_of_left_out(where: str, names: Sequence[str], reason: str) -> None:
+    """Warn of features that a reader leaves out by itself, if there are any."""
+    if names:
+        told = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        warnings.warn(f"{where}: {told[:1000]}: left out, {reason}.", LeftOutWarning, stacklevel=4)
+
+
+def with_told_finals(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Return features with final rows only where others without one give the number of steps."""
+    has_steps = any(not feature.final for feature in features.values())
+    return {name: feature if has_steps else feature.with_final(False) for name, feature in features.items()}
+
+
+def store_schema(features: Mapping[str, Feature], where: str) -> Schema:
+    """Return the schema of a store; FormatError for a name that no store has, or two that differ only in case."""
+    try:
+        return Schema(features)
+    except SchemaError as error:
+        way_out = "".join(f" Leave it out with ignore=[{name!r}]." for name in _wrong_names(features))
+        raise FormatError(f"{where}: {error}{way_out}") from error
+
+
+def _wrong_names(features: Mapping[str, Feature]) -> Iterator[str]:
+    """Yield the first name that cannot stand in a store beside those before it."""
+    taken: dict[str, Feature] = {}
+    for name, feature in features.items():
+        taken[name] = feature
+        try:
+            Schema(taken)
+        except SchemaError:
+            yield name
+            return

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import store_schema
+from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import open_parquet
 from stepwell.lerobot.parquet_images import picture_format

@@ -28,6 +28,7 @@ from stepwell.codecs.codec import Codec, choice_option, make_codec, register_cod
 from stepwell.errors import DecodeError, MissingDependencyError, SchemaError
 from stepwell.files.local_files import FileState, state_of
 from stepwell.files.shared_cache import SharedCache
+from stepwell.formats.images import image_format
 from stepwell.references.file_codec import EmbeddedRows, NumberedFileCodec
 from stepwell.references.span_files import difference, lines_of
 from stepwell.schema import Feature
@@ -207,7 +208,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 REFERENCE = struct.Struct("<iid")
 PILLOW_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff"}
 # shared by all codecs of a process, since each reader of a store makes its own
 _ROW_GROUPS = RowGroups()
 
@@ -219,7 +219,8 @@ def picture_format(head: bytes) -> str | None:
         >>> picture_format(b"\xff\xd8\xff\xe0")
         'jpeg'
     """
-    return next((name for name, signature in SIGNATURES.items() if head.startswith(signature)), None)
+    found = image_format(head)
+    return None if found == "webp" else found
 
 
 @register_codec
@@ -234,7 +235,7 @@ class ParquetImageCodec(NumberedFileCodec):
         self._column = feature.option("column", None)
         if not isinstance(self._column, str) or not self._column:
             raise SchemaError(f"option 'column' of codec {feature.codec!r} is {self._column!r}. Allowed: a name.")
-        self._format = choice_option(feature, "format", "png", tuple(SIGNATURES))
+        self._format = choice_option(feature, "format", "png", ("png", "jpeg"))
         self._codecs: dict[str, Codec] = {self._format: make_codec(self.embedded())}
         self._stamps: dict[tuple[int, int], Stamp] = {}
 

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.formats.chosen_features import store_schema
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.lerobot.fetching import FetchedFiles
 from stepwell.lerobot.hub import locate_meta, needed_files

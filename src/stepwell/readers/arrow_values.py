@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DecodeError, FormatError
-from stepwell.formats.arrow_types import numpy_dtype
+from stepwell.formats.arrays import numpy_dtype
+from stepwell.formats.images import IMAGE_CODECS, check_image, image_feature, image_head
 from stepwell.readers.arrow_columns import is_picture, plain_type
-from stepwell.readers.pictures import PICTURE_CODECS, check_picture, picture_feature, picture_head
 from stepwell.schema import Array, Bytes, Feature, Text
 from stepwell.store.values import EncodedRows
 
@@ -66,7 +66,7 @@ def column_feature(array: Any, where: str, *, is_varying: bool = False, channels
         FormatError: no feature holds them.
     """
     if is_picture(array.type):
-        return _picture_feature(_picture_files(array, where), where, is_varying, channels)
+        return _image_feature(_picture_files(array, where), where, is_varying, channels)
     return feature_of_type(array.type if is_varying else _even_type(array), where)
 
 
@@ -77,7 +77,7 @@ def values_of(column: Any, feature: Feature, where: str, *, is_converted: bool =
         column: `pyarrow.Array`.
         feature: what a row is; of codec "jpeg", "png" or "image-file" the rows are such files.
         where: for messages.
-        is_converted: whether somebody asked for the channels that pictures have, see `check_picture`.
+        is_converted: whether somebody asked for the channels that pictures have, see `check_image`.
 
     Returns:
         [n, *shape]; a list where the feature is ragged; `EncodedRows` of pictures.
@@ -85,7 +85,7 @@ def values_of(column: Any, feature: Feature, where: str, *, is_converted: bool =
     Raises:
         FormatError: a row is missing, or is no value of the feature.
     """
-    if feature.codec in PICTURE_CODECS:
+    if feature.codec in IMAGE_CODECS:
         return _pictures(column, feature, where, is_converted)
     _check_whole(column, where)
     if feature.kind in ("text", "bytes"):
@@ -127,15 +127,15 @@ def _pictures(column: Any, feature: Feature, where: str, is_converted: bool) -> 
     files = _picture_files(column, where)
     for number, blob in enumerate(_blobs(files)):
         try:
-            check_picture(blob, feature, is_converted=is_converted)
+            check_image(blob, feature, is_converted=is_converted)
         except DecodeError as error:
             raise FormatError(f"{where}, row {number}: {error}") from error
     return EncodedRows(map(bytes, files.to_pylist()))
 
 
-def _picture_feature(files: Any, where: str, is_varying: bool, channels: int | None) -> Feature:
+def _image_feature(files: Any, where: str, is_varying: bool, channels: int | None) -> Feature:
     try:
-        return picture_feature(map(picture_head, _blobs(files)), where, is_varying=is_varying, channels=channels)
+        return image_feature(map(image_head, _blobs(files)), where, is_varying=is_varying, channels=channels)
     except DecodeError as error:
         raise FormatError(f"{where}: all pictures must be JPEG, PNG or WebP: {error}") from error
 

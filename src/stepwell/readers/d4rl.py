@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import left_out, store_schema, warn_of_left_out, with_told_finals
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
 from stepwell.readers.hdf5_files import Hdf5Files, feature_of, is_hdf5, read_rows, top_names
 from stepwell.readers.hdf5_varying import read_varying

@@ -25,13 +25,12 @@ import numpy.typing as npt
 from stepwell.codecs.image_files import ImageHead
 from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
-from stepwell.formats.image_kinds import channels_of
-from stepwell.formats.npy_arrays import npz_arrays
+from stepwell.formats.arrays import npz_arrays
+from stepwell.formats.images import IMAGE_CODECS, channels_of, image_feature, image_head
 from stepwell.formats.options import flag_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, frame_numbers, natural
-from stepwell.readers.pictures import PICTURE_CODECS, picture_feature, picture_head
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
@@ -163,7 +162,7 @@ class FolderReader(Reader):
     @property
     def in_place_schema(self) -> Schema:
         """The features, with images left in their files; see `Reader.in_place_schema`."""
-        staying = [name for name, feature in self.schema.items() if feature.codec in PICTURE_CODECS]
+        staying = [name for name, feature in self.schema.items() if feature.codec in IMAGE_CODECS]
         return Schema({**self.schema, **{name: span_feature(self.schema[name], self._paths) for name in staying}})
 
     def label(self, index: int) -> str:
@@ -193,7 +192,7 @@ class FolderReader(Reader):
         """Return the feature of a camera: of one size or of any, with the channels that its images need."""
         paths = [path for part in self._episodes for path in part["images"].get(name, ())]
         where = f"{name!r} of {self.source}"
-        return picture_feature(map(_head, paths), where, files=paths, channels=self._channels)
+        return image_feature(map(_head, paths), where, files=paths, channels=self._channels)
 
     def _spans(self, name: str, files: Sequence[Path]) -> FileSpans:
         numbers = np.array([self._numbers[str(path)] for path in files], np.int64)
@@ -337,11 +336,11 @@ def _head(path: Path) -> ImageHead:
         FormatError: it is none that is read, or cut off.
     """
     try:
-        return picture_head(np.fromfile(path, np.uint8, HEAD_BYTES))
+        return image_head(np.fromfile(path, np.uint8, HEAD_BYTES))
     except DecodeError:
         pass  # what it is comes after colours and previews
     try:
-        return picture_head(np.fromfile(path, np.uint8))
+        return image_head(np.fromfile(path, np.uint8))
     except DecodeError as error:
         raise FormatError(f"{path}: {error}") from error
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.files.local_files import read_regular
-from stepwell.formats.chosen_features import check_told_apart
+from stepwell.formats.reader import check_told_apart
 from stepwell.readers.hdf5_varying import read_varying, survey
 from stepwell.references.file_spans import FileSpans
 from stepwell.schema import Array, Bytes, Feature, Image, Text

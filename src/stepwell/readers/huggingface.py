@@ -27,10 +27,9 @@ import numpy.typing as npt
 
 from stepwell.errors import FormatError
 from stepwell.files.local_files import read_regular
-from stepwell.formats.chosen_features import check_told_apart, store_schema
-from stepwell.formats.image_kinds import channels_of
+from stepwell.formats.images import channels_of
 from stepwell.formats.options import names_of
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, check_told_apart, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import warn_of_gaps
 from stepwell.json_text import parse_json

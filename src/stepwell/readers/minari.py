@@ -22,9 +22,8 @@ from typing import Any
 
 from stepwell.errors import FormatError
 from stepwell.files.local_files import read_regular
-from stepwell.formats.chosen_features import left_out, store_schema
 from stepwell.formats.options import flag_of
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, left_out, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
 from stepwell.readers.minari_arrow import ArrowEpisodes

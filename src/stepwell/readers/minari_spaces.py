@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import warn_of_left_out
+from stepwell.formats.reader import warn_of_left_out
 from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = ["FLAGS", "Leaf", "check_steps", "episode_metadata", "final_of", "leaves_of", "warn_of_more"]

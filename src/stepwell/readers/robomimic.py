@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.errors import FormatError, LeftOutWarning
-from stepwell.formats.chosen_features import left_out, store_schema, warn_of_left_out, with_told_finals
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
 from stepwell.readers.hdf5_files import (

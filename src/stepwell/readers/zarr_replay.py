@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large, max_row_bytes
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
-from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema
-from stepwell.formats.reader import Reader
+from stepwell.formats.reader import Reader, check_told_apart, left_out, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.readers.zarr_stores import MISSING, checked_store, watch_array
 from stepwell.recorders.sources import EpisodeData

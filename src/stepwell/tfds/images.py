@@ -17,7 +17,7 @@ import numpy.typing as npt
 from stepwell.codecs import Codec, make_codec
 from stepwell.codecs.image_files import ImageHead, look_at_image
 from stepwell.errors import DecodeError, FormatError, SchemaError
-from stepwell.formats.image_kinds import MIXED_CODEC, ImageKinds
+from stepwell.formats.images import MIXED_CODEC, ImageKinds
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys, Examples

@@ -23,8 +23,8 @@ from stepwell.files.addresses import is_remote
 from stepwell.formats.options import flag_of, names_of, option_key, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.formats.slicing import Split
 from stepwell.formats.source_files import walked
+from stepwell.formats.splits import Split
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Schema
@@ -64,7 +64,7 @@ class TfdsReader(Reader):
     Args:
         source: directory of a version, or of the dataset: the newest version is taken. A path, or an address:
             ``"gs://bucket/arm"``; of HTTP that of the version, ``"https://host/arm/1.0.0"``.
-        split: ``"train"`` (default), ``"train[:10%]"``, ``"train+val"``, ``"all"``; see `stepwell.formats.slicing`.
+        split: ``"train"`` (default), ``"train[:10%]"``, ``"train+val"``, ``"all"``; see `stepwell.formats.splits`.
         features: names to keep, with what is nested in them; default: all.
         ignore: names to leave out.
         rename: name to the one in the store.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.files.addresses import is_remote, plain_address
-from stepwell.formats.slicing import Split, split_ranges
+from stepwell.formats.splits import Split, split_ranges
 from stepwell.references.remote_files import remote_states
 from stepwell.references.remote_sources import UnreachableError
 from stepwell.tfds.framing import is_compressed
@@ -100,7 +100,7 @@ def select(info: DatasetInfo, split: Split) -> Selection:
 
     Args:
         info: of the dataset.
-        split: as `stepwell.formats.slicing.split_indices` takes it.
+        split: as `stepwell.formats.splits.split_indices` takes it.
 
     Raises:
         FormatError: no such split, or files that cannot hold what dataset_info.json says.

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
+from stepwell.formats.images import SIGNATURES
 from stepwell.json_text import parse_json
 from stepwell.references.file_spans import FileSpanCodec, FileSpans, rows_of
 from stepwell.schema import Feature
@@ -25,9 +26,6 @@ from stepwell.tfds.examples import ExampleKeys, Examples
 from stepwell.tfds.record_files import Records
 
 __all__ = ["HeldSpans", "ImageRows", "StepDecoder", "Steps"]
-
-# how the files of images begin
-MAGICS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG", "webp": b"RIFF"}
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -279,8 +277,8 @@ def _check_spans(column: Column, offsets: Int64s, sizes: Int64s, data: npt.NDArr
         if len(other):
             raise FormatError(f"{key!r}: a tensor of {other[0]} bytes, by features.json of {feature.row_bytes}.")
         return
-    allowed = [feature.codec] if feature is not None and feature.codec in MAGICS else list(MAGICS)
-    is_file = [_begins(data, offsets, sizes, MAGICS[name]) for name in allowed]
+    allowed = [feature.codec] if feature is not None and feature.codec in SIGNATURES else list(SIGNATURES)
+    is_file = [_begins(data, offsets, sizes, SIGNATURES[name]) for name in allowed]
     if not np.logical_or.reduce(is_file).all():
         more = ', read files of several formats by images="any"' if len(allowed) == 1 else ""
         raise FormatError(

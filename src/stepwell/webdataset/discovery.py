@@ -20,8 +20,8 @@ import numpy as np
 from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import FormatError, SchemaError
 from stepwell.files.local_files import OpenFile
-from stepwell.formats.image_kinds import ImageKinds
-from stepwell.formats.npy_arrays import npy_head, npz_arrays
+from stepwell.formats.arrays import npy_head, npz_arrays
+from stepwell.formats.images import ImageKinds
 from stepwell.schema import Array, Bytes, Feature, Schema, Text
 from stepwell.webdataset.member_columns import (
     DecodedColumn,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stepwell.codecs import codec_class
 from stepwell.errors import FormatError, SchemaError
-from stepwell.formats.npy_arrays import npy_array, npy_head
+from stepwell.formats.arrays import npy_array, npy_head
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.errors import LeftOutWarning
-from stepwell.formats.npy_arrays import npy_array, npz_arrays
+from stepwell.formats.arrays import npy_array, npz_arrays
 from stepwell.json_text import parse_json
 from stepwell.schema import Array, Feature, Text
 

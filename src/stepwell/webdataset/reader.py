@@ -13,7 +13,7 @@ from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import OpenFile
-from stepwell.formats.image_kinds import channels_of
+from stepwell.formats.images import channels_of
 from stepwell.formats.options import flag_of, option_key, renames_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader

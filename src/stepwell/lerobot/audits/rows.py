@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.formats.arrow_types import numpy_dtype
+from stepwell.formats.arrays import numpy_dtype
 from stepwell.json_text import parse_json
 from stepwell.lerobot.audits.report import Rule, Subject, problem_of
 from stepwell.lerobot.info import INDEX_FEATURES, DatasetInfo, FeatureInfo

@@ -4,7 +4,7 @@ import pytest
 
 from stepwell.codecs.image_files import ImageHead, read_image_head
 from stepwell.errors import FormatError
-from stepwell.formats.image_kinds import ImageKinds, channels_of, holds
+from stepwell.formats.images import ImageKinds, channels_of, holds
 from stepwell.schema import Image
 from stepwell.testing import image_files
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.formats.chosen_features import check_told_apart, left_out, store_schema, with_told_finals
+from stepwell.formats.reader import check_told_apart, left_out, store_schema, with_told_finals
 from stepwell.schema import Array
 
 

@@ -1,4 +1,4 @@
-"""Arrays of ``.npy`` and ``.npz`` files, of which memory never follows what a header merely claims.
+"""Arrays of ``.npy`` and ``.npz`` files, whose headers alone claim no memory; dtypes of Arrow.
 
 Source:
     numpy's "NEP 1: a simple file format for NumPy arrays"; of ``.npz`` files RFC 1951, section 3.2.5: deflate makes at
@@ -17,10 +17,12 @@ import numpy.typing as npt
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
 from stepwell.store.beneath import read_again
 
-__all__ = ["npy_array", "npy_head", "npz_arrays"]
+__all__ = ["npy_array", "npy_head", "npz_arrays", "numpy_dtype"]
 
 MAX_RATIO = 1032
 SUFFIX = ".npy"
+# of Arrow's types, where NumPy has another
+NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -107,3 +109,22 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_bytes: int) -
             f"{member.filename} of {member.compress_size:,} bytes would take {member.file_size:,}. {WHAT_TO_SET}"
         )
     return archive.read(member)
+
+
+def numpy_dtype(arrow_type: Any) -> np.dtype[Any] | None:
+    """Return the dtype of numbers and times; None for texts, lists, times of a time zone and the like.
+
+    Notes:
+        ``DataType.to_pandas_dtype`` asks for pandas in most releases of pyarrow.
+    """
+    from pyarrow import types
+
+    if types.is_timestamp(arrow_type):
+        return np.dtype(f"datetime64[{arrow_type.unit}]") if arrow_type.tz is None else None
+    if types.is_duration(arrow_type):
+        return np.dtype(f"timedelta64[{arrow_type.unit}]")
+    if types.is_date(arrow_type):
+        return np.dtype("datetime64[ms]")
+    if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_boolean(arrow_type):
+        return np.dtype(NAMES.get(str(arrow_type), str(arrow_type)))
+    return None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import DecodeError, FormatError
-from stepwell.readers.pictures import check_picture, picture_feature, picture_head
+from stepwell.formats.images import check_image, image_feature, image_head
 from stepwell.schema import Image
 from stepwell.testing import image_files
 
@@ -15,7 +15,7 @@ FILES = {name: np.frombuffer(kind.data, np.uint8) for name, kind in image_files(
 
 
 def feature_of(*names: str, **options: bool):
-    return picture_feature((picture_head(FILES[name]) for name in names), "camera", **options)
+    return image_feature((image_head(FILES[name]) for name in names), "camera", **options)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_format_channels_and_depth_are_those_that_all_need(names: list[str], cha
     feature = feature_of(*names)
     assert feature == Image((16, 24, channels), dtype, codec=codec)
     for name in names:
-        check_picture(FILES[name], feature)
+        check_image(FILES[name], feature)
 
 
 def test_varying_pictures_are_of_any_size_and_format():
@@ -48,13 +48,13 @@ def test_varying_pictures_are_of_any_size_and_format():
 @pytest.mark.parametrize("data", [b"GIF89a..", b"", b"\x89PNG\r\n\x1a\n"], ids=repr)
 def test_others_are_refused_with_what_they_begin_with(data: bytes):
     with pytest.raises(DecodeError, match="no JPEG, PNG or WebP file, or cut off: it begins with"):
-        picture_head(np.frombuffer(data, np.uint8))
+        image_head(np.frombuffer(data, np.uint8))
 
 
 @pytest.mark.parametrize(("name", "known"), [("png rgb", "png grey"), ("png rgba", "png rgb"), ("webp", "jpeg rgb")])
 def test_what_would_lose_something_or_is_of_another_format_is_refused(name: str, known: str):
     with pytest.raises(DecodeError, match=r"a (png|webp) file of \d channels of uint8, the feature is"):
-        check_picture(FILES[name], feature_of(known))
+        check_image(FILES[name], feature_of(known))
 
 
 def test_8_and_16_bits_are_refused():
@@ -66,4 +66,4 @@ def test_a_damaged_header_is_refused():
     damaged = FILES["png palette 4"].copy()
     damaged[18] ^= 1
     with pytest.raises(DecodeError, match="the checksum of its header is wrong"):
-        picture_head(damaged)
+        image_head(damaged)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.formats.npy_arrays import npy_array, npy_head, npz_arrays
+from stepwell.formats.arrays import npy_array, npy_head, npz_arrays
 from stepwell.testing import damaged_copies
 
 

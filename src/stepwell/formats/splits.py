@@ -1,4 +1,4 @@
-"""Parts of splits by TFDS's syntax: ``train[:80%]+val``, ``train[10:-5]``, ``train[2shard]``, and even parts of them.
+"""Splits of data sets: parts of them by TFDS's syntax, ``train[:80%]+val``, and which one a store has.
 
 It knows names and sizes only, so that any data set that has splits can be cut so::
 
@@ -18,14 +18,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
 
-__all__ = ["EvenSplit", "Rounding", "Sizes", "Split", "even_splits", "split_indices", "split_ranges"]
+__all__ = [
+    "EvenSplit",
+    "Rounding",
+    "Sizes",
+    "Split",
+    "TakenSplit",
+    "even_splits",
+    "split_indices",
+    "split_ranges",
+    "taken_split",
+]
 
 Rounding = Literal["closest", "pct1_dropremainder"]
 Sizes = Mapping[str, int | Sequence[int]]
@@ -39,6 +49,7 @@ ALLOWED = (
     'Allowed: "train", "train[:10%]", "train[10:20]", "train[-5:]", "train[2shard]", "train[:3shard]", "all", and '
 )
 ALLOWED += 'several of them with "+".'
+MAX_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +214,46 @@ def _shard_start(part: str, number: int, size: int | Sequence[int]) -> int:
 
 def _count(size: int | Sequence[int]) -> int:
     return size if isinstance(size, int) else sum(size)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenSplit:
+    """What of a data set with several splits is in a store.
+
+    Args:
+        taken: as the reader was told: "train", "train[:10%]", "all".
+        splits: name to number of examples; None where nobody knows it without reading.
+
+    Example:
+        >>> print(TakenSplit("train[:10%]", {"train": 1200, "val": None}))
+        train[:10%] taken, of train (1,200), val; split=NAME takes another
+    """
+
+    taken: str
+    splits: Mapping[str, int | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {"taken": self.taken, "splits": dict(self.splits)}
+
+    def __str__(self) -> str:
+        told = [name if count is None else f"{name} ({count:,})" for name, count in self.splits.items()]
+        more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+        return f"{self.taken} taken, of {', '.join(told[:MAX_TOLD])}{more}; split=NAME takes another"
+
+
+def taken_split(metadata: Mapping[str, Any]) -> TakenSplit | None:
+    """Return which split a store is of, by its metadata; None where its data set had not several.
+
+    Args:
+        metadata: of the store. A reader of a format with splits puts ``{name: {"split": ..., "splits": {...}}}`` there.
+
+    Example:
+        >>> taken_split({"tfds": {"split": "val", "splits": {"train": 2, "val": 1}}})
+        TakenSplit(taken='val', splits={'train': 2, 'val': 1})
+    """
+    for told in metadata.values():
+        splits, taken = (told.get(key) for key in ("splits", "split")) if isinstance(told, Mapping) else (None, None)
+        if isinstance(splits, Mapping) and isinstance(taken, str) and len(splits) > 1:
+            return TakenSplit(taken, splits)
+    return None

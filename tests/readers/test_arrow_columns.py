@@ -3,7 +3,7 @@
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.readers.arrow_columns import leaf_column, leaf_names
+from stepwell.readers.arrow import leaf_column, leaf_names
 
 pa = pytest.importorskip("pyarrow")
 

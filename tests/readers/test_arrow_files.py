@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.readers.arrow_files import ArrowFiles
+from stepwell.readers.arrow import ArrowFiles
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

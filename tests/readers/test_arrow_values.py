@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepwell.errors import FormatError
-from stepwell.readers.arrow_values import column_feature, feature_of_type, values_of
+from stepwell.readers.arrow import column_feature, feature_of_type, values_of
 from stepwell.schema import Array
 
 pa = pytest.importorskip("pyarrow")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.readers.folder_listing import IMAGES, FolderListing
+from stepwell.readers.folders import IMAGES, FolderListing
 
 
 @pytest.fixture

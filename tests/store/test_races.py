@@ -16,7 +16,7 @@ from stepwell import Array, View
 from stepwell.store import Store
 from stepwell.store.following import Follower
 from stepwell.webdataset import write_webdataset
-from stepwell.webdataset.sample_sources import EPISODE
+from stepwell.webdataset.writing import EPISODE
 
 
 def recorded(path: Path) -> tuple[Any, Any]:

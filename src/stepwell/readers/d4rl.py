@@ -24,8 +24,7 @@ import numpy.typing as npt
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
-from stepwell.readers.hdf5_files import Hdf5Files, feature_of, is_hdf5, read_rows, top_names
-from stepwell.readers.hdf5_varying import read_varying
+from stepwell.readers.hdf5 import Hdf5Files, feature_of, is_hdf5, read_rows, read_varying, top_names
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature
 
@@ -164,12 +163,7 @@ def _flags(found: Any, name: str, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _starts(ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the first step of each episode, and the number of steps.
-
-    Example:
-        >>> _starts(np.array([False, True, False, False])).tolist()
-        [0, 2, 4]
-    """
+    """Return the first step of each episode, and the number of steps."""
     cuts = np.flatnonzero(ends) + 1
     return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
 

@@ -15,7 +15,11 @@ Names are in natural order: 2 before 10.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,22 +31,107 @@ from stepwell.codecs.video_files import VideoFile
 from stepwell.errors import DecodeError, FormatError, SchemaError
 from stepwell.formats.arrays import npz_arrays
 from stepwell.formats.images import IMAGE_CODECS, channels_of, image_feature, image_head
-from stepwell.formats.options import flag_of
+from stepwell.formats.options import flag_of, names_of
 from stepwell.formats.reader import Reader
 from stepwell.formats.registry import register_reader
-from stepwell.readers.folder_listing import ARRAYS, IMAGES, UNREAD, VIDEOS, FolderListing, frame_numbers, natural
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Array, Feature, Schema
 from stepwell.store.beneath import read_again
 
-__all__ = ["FolderReader"]
+__all__ = ["ARRAYS", "IMAGES", "FolderListing", "FolderReader", "natural"]
 
+IMAGES = (".jpg", ".jpeg", ".png", ".webp")
+VIDEOS = (".mp4", ".mkv", ".mov", ".webm")
+ARRAYS = (".npy", ".npz")
+UNREAD = (
+    *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".ppm", ".pgm", ".pbm", ".pnm", ".tga"),
+    *(".jfif", ".jpe", ".jp2", ".j2k", ".jxl", ".apng", ".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw"),
+    *(".avi", ".mpg", ".mpeg", ".m4v", ".wmv", ".flv", ".3gp", ".ogv", ".mts", ".m2ts"),
+)
+"""Of images and videos that are not read."""
+
+NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII)
+# a root, a folder in it, a camera in that, and one more
+LEVELS = 4
 LAYOUTS = ("classes", "episodes", "videos")
 Layout = Literal["classes", "episodes", "videos"]
 # other systems have readers of their own
 FOREIGN = ("meta/info.json", "store.json", "dataset_info.json", "features.json", "state.json")
 HEAD_BYTES = 4096
+Part = dict[str, Any]
+# what messages say of where files go
+_PLACES = {
+    "classes": "put images in a folder a class (or an episode)",
+    "episodes": "put images in a folder an episode, or in a folder a camera in it, and videos in a folder an episode",
+    "videos": "of videos at the top each is an episode, and what lies in folders is not read",
+}
+
+
+class FolderListing:
+    """A directory's folders and files."""
+
+    def __init__(self, root: Path, ignore: Collection[str] | str = ()) -> None:
+        self.root = root
+        self._patterns = [pattern.lower() for pattern in names_of(ignore)]
+
+    def leaves_out(self, path: Path) -> bool:
+        """Whether a file or folder below the root is ignored."""
+        if not self._patterns:
+            return False
+        name, below = path.name.lower(), path.relative_to(self.root).as_posix().lower()
+        return any(
+            name.endswith(f".{pattern.lstrip('.')}") or fnmatchcase(name, pattern) or fnmatchcase(below, pattern)
+            for pattern in self._patterns
+        )
+
+    def folders(self, folder: Path) -> list[Path]:
+        """Return the folders in a folder."""
+        return self._sorted(folder, lambda entry: entry.is_dir())
+
+    def files(self, folder: Path, suffixes: Sequence[str]) -> list[Path]:
+        """Return the files in a folder whose names end so, in whatever case."""
+        endings = tuple(suffixes)
+        return self._sorted(folder, lambda entry: entry.is_file() and entry.name.lower().endswith(endings))
+
+    def passed_over(self, read: Collection[Path], *, levels: int = LEVELS) -> Iterator[Path]:
+        """Yield images and videos, by their endings, that nobody reads."""
+        endings = (*UNREAD, *IMAGES, *VIDEOS)
+
+        def is_passed(folder: Path, entry: os.DirEntry[str]) -> bool:
+            is_one = entry.is_file() and entry.name.lower().endswith(endings)
+            return is_one and folder / entry.name not in read
+
+        folders = [self.root]
+        for level in range(levels):
+            for folder in folders:
+                # what is read, which is nearly all, is put into no order again
+                yield from self._sorted(folder, partial(is_passed, folder))
+            if level < levels - 1:
+                folders = [inner for folder in folders for inner in self.folders(folder)]
+
+    def _sorted(self, folder: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
+        paths = [folder / name for name in sorted(names, key=natural)]
+        return [path for path in paths if not self.leaves_out(path)]
+
+
+def frame_numbers(paths: Sequence[Path]) -> list[int] | None:
+    """Return the numbers in the names of files that differ in their last number alone; None of others."""
+    found = [NUMBERED.fullmatch(path.stem) for path in paths]
+    matches = [match for match in found if match is not None]
+    if len(matches) < len(paths) or len({(match[1], match[3]) for match in matches}) != 1:
+        return None
+    return [int(match[2]) for match in matches]
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key by which numbers in names count as numbers."""
+    parts = re.split(r"(\d+)", name)
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
+
+
 IMAGE, LABEL, VIDEO = "image", "label", "video"
 
 
@@ -200,9 +289,6 @@ class FolderReader(Reader):
         return FileSpans(self.schema[name], self._paths, numbers, np.zeros(len(files), np.int64), sizes)
 
 
-Part = dict[str, Any]
-
-
 def _is_plain(source: str) -> bool:
     """Return whether a source is a directory that is no data set of another system."""
     root = Path(source)
@@ -253,12 +339,6 @@ def _video_episodes(listing: FolderListing, most: int | None = None) -> list[Par
     ]
 
 
-# what messages say of where files go
-_PLACES = {
-    "classes": "put images in a folder a class (or an episode)",
-    "episodes": "put images in a folder an episode, or in a folder a camera in it, and videos in a folder an episode",
-    "videos": "of videos at the top each is an episode, and what lies in folders is not read",
-}
 _EPISODES = {"classes": _classes, "episodes": _folder_episodes, "videos": _video_episodes}
 
 
@@ -330,11 +410,7 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _head(path: Path) -> ImageHead:
-    """Return what an image says of itself.
-
-    Raises:
-        FormatError: it is none that is read, or cut off.
-    """
+    """Return what an image says of itself."""
     try:
         return image_head(np.fromfile(path, np.uint8, HEAD_BYTES))
     except DecodeError:
@@ -353,11 +429,7 @@ def _video(path: Path) -> VideoFile:
 
 
 def _arrays(part: Part) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an episode's .npy and .npz files by name.
-
-    Raises:
-        FormatError: a file that is no array, or two features of one name.
-    """
+    """Return the arrays of an episode's .npy and .npz files by name."""
     found: dict[str, npt.NDArray[Any]] = {}
     for path in part["arrays"]:
         for name, rows in _loaded(path):

@@ -1,7 +1,7 @@
 """A process that looks at HDF5 files and reads their heaps, for one that must not wait for ever.
 
 In a damaged file libhdf5 may run round in circles, in groups and in the heaps of values of varying length, and nothing
-in the same process can stop it. See `stepwell.readers.hdf5_varying`, which asks.
+in the same process can stop it. See `stepwell.readers.hdf5`, which asks.
 
 ::
 
@@ -38,14 +38,7 @@ class OutsideError(Exception):
 
 
 def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> None:
-    """Write the answer to a request.
-
-    Args:
-        request: path of the file, and what is asked: "values" of the dataset "name", rows "start" to "stop", or null of
-            a single value; "attributes" of "name"; or a "survey" of all that is in the file, for the names at its top.
-        held: the file that is open, by path.
-        target: written.
-    """
+    """Write the answer to a request."""
     values: list[bytes] = []
     try:
         file = _opened(request["path"], held)
@@ -80,11 +73,7 @@ def _opened(path: str, held: dict[str, Any]) -> Any:
 
 
 def _survey(file: Any, target: BinaryIO) -> None:
-    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here.
-
-    Raises:
-        OutsideError: a link to another file, or rows that lie in one: libhdf5 would open whatever it names.
-    """
+    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here."""
     import h5py
 
     pending = [(file, 0)]

@@ -33,9 +33,7 @@ from stepwell.formats.reader import Reader, check_told_apart, store_schema
 from stepwell.formats.registry import register_reader
 from stepwell.formats.source_files import warn_of_gaps
 from stepwell.json_text import parse_json
-from stepwell.readers.arrow_columns import leaf_column, leaf_names, naming
-from stepwell.readers.arrow_files import SUFFIXES, ArrowFiles
-from stepwell.readers.arrow_values import column_feature, values_of
+from stepwell.readers.arrow import SUFFIXES, ArrowFiles, column_feature, leaf_column, leaf_names, naming, values_of
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Feature
 
@@ -180,11 +178,7 @@ class HuggingFaceReader(Reader):
 
 
 def _files(source: str, split: str | None) -> tuple[list[str], list[str], str]:
-    """Return the files of a source, those of one split; the names of its splits, if it has any, and of that one.
-
-    Raises:
-        FormatError: there are none, or several splits to choose from.
-    """
+    """Return the files of a source, those of one split; the names of its splits, if it has any, and of that one."""
     place = Path(source)
     if place.is_file():
         return [source], [], ""

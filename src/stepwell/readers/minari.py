@@ -16,27 +16,296 @@ Source: the Minari documentation, "Dataset Standards", and files that Minari 0.5
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.errors import FormatError
+import numpy as np
+
+from stepwell.errors import FormatError, MissingDependencyError
 from stepwell.files.local_files import read_regular
 from stepwell.formats.options import flag_of
-from stepwell.formats.reader import Reader, left_out, store_schema
+from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
-from stepwell.readers.minari_arrow import ArrowEpisodes
-from stepwell.readers.minari_hdf5 import Hdf5Episodes
-from stepwell.readers.minari_spaces import Leaf, leaves_of
+from stepwell.readers.arrow import feature_of_type, leaf_column, leaf_names, naming, values_of
+from stepwell.readers.hdf5 import Hdf5Files, datasets_of, feature_of, read_attributes, read_rows, read_varying
 from stepwell.recorders.sources import EpisodeData
+from stepwell.schema import Array, Feature, Image, Schema, Text
+from stepwell.store.values import EncodedRows
 
 __all__ = ["MinariReader"]
 
+FLAGS = {"rewards": "float64", "terminations": "bool", "truncations": "bool"}
+"""What every episode has beside its spaces, with the dtype that it has where the file does not say."""
+
+# what has a row after the last action
+FINAL = ("observations", "infos")
+
+MAX_DEPTH = 32
+FILE = "main_data.hdf5"
 METADATA = "metadata.json"
 TABLES = ("arrow", "parquet")
 ENDS = ("terminations", "truncations")
 LEFT_OUT = ("observation_space", "action_space")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A space without others in it."""
+
+    # names from the root on, those of dicts and numbers of tuples: ``("observations", "pair", 0)``
+    path: tuple[str | int, ...]
+    # that holds a value of it; of pictures plain ones, though Minari stores some as JPEG files
+    feature: Feature
+
+    @property
+    def name(self) -> str:
+        """The feature's name."""
+        return ".".join(map(str, self.path))
+
+
+def leaves_of(space: Any, root: str) -> dict[str, Leaf]:
+    """Return the leaves of a space by name."""
+    found: dict[str, Leaf] = {}
+    _add((root,), space, found)
+    return found
+
+
+def final_of(name: str, feature: Feature) -> Feature:
+    """Return a feature as episodes have it: observations and infos with a final row."""
+    return feature.with_final() if name.partition(".")[0] in FINAL else feature
+
+
+def episode_metadata(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of an episode, with its number under a name that says whose it is."""
+    return {"minari_episode" if name == "id" else name: value for name, value in told.items()}
+
+
+def check_steps(told: Mapping[str, Any], length: int, where: str) -> None:
+    """Refuse an episode of other steps than its metadata say."""
+    steps = told.get("total_steps", length)
+    if steps != length:
+        raise FormatError(f"{where} has {length} steps, its metadata say total_steps {steps!r}. Fetch it again.")
+
+
+def warn_of_more(there: Iterable[str], features: Collection[str], where: str) -> None:
+    """Warn of observations and actions that no space describes, and of whatever else no feature is made of."""
+    # infos may be left out by an option
+    more = [name for name in there if name not in features and not name.startswith("infos")]
+    warn_of_left_out(where, more, "the data set's spaces do not describe them")
+
+
+def _add(path: tuple[str | int, ...], space: Any, found: dict[str, Leaf]) -> None:
+    kind = space.get("type") if isinstance(space, Mapping) else None
+    inner = space.get("subspaces") if isinstance(space, Mapping) else None
+    if len(path) > MAX_DEPTH:
+        raise FormatError(f"{'.'.join(map(str, path))}: spaces lie {MAX_DEPTH} deep. Allowed: fewer.")
+    if kind == "Dict" and isinstance(inner, Mapping):
+        for name, each in inner.items():
+            _add((*path, str(name)), each, found)
+    elif kind == "Tuple" and isinstance(inner, list):
+        for number, each in enumerate(inner):
+            _add((*path, number), each, found)
+    else:
+        leaf = Leaf(path, _feature(".".join(map(str, path)), kind, space))
+        found[leaf.name] = leaf
+
+
+def _feature(name: str, kind: Any, space: Any) -> Feature:
+    if kind == "Text":
+        return Text()
+    if kind == "Discrete":
+        return Array((), _dtype(name, space.get("dtype", "int64")))
+    if kind not in ("Box", "MultiDiscrete", "MultiBinary"):
+        raise FormatError(
+            f"{name} is of the space {kind!r}. Read are: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple."
+        )
+    shape, dtype = _shape(name, kind, space), _dtype(name, space.get("dtype", "int8" if "Binary" in kind else "int64"))
+    return Image(shape) if kind == "Box" and dtype == np.uint8 and _is_picture(shape) else Array(shape, dtype)
+
+
+def _shape(name: str, kind: str, space: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = space.get("shape")
+    if kind == "MultiBinary" and shape is None:
+        shape = space.get("n")
+    if kind == "MultiDiscrete" and shape is None:
+        shape = list(np.shape(space.get("nvec", ())))
+    shape = [shape] if isinstance(shape, int) else shape
+    if not isinstance(shape, list) or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
+        raise FormatError(f"{name} has shape {shape!r}. Allowed: a list of sizes.")
+    return tuple(shape)
+
+
+def _dtype(name: str, text: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(text)
+    except TypeError as error:
+        raise FormatError(f"{name} has dtype {text!r}. Allowed: numpy's names of numbers.") from error
+    if found.kind not in "biuf":
+        raise FormatError(f"{name} has dtype {text!r}. Allowed: numbers and bool.")
+    return found
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return 0 not in shape and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
+
+
+class Hdf5Episodes:
+    """The episodes of ``main_data.hdf5``."""
+
+    def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
+        self._files = Hdf5Files([str(folder / FILE)])
+        self._leaves, self._has_infos = dict(leaves), has_infos
+        with self._files.naming(0, "its episodes"):
+            names = [name for name in self._files.open(0) if name.startswith("episode_")]
+            self._names = sorted(names, key=lambda name: int(name[8:]))
+        if len(self._names) != told["total_episodes"]:
+            raise FormatError(
+                f"{self._files.paths[0]} has {len(self._names)} episodes, metadata.json says {told['total_episodes']}."
+            )
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def features(self) -> dict[str, Feature]:
+        """Return the features of the store to be; those of infos as the first episode has them."""
+        with self._files.naming(0, self._names[0]):
+            group = self._files.open(0)[self._names[0]]
+            found = {name: final_of(name, self._feature(group, name)) for name in self._leaves}
+            for name, dtype in FLAGS.items():
+                found[name] = Array((), group[name].dtype.str if name in group else dtype)
+            if self._has_infos and "infos" in group:
+                infos = datasets_of(group["infos"], "infos")
+                found |= {name: final_of(name, feature_of(each)) for name, each in infos.items()}
+            there = [_dotted(name) for name in datasets_of(group)]
+            warn_of_more(there, found, f"{self._files.paths[0]}, {self._names[0]}")
+        return found
+
+    def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of an episode, and what is said of it."""
+        name = self._names[index]
+        with self._files.naming(0, name):
+            group = self._files.open(0)[name]
+            length = int(group["rewards"].shape[0])
+            columns = {each: self._column(group, each, feature, length) for each, feature in schema.items()}
+            told = episode_metadata(read_attributes(self._files.paths[0], group.name))
+            check_steps(told, length, f"{self._files.paths[0]}, {name}")
+            return columns, told
+
+    def _feature(self, group: Any, name: str) -> Feature:
+        """Return the feature of a leaf, as it is stored: environments do not always keep to their spaces' dtypes."""
+        feature, dataset = self._leaves[name].feature, self._dataset(group, name)
+        if feature.kind == "image" and len(dataset.shape) < 1 + len(feature.shape):
+            return replace(feature, codec="jpeg")
+        if feature.kind == "text" or dataset.dtype == feature.np_dtype:
+            return feature
+        return Array(feature.fixed_shape, feature_of(dataset).np_dtype)
+
+    def _dataset(self, group: Any, name: str) -> Any:
+        leaf = self._leaves.get(name)
+        path = "/".join(_part(part) for part in leaf.path) if leaf else name.replace(".", "/")
+        if path not in group:
+            raise FormatError(f"{group.file.filename}, {group.name} has no {path}.")
+        return group[path]
+
+    def _column(self, group: Any, name: str, feature: Feature, length: int) -> Any:
+        dataset, count = self._dataset(group, name), length + feature.final
+        if len(dataset) != count:
+            raise FormatError(f"{group.file.filename}, {dataset.name} has {len(dataset)} rows. Expected are {count}.")
+        if feature.codec == "jpeg":
+            return EncodedRows(read_varying(dataset.file.filename, dataset.name, 0, count))
+        return read_rows(dataset, feature.with_final(False), 0, count)
+
+
+def _dotted(name: str) -> str:
+    """Return the name of the feature of a dataset."""
+    return ".".join(part.removeprefix("_index_") for part in name.split("."))
+
+
+def _part(part: str | int) -> str:
+    return part if isinstance(part, str) else f"_index_{part}"
+
+
+class ArrowEpisodes:
+    """The episodes of ``0/part-0.arrow``, ``1/part-0.arrow``, ..."""
+
+    def __init__(self, folder: Path, told: Mapping[str, Any], leaves: Mapping[str, Leaf], has_infos: bool) -> None:
+        self._leaves, self._has_infos = dict(leaves), has_infos
+        self._suffix = told["data_format"]
+        found = sorted(
+            (place for place in folder.iterdir() if place.name.isdecimal()), key=lambda place: int(place.name)
+        )
+        self._folders = [str(place) for place in found]
+        if len(found) != told["total_episodes"]:
+            raise FormatError(f"{folder} has {len(found)} episodes, metadata.json says {told['total_episodes']}.")
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def features(self) -> dict[str, Feature]:
+        """Return the features of the store to be; those of infos as the first episode has them."""
+        table = self._table(0)
+        found = {name: final_of(name, self._feature(table, name)) for name in self._leaves}
+        found |= {name: Array((), dtype) for name, dtype in FLAGS.items()}
+        if self._has_infos and "infos" in table.column_names:
+            for name in leaf_names("infos", table.schema.field("infos").type):
+                where = f"{self._folders[0]}, {name}"
+                found[name] = final_of(name, feature_of_type(leaf_column(table, name, where).type, where))
+        there = [leaf for field in table.schema for leaf in leaf_names(field.name, field.type)]
+        warn_of_more(there, found, self._folders[0])
+        return found
+
+    def _feature(self, table: Any, name: str) -> Feature:
+        import pyarrow
+
+        feature = self._leaves[name].feature
+        is_file = feature.kind == "image" and pyarrow.types.is_binary(leaf_column(table, name, self._folders[0]).type)
+        return replace(feature, codec="jpeg") if is_file else feature
+
+    def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of an episode, and what is said of it."""
+        table, folder = self._table(index), self._folders[index]
+        columns = {}
+        for name, feature in schema.items():
+            count = table.num_rows if feature.final else table.num_rows - 1
+            with naming(f"{folder}, {name}"):
+                column = leaf_column(table, name, folder)
+                columns[name] = values_of(column.slice(0, count), feature.with_final(False), f"{folder}, {name}")
+        told = _told(Path(folder, "metadata.json"))
+        check_steps(told, table.num_rows - 1, folder)
+        return columns, told
+
+    def _table(self, index: int) -> Any:
+        try:
+            import pyarrow
+            import pyarrow.dataset
+        except ImportError as error:
+            raise MissingDependencyError.of("pyarrow", "arrow") from error
+        folder = self._folders[index]
+        paths = sorted(str(path) for path in Path(folder).glob(f"*.{self._suffix}"))
+        if not paths:
+            raise FormatError(f"{folder} has no .{self._suffix} file.")
+        with naming(folder):
+            table = pyarrow.dataset.dataset(paths, format=self._suffix).to_table(use_threads=False)
+            # offsets of a damaged file may lead anywhere
+            table.validate(full=True)
+        if table.num_rows < 2:
+            raise FormatError(f"{folder} has {table.num_rows} rows. An episode of T steps has T + 1, T at least 1.")
+        return table.combine_chunks()
+
+
+def _told(path: Path) -> dict[str, Any]:
+    try:
+        told = parse_json(read_regular(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: {error}") from error
+    if not isinstance(told, dict):
+        raise FormatError(f"{path} holds {type(told).__name__}. It should be an object.")
+    return episode_metadata(told)
 
 
 @register_reader

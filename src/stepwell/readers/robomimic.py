@@ -29,18 +29,19 @@ from stepwell.errors import FormatError, LeftOutWarning
 from stepwell.formats.reader import Reader, left_out, store_schema, warn_of_left_out, with_told_finals
 from stepwell.formats.registry import register_reader
 from stepwell.json_text import parse_json
-from stepwell.readers.hdf5_files import (
+from stepwell.readers.hdf5 import (
     SUFFIXES,
     Hdf5Files,
     can_stay,
     datasets_of,
     feature_of,
     is_hdf5,
+    read_attributes,
     read_rows,
+    read_varying,
     rows_in_file,
     top_names,
 )
-from stepwell.readers.hdf5_varying import read_attributes, read_varying
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import span_feature
 from stepwell.schema import Feature, Schema
@@ -284,11 +285,7 @@ class RobomimicReader(Reader):
 
 
 def _paths(source: str) -> Sequence[str]:
-    """Return the HDF5 files of a source.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """Return the HDF5 files of a source."""
     if "://" in source:
         raise FormatError(f"{source}: robomimic files are read from this machine. Copy them here first.")
     paths = []

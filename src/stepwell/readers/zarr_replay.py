@@ -11,6 +11,7 @@ Source: the code release of Chi et al., "Diffusion Policy", 2023, whose files ar
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -28,12 +29,15 @@ from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large, max_row_byt
 from stepwell.errors import FormatError, MissingDependencyError, StepwellError
 from stepwell.formats.reader import Reader, check_told_apart, left_out, store_schema
 from stepwell.formats.registry import register_reader
-from stepwell.readers.zarr_stores import MISSING, checked_store, watch_array
 from stepwell.recorders.sources import EpisodeData
 from stepwell.schema import Array, Feature, Image
 
 __all__ = ["ZarrReader"]
 
+MISSING = ("error", "fill")
+METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
+# of blosc's header: its size, and where in it the size of the whole stands
+HEADER_BYTES, SIZE = 16, slice(12, 16)
 ENDS = "meta/episode_ends"
 SIGNS = (".zarray", "zarr.json")
 IMAGES = ("keep", "uint8")
@@ -43,6 +47,70 @@ PICKLE = "pickle"
 # rows that compress better than that are claimed by a damaged header, not stored
 MAX_RATIO = 4096
 MIN_STORED = 1 << 16
+
+
+def checked_store(source: str, missing_chunks: str) -> Any:
+    """Return a zarr store for reading whose chunks are looked at before they are decoded."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise MissingDependencyError.of("zarr", "zarr") from error
+    is_zip = source.lower().endswith(".zip")
+    files = zarr.storage.ZipStore(source, mode="r") if is_zip else zarr.storage.LocalStore(source, read_only=True)
+    store = _store_class()(files)
+    store.told = source, missing_chunks
+    return store
+
+
+def watch_array(array: Any) -> None:
+    """Have the sizes of an array's chunks compared with what blosc's headers say, if it packs them."""
+    codec = array.metadata.compressor if array.metadata.zarr_format == 2 else array.metadata.codecs[-1]
+    if "blosc" in type(codec).__name__.lower():
+        array.store.packed.add(f"{array.path}/")
+
+
+@functools.cache
+def _store_class() -> Any:
+    from zarr.storage import WrapperStore
+
+    class CheckedStore(WrapperStore):  # type: ignore[misc]
+        """Files whose chunks are looked at."""
+
+        def __init__(self, store: Any) -> None:
+            super().__init__(store)
+            self.told: tuple[str, str] = "", MISSING[0]
+            # beginnings of the names of chunks that blosc packed
+            self.packed: set[str] = set()
+
+        def _with_store(self, store: Any) -> Any:
+            made = type(self)(store)
+            made.told, made.packed = self.told, self.packed
+            return made
+
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            """Return what a file holds."""
+            found = await self._store.get(key, prototype, byte_range)
+            if key.endswith("/") or key.rpartition("/")[2] in METADATA:
+                return found
+            source, missing_chunks = self.told
+            if found is None and missing_chunks == "error":
+                raise FormatError(
+                    f"{source}: chunk {key} is not there. Copy it again. Writers may leave a chunk out that holds the "
+                    'fill value alone: if this one did, missing_chunks="fill" reads it so.'
+                )
+            if found is not None and len(found) == 0:
+                raise FormatError(f"{source}: chunk {key} is empty: it is cut off. Copy it again.")
+            if found is not None and byte_range is None and any(map(key.startswith, self.packed)):
+                _check_size(f"{source}: chunk {key}", found.to_bytes())
+            return found
+
+    return CheckedStore
+
+
+def _check_size(where: str, data: bytes) -> None:
+    told = int.from_bytes(data[SIZE], "little")
+    if len(data) < HEADER_BYTES or told != len(data):
+        raise FormatError(f"{where} has {len(data)} bytes, and its header says {told}: it is damaged. Copy it again.")
 
 
 @register_reader

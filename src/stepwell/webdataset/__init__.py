@@ -9,9 +9,9 @@ from stepwell.lazy import load_name
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "EpisodeShardsReader": "stepwell.webdataset.episodes_reader",
-    "TarIndex": "stepwell.webdataset.tar_index",
+    "TarIndex": "stepwell.webdataset.tar_files",
     "WebDatasetReader": "stepwell.webdataset.reader",
-    "read_tar_index": "stepwell.webdataset.tar_index",
+    "read_tar_index": "stepwell.webdataset.tar_files",
     "write_webdataset": "stepwell.webdataset.writing",
 }
 

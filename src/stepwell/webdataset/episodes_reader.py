@@ -21,11 +21,17 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Feature, Schema
-from stepwell.webdataset.sample_sources import EPISODE
 from stepwell.webdataset.samples import split_name
-from stepwell.webdataset.shard_info import check_length, check_shards, read_infos, told_samples
-from stepwell.webdataset.shard_paths import find_shards, names_shards
-from stepwell.webdataset.tar_index import TarIndex, open_archive, read_tar_index
+from stepwell.webdataset.shard_files import (
+    check_length,
+    check_shards,
+    find_shards,
+    names_shards,
+    read_infos,
+    told_samples,
+)
+from stepwell.webdataset.tar_files import TarIndex, open_archive, read_tar_index
+from stepwell.webdataset.writing import EPISODE
 
 __all__ = ["EpisodeShardsReader"]
 
@@ -49,7 +55,7 @@ class _Entry:
 
 @register_reader
 class EpisodeShardsReader(Reader):
-    """Shards of episodes, see `stepwell.webdataset.sample_sources.EpisodeSamples`: the store that they were made of.
+    """Shards of episodes, see `stepwell.webdataset.writing.EpisodeSamples`: the store that they were made of.
 
     Args:
         source: shards, see `stepwell.webdataset.WebDatasetReader`.

@@ -27,8 +27,7 @@ from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Schema
-from stepwell.webdataset.discovery import NUMBERS, TEXTS
-from stepwell.webdataset.settings import IMAGES
+from stepwell.webdataset.columns import IMAGES, NUMBERS, TEXTS
 
 __all__ = ["MemberForm", "episode_form", "make_forms"]
 
@@ -41,16 +40,13 @@ FILE_CODECS = {"jpeg": "jpg", "png": "png"}
 
 @dataclass(frozen=True)
 class MemberForm:
-    """How one feature is written.
+    """How one feature is written."""
 
-    Args:
-        name: of the feature.
-        feature: as the source has it.
-        ending: of the members.
-    """
-
+    # of the feature
     name: str
+    # as the source has it
     feature: Feature
+    # of the members
     ending: str
 
     def rows(self, episode: SourceEpisode, start: int, stop: int) -> Iterator[bytes]:
@@ -112,17 +108,7 @@ class MemberForm:
 
 
 def make_forms(schema: Schema, rename: Mapping[str, str], leave_out: tuple[str, ...]) -> list[MemberForm]:
-    """Return how the features of a source are written.
-
-    Args:
-        schema: of the source.
-        rename: feature to the ending of its members.
-        leave_out: features that are not written.
-
-    Raises:
-        FeatureNotFoundError: a name to rename that there is not.
-        SchemaError: two features of one ending, or an ending that does not fit its feature.
-    """
+    """Return how the features of a source are written."""
     unknown = [name for name in rename if name not in schema]
     if unknown:
         raise FeatureNotFoundError(f"no feature {unknown[0]!r} to rename. There are: {', '.join(schema)}.")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
-from stepwell.errors import FormatError
+from stepwell.errors import FormatError, StepwellError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import OpenFile
 from stepwell.formats.images import channels_of
@@ -23,26 +23,90 @@ from stepwell.references.remote_files import fetched_ahead
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.values import EncodedRows
-from stepwell.webdataset.discovery import Findings, schema_of
-from stepwell.webdataset.member_columns import ImageColumn, MemberColumn, NpyColumn
-from stepwell.webdataset.member_reading import ShardWindow, member_values
-from stepwell.webdataset.samples import Members, Shard, group_samples
-from stepwell.webdataset.settings import (
+from stepwell.webdataset.columns import (
     Decoders,
+    Findings,
+    ImageColumn,
+    MemberColumn,
+    NpyColumn,
     Settings,
     list_of,
+    schema_of,
 )
-from stepwell.webdataset.shard_info import check_length, check_shards, info_path, read_infos, told_names, told_samples
-from stepwell.webdataset.shard_paths import find_shards, names_shards
-from stepwell.webdataset.tar_index import open_archive, read_tar_index
+from stepwell.webdataset.samples import Members, Shard, group_samples
+from stepwell.webdataset.shard_files import (
+    check_length,
+    check_shards,
+    find_shards,
+    info_path,
+    names_shards,
+    read_infos,
+    told_names,
+    told_samples,
+)
+from stepwell.webdataset.tar_files import open_archive, read_tar_index
 
 __all__ = ["KEY", "WebDatasetReader"]
 
+WINDOW_BYTES = 4 << 20
 KEY = "__key__"
 BLOCK_SAMPLES = 16384
 # of samples that are read at once by an import
 BATCH_BYTES = 4 << 20
 MAX_BATCH_SAMPLES = 1024
+
+
+class ShardWindow:
+    """Some bytes of a shard, from a sample on."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._data, self._start = b"", 0
+        self._file = open_archive(shard.path)
+        first, last = shard.spans()
+        self._firsts, self._lasts = first.tolist(), last.tolist()
+        self._places = {
+            ending: (members.offsets.tolist(), members.sizes.tolist()) for ending, members in shard.members.items()
+        }
+
+    def sample(self, sample: int) -> dict[str, bytes]:
+        """Return the members of a sample, those that it has, by their ending."""
+        self._need(self._firsts[sample], self._lasts[sample])
+        found = {}
+        for ending, (offsets, sizes) in self._places.items():
+            if offsets[sample] >= 0:
+                place = offsets[sample] - self._start
+                found[ending] = self._data[place : place + sizes[sample]]
+        return found
+
+    def member(self, sample: int, ending: str) -> bytes:
+        """Return one member, which the sample has."""
+        offset, size = (part[sample] for part in self._places[ending])
+        return self._read(offset, size)
+
+    def _need(self, first: int, last: int) -> None:
+        if not self._start <= first <= last <= self._start + len(self._data):
+            self._data, self._start = self._read(first, max(last - first, WINDOW_BYTES), least=last - first), first
+
+    def _read(self, offset: int, size: int, least: int | None = None) -> bytes:
+        try:
+            data = self._file.read(offset, size)
+        except OSError as error:
+            raise FormatError(f"{self.shard.path} cannot be read: {error.strerror}.") from error
+        if len(data) < (size if least is None else least):
+            raise FormatError(f"{self.shard.path} was cut off since it was opened. Open it again.")
+        return data
+
+
+def member_values(shard: Shard, sample: int, ending: str, column: MemberColumn, data: bytes) -> tuple[Any, ...]:
+    """Return the values of a member."""
+    try:
+        return column.values(data)
+    except StepwellError:
+        raise
+    except Exception as error:  # a decoder may be anybody's
+        told = f"no {error}" if isinstance(error, KeyError) else error
+        raise FormatError(f"{shard.where(sample, ending)}: {told}.") from error
 
 
 @register_reader

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FormatError
-from stepwell.webdataset.tar_index import TarIndex
+from stepwell.webdataset.tar_files import TarIndex
 
 __all__ = ["Members", "Shard", "group_samples", "split_name"]
 
@@ -30,14 +30,11 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """The members of one ending: one for each sample of a shard.
+    """The members of one ending: one for each sample of a shard."""
 
-    Args:
-        offsets: int64 [n], place of the first byte; -1 where a sample has no such member.
-        sizes: int64 [n], bytes of each.
-    """
-
+    # int64 [n], place of the first byte; -1 where a sample has no such member
     offsets: Int64s
+    # int64 [n], bytes of each
     sizes: Int64s
 
     @property
@@ -48,20 +45,17 @@ class Members:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """The samples of one archive.
+    """The samples of one archive."""
 
-    Args:
-        path: of the archive, or its address.
-        keys: of the samples.
-        members: ending, in lower case, to the members.
-        is_cut: whether the archive was cut off, so that the last sample may lack members.
-        num_stored: samples that the archive has, with those that are not wanted.
-    """
-
+    # of the archive, or its address
     path: str
+    # of the samples
     keys: list[str]
+    # ending, in lower case, to the members
     members: Mapping[str, Members]
+    # whether the archive was cut off, so that the last sample may lack members
     is_cut: bool = False
+    # samples that the archive has, with those that are not wanted
     num_stored: int = 0
 
     def __len__(self) -> int:
@@ -85,16 +79,7 @@ class Shard:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return key and ending of a member's name, the ending in lower case; None for what belongs to no sample.
-
-    Example:
-        >>> split_name("dir/00017.Vec.npy"), split_name("dir/README"), split_name("dir/.hidden.jpg")
-        (('dir/00017', 'vec.npy'), None, None)
-
-    Source:
-        webdataset's ``base_plus_ext`` and ``tar_file_iterator``, which skips ``__NAME__``; hidden files are left out
-        here, too: archives of macOS have one beside each file.
-    """
+    """Return key and ending of a member's name, the ending in lower case; None for what belongs to no sample."""
     start = name.rfind("/") + 1
     dot = name.find(".", start)
     if dot <= start or (name.startswith("__") and META.match(name)):
@@ -109,17 +94,7 @@ def group_samples(
     column_of: Callable[[str], str] = str,
     allow_repeats: bool = False,
 ) -> Shard:
-    """Return the samples of an archive.
-
-    Args:
-        index: its members.
-        keep: whether an ending is wanted; None: all are. A sample of none that is wanted is left out.
-        column_of: ending to the name under which the shard has its members; endings of one such name are one.
-        allow_repeats: a key that comes again later is another sample, as webdataset takes it.
-
-    Raises:
-        FormatError: two members of one name in a sample, or a key that comes again: names the archive and the byte.
-    """
+    """Return the samples of an archive."""
     keys: list[str] = []
     numbers: dict[str, list[int]] = defaultdict(list)
     rows: dict[str, list[int]] = defaultdict(list)

@@ -1,16 +1,23 @@
-"""Which files a tar archive has, and where their bytes lie: read from its headers, without the data between them.
+"""Tar archives: which files one has and where their bytes lie, read from its headers; archives that are written.
 
 ::
 
     | header | data ...      | header | data ... | pax | records | header | data | 0 | 0 |
       512 B    size, to 512                        a longer name, a larger size    the end
 
-Plain archives only, whose members can be read at their places: POSIX (ustar, pax), GNU and the old form.
+Plain archives only, whose members can be read at their places: POSIX (ustar, pax), GNU and the old form. The bytes of
+one that is written follow from its members alone: no times, no owners.
+
+Source:
+    POSIX.1-2017, pax: "ustar Interchange Format"; longer names by pax records, as Python's ``tarfile`` writes them.
 """
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +28,7 @@ from stepwell.files.addresses import plain_address
 from stepwell.files.local_files import OpenFile
 from stepwell.references.remote_files import opened
 
-__all__ = ["TarIndex", "open_archive", "read_tar_index"]
+__all__ = ["TarIndex", "TarWriter", "open_archive", "read_tar_index", "tar_bytes"]
 
 MIN_WINDOW_BYTES = 4 << 10
 FIRST_WINDOW_BYTES = 64 << 10
@@ -31,6 +38,14 @@ MAX_END_BYTES = (2 + 20) * 512
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 Int64s = npt.NDArray[np.int64]
+BLOCK = 512
+BUFFER_BYTES = 1 << 20
+MAX_NAME_BYTES = 100
+MAX_PLAIN_SIZE = 8**11 - 1
+END_BLOCKS = 2
+# mode, user, group; size; time; checksum, to be filled in; plain file
+HEAD = b"%b%b0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        0"
+TAIL = bytes(100) + b"ustar\x0000" + bytes(32 + 32) + b"0000000\x00" * 2 + bytes(155 + 12)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,15 +88,7 @@ class _Part(NamedTuple):
 
 
 def open_archive(path: str) -> OpenFile:
-    """Return an archive, open for reading.
-
-    Args:
-        path: of it, or its address.
-
-    Raises:
-        DatasetNotFoundError: it is not there.
-        FormatError: it cannot be read.
-    """
+    """Return an archive, open for reading."""
     try:
         return opened(path)
     except StepwellError:
@@ -238,3 +245,45 @@ def _cut_error(path: str, num_bytes: int, where: str) -> FormatError:
         f"{plain_address(path)} is cut off: it ends at byte {num_bytes} {where}. Fetch or write it again; "
         "allow_cut=True takes the samples that are whole."
     )
+
+
+class TarWriter:
+    """Write members to an archive, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=BUFFER_BYTES)
+
+    def add(self, name: str, data: bytes) -> int:
+        """Append a member; returns the bytes that it takes."""
+        head, padding = _header(name, len(data)), bytes(-len(data) % BLOCK)
+        self._file.write(head)
+        self._file.write(data)
+        self._file.write(padding)
+        return len(head) + len(data) + len(padding)
+
+    def __enter__(self) -> TarWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._file.write(bytes(END_BLOCKS * BLOCK))
+        finally:
+            self._file.close()
+
+
+def tar_bytes(num_bytes: int) -> int:
+    """Return the bytes that a member of so many takes in an archive, its header included."""
+    return BLOCK + -(-num_bytes // BLOCK) * BLOCK
+
+
+def _header(name: str, size: int) -> bytes:
+    told = name.encode("utf-8")
+    if len(told) > MAX_NAME_BYTES or size > MAX_PLAIN_SIZE or not name.isascii():
+        entry = tarfile.TarInfo(name)
+        entry.size = size
+        return entry.tobuf(tarfile.PAX_FORMAT)
+    header = HEAD % (told, bytes(MAX_NAME_BYTES - len(told)), size) + TAIL
+    return b"%b%06o\x00 %b" % (header[:148], sum(header), header[156:])

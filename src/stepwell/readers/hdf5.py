@@ -1,11 +1,19 @@
-"""HDF5 files as readers need them: opened in each process anew, rows of an episode, errors that name the file."""
+"""HDF5 files as readers need them: opened in each process, rows of an episode, errors that name the file."""
 
 from __future__ import annotations
 
+import atexit
+import json
 import math
 import os
+import select
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,15 +22,34 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
-from stepwell.errors import FormatError, MissingDependencyError, StepwellError
+from stepwell.errors import FormatError, MissingDependencyError, StepwellError, UntrustedFileError
 from stepwell.files.local_files import read_regular
 from stepwell.formats.reader import check_told_apart
-from stepwell.readers.hdf5_varying import read_varying, survey
+from stepwell.json_text import parse_json
 from stepwell.references.file_spans import FileSpans
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
-__all__ = ["Hdf5Files", "can_stay", "datasets_of", "feature_of", "is_hdf5", "read_rows", "rows_in_file", "top_names"]
+__all__ = [
+    "SILENT_SECONDS",
+    "Hdf5Files",
+    "can_stay",
+    "datasets_of",
+    "feature_of",
+    "is_hdf5",
+    "read_attributes",
+    "read_rows",
+    "read_varying",
+    "rows_in_file",
+    "survey",
+    "top_names",
+]
 
+SILENT_SECONDS = 60.0
+"""How long the process may say nothing before its file counts as damaged; it begins to answer in milliseconds."""
+
+PIECE_BYTES = 1 << 20
+_CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
+_TURN = [threading.Lock()]
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
 # smaller rows cost more as references than as copies
@@ -33,6 +60,141 @@ MIN_STORED = 1 << 16
 MAX_DEPTH = 32
 # of each dataset: where episodes are shorter than chunks, a chunk is unpacked once
 CHUNK_CACHE_BYTES = 16 << 20
+
+
+def survey(path: str) -> list[str]:
+    """Look through all groups and datasets of a file, and return the names at its top."""
+    told, _ = _ask(path, "the file", {"ask": "survey"})
+    names: list[str] = told["names"]
+    return names
+
+
+def read_varying(path: str, name: str, start: int | None, stop: int | None) -> list[bytes]:
+    """Return values of a dataset whose elements vary in length."""
+    told, rest = _ask(path, name, {"ask": "values", "start": start, "stop": stop})
+    values, place = [], 0
+    for size in told["sizes"]:
+        values.append(rest[place : place + size])
+        place += size
+    return values
+
+
+def read_attributes(path: str, name: str) -> dict[str, Any]:
+    """Return the attributes of a group or dataset, as JSON has them."""
+    told, _ = _ask(path, name, {"ask": "attributes"})
+    found: dict[str, Any] = told["attributes"]
+    return found
+
+
+def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    if find_spec("h5py") is None:
+        raise MissingDependencyError.of("h5py", "hdf5")
+    # threads may have readers of their own, but there is one process that answers
+    with _TURN[0]:
+        return _answer(path, name, more)
+
+
+def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    child = _running()
+    try:
+        _send(child, json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
+        line, rest = _line(child)
+        told: dict[str, Any] = parse_json(line)
+        missing = sum(told.get("sizes", ())) - len(rest)
+        while missing > 0:
+            part = _piece(child)
+            missing -= len(part)
+            rest += part
+    except (OSError, EOFError, TimeoutError) as error:
+        end_child()
+        raise FormatError(f"{path}, {name}: {error or type(error).__name__}. The file is damaged.") from error
+    except BaseException:
+        # of one that was interrupted, what still comes would be taken for the next answer
+        end_child()
+        raise
+    if "outside" in told:
+        raise UntrustedFileError(
+            f"{path}: {told['outside']}, another file, which was not read. If you know where it comes from, copy what "
+            "it leads to into one file, with h5copy or h5repack."
+        )
+    if "error" in told:
+        raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
+    return told, bytes(rest)
+
+
+def _send(child: subprocess.Popen[bytes], request: bytes) -> None:
+    assert child.stdin is not None
+    rest = memoryview(request)
+    while rest:
+        rest = rest[child.stdin.write(rest) :]
+
+
+def _line(child: subprocess.Popen[bytes]) -> tuple[bytes, bytearray]:
+    """Return the first line of an answer, and what came after it."""
+    found = bytearray()
+    while b"\n" not in found:
+        found += _piece(child)
+        # an empty line says that it goes on
+        del found[: len(found) - len(found.lstrip(b"\n"))]
+    line, _, rest = found.partition(b"\n")
+    return bytes(line), bytearray(rest)
+
+
+def _piece(child: subprocess.Popen[bytes]) -> bytes:
+    """Return the next bytes that a process writes."""
+    assert child.stdout is not None
+    until = time.monotonic() + SILENT_SECONDS
+    while True:
+        ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"libhdf5 did not come back from it within {SILENT_SECONDS:g} s")
+        part = os.read(child.stdout.fileno(), PIECE_BYTES)
+        if not part:
+            raise EOFError("libhdf5 ended the process that read it")
+        return part
+
+
+def _running() -> subprocess.Popen[bytes]:
+    """Return this process's reader, started if there is none."""
+    if _CHILD and (_CHILD[0][0] != os.getpid() or _CHILD[0][1].poll() is not None):
+        end_child()
+    if not _CHILD:
+        command = [sys.executable, "-m", "stepwell.readers.hdf5_child"]
+        pipe = subprocess.PIPE
+        # a buffer would be a fork's, too, which writes what is in it when it lets go of the pipe
+        child = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        _CHILD.append((os.getpid(), child))
+    return _CHILD[0][1]
+
+
+def end_child() -> None:
+    """End the process; the next request starts another."""
+    while _CHILD:
+        owner, child = _CHILD.pop()
+        if owner == os.getpid():
+            with suppress(OSError):
+                child.kill()
+            child.communicate()
+        else:
+            _leave(child)
+
+
+def _leave(child: subprocess.Popen[bytes]) -> None:
+    """Let go of a process that a fork has from its parent, which goes on with it."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    # it is not this process's to wait for
+    child.returncode = 0
+
+
+def _take_turns_anew() -> None:
+    """Forget who had a turn: a thread of the parent that a fork does not have."""
+    _TURN[0] = threading.Lock()
+
+
+atexit.register(end_child)
+os.register_at_fork(after_in_child=_take_turns_anew)
 
 
 def is_hdf5(source: str) -> bool:
@@ -54,14 +216,7 @@ def top_names(source: str) -> set[str] | None:
 
 
 class Hdf5Files:
-    """HDF5 files of which the one used last is open.
-
-    Args:
-        paths: of the files.
-
-    Notes:
-        One thread. Pickled without what is open; a child of a fork opens files of its own.
-    """
+    """HDF5 files of which the one used last is open."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
@@ -70,12 +225,7 @@ class Hdf5Files:
         self._surveyed: set[int] = set()
 
     def open(self, number: int) -> Any:
-        """Return a file as `h5py.File`, open for reading until another one is asked for.
-
-        Raises:
-            FormatError: it is no HDF5 file, or a damaged one.
-            MissingDependencyError: h5py is not installed.
-        """
+        """Return a file as `h5py.File`, open for reading until another one is asked for."""
         if self._held is not None and self._held[:2] == (os.getpid(), number):
             return self._held[2]
         try:
@@ -95,11 +245,7 @@ class Hdf5Files:
         return self._held[2]
 
     def datasets(self, number: int) -> dict[str, Any]:
-        """Return all datasets of a file by their dotted names, held as long as the file, with their chunks.
-
-        Raises:
-            FormatError: as `open`.
-        """
+        """Return all datasets of a file by their dotted names, held as long as the file, with their chunks."""
         file = self.open(number)
         if self._datasets is None:
             self._datasets = datasets_of(file)
@@ -113,11 +259,7 @@ class Hdf5Files:
 
     @contextmanager
     def naming(self, number: int, where: str) -> Iterator[None]:
-        """Make errors of h5py name the file and what was read.
-
-        Raises:
-            FormatError: whatever h5py raises.
-        """
+        """Make errors of h5py name the file and what was read."""
         try:
             yield
         except StepwellError:
@@ -134,15 +276,7 @@ class Hdf5Files:
 
 
 def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the datasets below a group by their dotted names, in the order of the names.
-
-    Args:
-        group: an `h5py.Group`, or a dataset, which is then the only one.
-        prefix: of the names.
-
-    Raises:
-        FormatError: groups within each other without end, or two datasets of one dotted name.
-    """
+    """Return the datasets below a group by their dotted names, in the order of the names."""
     import h5py
 
     found: list[tuple[str, Any]] = []
@@ -160,14 +294,7 @@ def datasets_of(group: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def feature_of(dataset: Any) -> Feature:
-    """Return the feature that holds a row of a dataset.
-
-    Args:
-        dataset: `h5py.Dataset`, a row a step.
-
-    Raises:
-        FormatError: a scalar, or elements that no feature has.
-    """
+    """Return the feature that holds a row of a dataset."""
     import h5py
 
     dtype = dataset.dtype
@@ -186,17 +313,7 @@ def feature_of(dataset: Any) -> Feature:
 
 
 def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDArray[Any] | list[Any]:
-    """Return rows of a dataset as a feature's values.
-
-    Args:
-        dataset: `h5py.Dataset`.
-        feature: of `feature_of`.
-        start: the first row.
-        stop: the row after the last.
-
-    Raises:
-        FormatError: fewer rows, other rows, or a dataset that claims more than its file can hold.
-    """
+    """Return rows of a dataset as a feature's values."""
     if len(dataset.shape) == 0 or dataset.shape[0] < stop:
         raise FormatError(f"{_where(dataset)} has {dataset.shape} where {stop} rows are needed.")
     if feature.kind in ("text", "bytes"):
@@ -212,13 +329,7 @@ def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDAr
 
 
 def can_stay(dataset: Any, feature: Feature, path: str) -> bool:
-    """Return whether a dataset's rows can be left in a file: plain, contiguous, and large enough to be worth it.
-
-    Args:
-        dataset: `h5py.Dataset`.
-        feature: of `feature_of`.
-        path: of the file; a link may have led to another one.
-    """
+    """Return whether a dataset's rows can be left in a file: plain, contiguous, and large enough to be worth it."""
     return bool(
         feature.is_raw
         and dataset.file.filename == path
@@ -234,17 +345,7 @@ def can_stay(dataset: Any, feature: Feature, path: str) -> bool:
 def rows_in_file(
     parts: Sequence[tuple[Any, int, int]], feature: Feature, paths: Sequence[str], number: int
 ) -> FileSpans:
-    """Return rows of datasets for which `can_stay` holds, as spans of their file.
-
-    Args:
-        parts: datasets, each with the first row and the one after the last.
-        feature: of all of them.
-        paths: of all files.
-        number: of theirs.
-
-    Raises:
-        FormatError: they lie beyond the file's end.
-    """
+    """Return rows of datasets for which `can_stay` holds, as spans of their file."""
     offsets = [
         int(dataset.id.get_offset()) + np.arange(start, stop, dtype=np.int64) * feature.row_bytes
         for dataset, start, stop in parts
@@ -257,12 +358,7 @@ def rows_in_file(
 
 
 def _check_stored(dataset: Any, num_bytes: int) -> None:
-    """Refuse a dataset whose shape claims more than its stored bytes can be: memory follows the claim.
-
-    Args:
-        dataset: `h5py.Dataset`.
-        num_bytes: that are read of it at once.
-    """
+    """Refuse a dataset whose shape claims more than its stored bytes can be: memory follows the claim."""
     stored = int(dataset.id.get_storage_size())
     if dataset.nbytes > MAX_RATIO * max(stored, MIN_STORED):
         raise FormatError(f"{_where(dataset)} claims {dataset.nbytes} bytes, of which {stored} are stored: damaged.")

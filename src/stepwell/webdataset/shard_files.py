@@ -1,12 +1,12 @@
-"""``_info.json`` beside shards: timm's names and lengths of shards; of those that stepwell wrote the features, too.
+"""Shards that a source names, compressed ones unpacked, and ``_info.json`` beside them.
 
 ::
 
     {"splits": {"train": {"num_samples": 9, "filenames": ["train-000000.tar", ...], "shard_lengths": [5, 4]}},
      "samples": "steps", "features": {"jpg": "image"}, "crc32": 270412345}
 
-A file that is there is either right or an error: without it features would have other names, and lost samples would go
-unnoticed.
+These are timm's names and lengths of shards; of those that stepwell wrote the features, too. A file that is there is
+either right or an error: without it features would have other names, and lost samples would go unnoticed.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from stepwell.errors import FormatError
 from stepwell.files.addresses import is_remote
 from stepwell.files.local_files import read_regular
-from stepwell.formats.source_files import MAGIC, named_texts, warn_of_gaps
+from stepwell.formats.source_files import MAGIC, named_texts, names_files, source_files, warn_of_gaps
 from stepwell.json_text import parse_json
 
 __all__ = [
     "INFO",
-    "ShardInfo",
     "check_length",
     "check_shards",
+    "find_shards",
     "info_bytes",
     "info_path",
+    "names_shards",
     "read_infos",
     "told_names",
     "told_samples",
 ]
 
+COMPRESSED = (".tar.gz", ".tgz")
+ENDINGS = (".tar", *COMPRESSED)
+UNPACKED = "gzip://"
 INFO = "_info.json"
 SAMPLES = ("steps", "episodes")
 CHECKSUM = "crc32"
@@ -45,20 +51,39 @@ CHECKSUM = "crc32"
 OWN = ("samples", "features")
 
 
+def find_shards(source: str) -> list[str]:
+    """Return the paths and addresses of shards; of compressed ones the address of what is in them."""
+    paths = source_files(source, ENDINGS)
+    # a call for each of 10^5 paths takes long
+    if "://" not in source and not any(map(str.endswith, paths, repeat(COMPRESSED))):
+        return paths
+    return [_unpacked(path) if _is_compressed(path) else path for path in paths]
+
+
+def names_shards(source: str) -> bool:
+    """Whether a source may name shards; cheap."""
+    return names_files(source, ENDINGS)
+
+
+def _is_compressed(path: str) -> bool:
+    return (urlsplit(path).path if is_remote(path) else path).endswith(COMPRESSED)
+
+
+def _unpacked(path: str) -> str:
+    return UNPACKED + (path if "://" in path else os.path.abspath(path))  # noqa: PTH100  a link stays one
+
+
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What ``_info.json`` tells.
+    """What ``_info.json`` tells."""
 
-    Args:
-        path: of the file.
-        features: ending, in lower case, to the name of the feature.
-        samples: "steps" or "episodes"; None where it does not tell.
-        lengths: name of a shard's file to its number of samples.
-    """
-
+    # of the file
     path: Path
+    # ending, in lower case, to the name of the feature
     features: Mapping[str, str] = field(default_factory=dict)
+    # "steps" or "episodes"; None where it does not tell
     samples: str | None = None
+    # name of a shard's file to its number of samples
     lengths: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -67,11 +92,7 @@ Infos = Mapping[str, ShardInfo]
 
 
 def info_path(shard: str) -> Path | None:
-    """Return where ``_info.json`` of a shard is; None of one on another machine.
-
-    Args:
-        shard: its path, or address.
-    """
+    """Return where ``_info.json`` of a shard is; None of one on another machine."""
     path = shard.removeprefix("gzip://")
     return None if "://" in path and is_remote(path) else Path(path).with_name(INFO)
 
@@ -130,11 +151,7 @@ def _lengths(name: str, split: Mapping[str, Any]) -> dict[str, int]:
 
 
 def read_infos(paths: Iterable[str]) -> Infos:
-    """Return what ``_info.json`` tells in each directory of shards that has one.
-
-    Raises:
-        FormatError: one that cannot be read, or is damaged; names it.
-    """
+    """Return what ``_info.json`` tells in each directory of shards that has one."""
     shards = {_folder(path): path for path in paths}
     return {folder: info for folder, path in shards.items() if (info := _read_info(path)) is not None}
 
@@ -146,16 +163,7 @@ def told_names(path: str, infos: Infos) -> Mapping[str, str]:
 
 
 def check_length(path: str, count: int, infos: Infos) -> None:
-    """Refuse a shard that has another number of samples than ``_info.json`` beside it tells.
-
-    Args:
-        path: of the shard.
-        count: of its samples.
-        infos: see `read_infos`.
-
-    Raises:
-        FormatError: names both files.
-    """
+    """Refuse a shard that has another number of samples than ``_info.json`` beside it tells."""
     info = infos.get(_folder(path))
     told = count if info is None else info.lengths.get(path.rpartition("/")[2], count)
     if info is not None and told != count:
@@ -166,19 +174,7 @@ def check_length(path: str, count: int, infos: Infos) -> None:
 
 
 def check_shards(source: str | Sequence[str], paths: Sequence[str], infos: Infos) -> None:
-    """Refuse a directory, or a pattern, without shards that ``_info.json`` there lists; warn of gaps in their numbers.
-
-    Args:
-        source: what names the shards.
-        paths: of the shards.
-        infos: see `read_infos`.
-
-    Raises:
-        FormatError: names a shard that is missing.
-
-    Warns:
-        LeftOutWarning: nothing lists the shards, and their numbers skip some.
-    """
+    """Refuse a directory or pattern that lacks shards of its ``_info.json``; warn of gaps in their numbers."""
     there = {path.rpartition("/")[2] for path in paths}
     for text in named_texts(source):
         is_folder = os.path.isdir(text)  # noqa: PTH112  paths are text here
@@ -200,23 +196,13 @@ def check_shards(source: str | Sequence[str], paths: Sequence[str], infos: Infos
 
 
 def info_bytes(splits: Mapping[str, Any], samples: str, features: Mapping[str, str]) -> bytes:
-    """Return the file's bytes.
-
-    Args:
-        splits: as timm has them.
-        samples: "steps" or "episodes".
-        features: ending to name.
-    """
+    """Return the file's bytes."""
     told = {"splits": splits, "samples": samples, "features": features}
     return json.dumps({**told, CHECKSUM: _checksum(told)}, indent=1).encode("utf-8")
 
 
 def told_samples(source: str) -> str | None:
-    """Return what samples are, "steps" or "episodes", as ``_info.json`` in a directory or beside a shard tells.
-
-    Args:
-        source: a directory, or what names files in one.
-    """
+    """Return what samples are, "steps" or "episodes", as ``_info.json`` in a directory or beside a shard tells."""
     if is_remote(source) or "\0" in source:
         return None
     place = Path(source.split("\n", maxsplit=1)[0].split("::", maxsplit=1)[0])

@@ -1,4 +1,13 @@
-"""Which features shards have: found by a look at their members.
+"""Columns of shards: features that members of an ending become, found by a look at members, and their values.
+
+::
+
+    jpg jpeg png webp           Image, the files as they are
+    cls cls2 index inx id count int64
+    txt text transcript         Text            json jsn    Text, or columns of its numbers and texts
+    npy                         Array           npz         an Array each, "npz.NAME"
+    pyd pickle pkl pth          refused: unpickling runs whatever is in them
+    all others                  Bytes
 
 The heads of all images and arrays are read, a few hundred bytes each, so that a fixed size is a promise; of JSON and
 ``.npz`` files the first ones of each shard, whole.
@@ -9,38 +18,42 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
-from stepwell.errors import FormatError, SchemaError
+from stepwell.errors import FormatError, LeftOutWarning, SchemaError
 from stepwell.files.local_files import OpenFile
-from stepwell.formats.arrays import npy_head, npz_arrays
+from stepwell.formats.arrays import npy_array, npy_head, npz_arrays
 from stepwell.formats.images import ImageKinds
+from stepwell.formats.options import names_of
+from stepwell.json_text import parse_json
 from stepwell.schema import Array, Bytes, Feature, Schema, Text
-from stepwell.webdataset.member_columns import (
-    DecodedColumn,
-    ImageColumn,
-    JsonColumns,
-    MemberColumn,
-    NpyColumn,
-    NpzColumns,
-    NumberColumn,
-    PlainColumn,
-    json_feature,
-    json_values,
-    warn_left_out,
-)
 from stepwell.webdataset.samples import Shard
-from stepwell.webdataset.settings import IMAGES, Settings
 
-__all__ = ["Findings", "schema_of"]
+__all__ = [
+    "IMAGES",
+    "Decoders",
+    "Findings",
+    "ImageColumn",
+    "MemberColumn",
+    "NpyColumn",
+    "Settings",
+    "list_of",
+    "schema_of",
+]
 
+Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
+"""Ending to the feature that its members become, and what makes a value of one's bytes."""
+
+IMAGES = ("jpg", "jpeg", "png", "webp")
+"""Last parts of the endings of images."""
 NUMBERS = ("cls", "cls2", "index", "inx", "id", "count")
 TEXTS = ("txt", "text", "transcript")
 JSONS = ("json", "jsn")
@@ -51,12 +64,236 @@ NPY_HEAD_BYTES = 512
 NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
-class Findings:
-    """What is found of the members of all endings, a shard after the other.
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked for, see `WebDatasetReader`."""
 
-    Args:
-        settings: what is asked for.
-    """
+    # that are taken; empty: all
+    endings: frozenset[str] = frozenset()
+    # endings that are not
+    ignore: frozenset[str] = frozenset()
+    # ending, or name of a column, to the name of the feature
+    rename: Mapping[str, str] = field(default_factory=dict)
+    # "text" or "columns"
+    json: str = "text"
+    # see `Decoders`
+    decoders: Decoders = field(default_factory=dict)
+    # that images are to have; None: as many as one has
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.json not in ("text", "columns"):
+            raise FormatError(f'json={self.json!r}. Allowed: "text", "columns".')
+
+    def wants(self, ending: str) -> bool:
+        """Whether members of an ending are taken."""
+        return ending not in self.ignore and (not self.endings or ending in self.endings)
+
+    def name_of(self, column: str) -> str:
+        """Return the name of the feature of an ending, or of a column in such members."""
+        return self.rename.get(column, self.rename.get(column.partition("|")[0], column))
+
+    def column_of(self, ending: str) -> str:
+        """Return which column members of an ending are of: their own, or that of all images of one new name."""
+        name = self.rename.get(ending)
+        if name is None or not self._is_image(ending):
+            return ending
+        return "|".join(other for other, new in self.rename.items() if new == name and self._is_image(other))
+
+    def _is_image(self, ending: str) -> bool:
+        kind = ending.rpartition(".")[2]
+        return kind in IMAGES and self.wants(ending) and not {ending, kind} & set(self.decoders)
+
+
+def list_of(names: Collection[str] | str) -> frozenset[str]:
+    """Return endings that are given as a collection or joined by commas, as members have them: without dot."""
+    return frozenset(name.lstrip(".").lower() for name in names_of(names))
+
+
+class MemberColumn(ABC):
+    """The members of one ending: abstract; a value, picklable."""
+
+    features: Mapping[str, Feature]
+
+    @abstractmethod
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return a value of each feature from the bytes of a member."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether the bytes can be read where they are, as rows of the only feature."""
+        return False
+
+
+@dataclass(frozen=True)
+class PlainColumn(MemberColumn):
+    """Members that are rows as they are: texts, bytes."""
+
+    features: Mapping[str, Feature]
+
+    @property
+    def stays(self) -> bool:
+        """True."""
+        return True
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the bytes; of texts those that are UTF-8."""
+        if next(iter(self.features.values())).kind == "text":
+            try:
+                data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"not UTF-8: {error}. Leave the ending out with ignore=, or give decoders=") from error
+        return (data,)
+
+
+@dataclass(frozen=True)
+class ImageColumn(PlainColumn):
+    """Members that are files of images."""
+
+
+@dataclass(frozen=True)
+class NumberColumn(MemberColumn):
+    """Members that are an integer in digits."""
+
+    features: Mapping[str, Feature]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the integer."""
+        return (_int64(int(data)),)
+
+
+@dataclass(frozen=True)
+class DecodedColumn(MemberColumn):
+    """Members that a function decodes."""
+
+    features: Mapping[str, Feature]
+    decode: Callable[[bytes], Any]
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return what the function returns."""
+        return (self.decode(data),)
+
+
+@dataclass(frozen=True)
+class NpyColumn(MemberColumn):
+    """Members that are ``.npy`` files; of one dtype and shape and in C order they can stay where they are."""
+
+    # the one feature
+    features: Mapping[str, Feature]
+    # whether all are
+    in_c_order: bool = True
+
+    @property
+    def stays(self) -> bool:
+        """Whether rows are plain bytes behind the header."""
+        return self.in_c_order and next(iter(self.features.values())).is_raw
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the array."""
+        return (npy_array(data),)
+
+
+@dataclass(frozen=True)
+class NpzColumns(MemberColumn):
+    """Members that are ``.npz`` files; an array each is a feature."""
+
+    # in the order of ``names``
+    features: Mapping[str, Feature]
+    # of the arrays in the files
+    names: tuple[str, ...]
+    # of the members
+    ending: str = "npz"
+    # names of other arrays, of which that was said
+    left_out: frozenset[str] = frozenset()
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the arrays."""
+        found = npz_arrays(io.BytesIO(data))
+        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
+        return tuple(found[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class JsonColumns(MemberColumn):
+    """Members that are JSON objects; a number or text in each is a feature."""
+
+    # in the order of ``names``
+    features: Mapping[str, Feature]
+    # of the values in the objects, dotted where they are nested
+    names: tuple[str, ...]
+    # of the members
+    ending: str = "json"
+    # names of other values, of which that was said
+    left_out: frozenset[str] = frozenset()
+
+    def values(self, data: bytes) -> tuple[Any, ...]:
+        """Return the numbers and texts."""
+        found = json_values(data)
+        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
+        return tuple(
+            _checked(name, found[name], feature)
+            for name, feature in zip(self.names, self.features.values(), strict=True)
+        )
+
+
+def warn_left_out(ending: str, names: Collection[str], why: str) -> None:
+    """Say which values of members are left out, if there are any."""
+    if names:
+        warnings.warn(
+            f".{ending} files: {', '.join(sorted(names))} left out, {why}. Give decoders= to read the files as you "
+            "like, or ignore the warning.",
+            LeftOutWarning,
+            stacklevel=3,
+        )
+
+
+def json_values(data: bytes) -> dict[str, Any]:
+    """Return what a JSON object holds, nested ones with dotted names."""
+    found = parse_json(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"JSON of a {type(found).__name__}, where an object is wanted")
+    flat: dict[str, Any] = {}
+    stack = [("", found)]
+    while stack:
+        prefix, values = stack.pop()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                stack.append((f"{prefix}{name}.", value))
+            else:
+                flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def json_feature(values: list[Any]) -> Feature | None:
+    """Return the feature of some values of JSON; None where they are no numbers or texts of one kind."""
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        return Text()
+    if kinds == {bool}:
+        return Array((), "bool")
+    if kinds == {int}:
+        return Array((), "int64")
+    return Array((), "float64") if kinds and kinds <= {int, float} else None
+
+
+def _checked(name: str, value: Any, feature: Feature) -> Any:
+    kind = "text" if feature.kind == "text" else feature.np_dtype.kind
+    allowed = {"text": (str,), "b": (bool,), "i": (int,)}.get(kind, (int, float))
+    if type(value) not in allowed:
+        raise ValueError(f"{name!r} is {value!r}, where {feature} is wanted")
+    if kind == "f" and type(value) is int and int(float(value)) != value:
+        raise ValueError(f"{name!r} is {value}, which is no float64; others are floats. Write all in one kind")
+    return _int64(value) if kind == "i" else value
+
+
+def _int64(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is no int64")
+    return value
+
+
+class Findings:
+    """What is found of the members of all endings, a shard after the other."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -64,11 +301,7 @@ class Findings:
         self._paths: list[str] = []
 
     def add(self, shard: Shard, file: OpenFile) -> None:
-        """Look at the members of a shard.
-
-        Raises:
-            FormatError: members that are not what their ending says: names archive and sample.
-        """
+        """Look at the members of a shard."""
         self._paths.append(shard.path)
         for ending in shard.members:
             if ending not in self._found:
@@ -76,11 +309,7 @@ class Findings:
             self._found[ending].add(_Members(shard, ending, file))
 
     def columns(self) -> dict[str, MemberColumn]:
-        """Return what members of each ending become.
-
-        Raises:
-            FormatError: no samples, or members that have no one feature.
-        """
+        """Return what members of each ending become."""
         if not self._found:
             names = ", ".join(self._paths[:3])
             raise FormatError(f"no samples in {names}: members are called KEY.ENDING, such as 00017.jpg.")
@@ -297,15 +526,7 @@ def _npz_feature(name: str, arrays: Sequence[Any]) -> Feature:
 
 
 def schema_of(columns: dict[str, MemberColumn], first: dict[str, Feature]) -> Schema:
-    """Return the schema of columns, behind other features.
-
-    Args:
-        columns: ending to column.
-        first: name to feature.
-
-    Raises:
-        FormatError: a name that a feature cannot have, or that two have.
-    """
+    """Return the schema of columns, behind other features."""
     features = dict(first)
     for ending, column in columns.items():
         for name, feature in column.features.items():

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from stepwell.errors import FormatError, UntrustedFileError
-from stepwell.readers import hdf5_varying
-from stepwell.readers.hdf5_files import (
+from stepwell.readers import hdf5
+from stepwell.readers.hdf5 import (
     Hdf5Files,
     can_stay,
     datasets_of,
     feature_of,
     is_hdf5,
     read_rows,
+    read_varying,
     rows_in_file,
     top_names,
 )
-from stepwell.readers.hdf5_varying import read_varying
 from stepwell.schema import Array, Bytes, Image, Text
 
 h5py = pytest.importorskip("h5py")
@@ -178,7 +178,7 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(path: str, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(hdf5_varying, "_piece", interrupted)
+        patched.setattr(hdf5, "_piece", interrupted)
         with pytest.raises(KeyboardInterrupt):
             read_varying(path, "/group/deep/text", 3, 4)
     assert read_varying(path, "/group/deep/text", 1, 2) == [b"\xc3\xa9"]
@@ -187,15 +187,15 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(path: str, mon
 def test_a_fork_does_not_repeat_what_its_parent_was_asking(path: str):
     script = f"""
 import json, os
-from stepwell.readers import hdf5_varying
+from stepwell.readers import hdf5
 ask = {path!r}, "/group/deep/text", 2, 3
-hdf5_varying.read_varying(*ask)
-pipes = hdf5_varying._CHILD[0][1]
+hdf5.read_varying(*ask)
+pipes = hdf5._CHILD[0][1]
 request = dict(path={path!r}, name=ask[1], ask="values", start=2, stop=3)
 pipes.stdin.write(json.dumps(request).encode() + b"\\n")
 child = os.fork()
 if not child:
-    hdf5_varying.read_varying(*ask)
+    hdf5.read_varying(*ask)
     os._exit(0)
 os.waitpid(child, 0)
 print(pipes.communicate()[0].count(b"sizes"))
@@ -214,7 +214,7 @@ def test_a_fork_reads_with_a_process_of_its_own_and_leaves_that_of_its_parent(pa
     script = f"""
 import os, warnings
 warnings.simplefilter("error")
-from stepwell.readers.hdf5_varying import read_varying
+from stepwell.readers.hdf5 import read_varying
 def show():
     print(read_varying({path!r}, "/group/deep/text", 2, 3), flush=True)
 show()

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -62,7 +61,7 @@ from stepwell.formats.registry import (
     told_address,
 )
 from stepwell.formats.source_files import Entry, check_boundaries, digest_of, entries_of
-from stepwell.json_text import seal_json
+from stepwell.json_text import parse_json, seal_json
 from stepwell.progress import make_bar
 from stepwell.recorders.parallel import write_episodes
 from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
@@ -333,7 +332,7 @@ def _check_files(store: Path) -> None:
     for segment in Path(store, SEGMENTS).iterdir():
         manifest = segment / SEGMENT_JSON
         try:
-            for name, entry in json.loads(manifest.read_bytes())["files"].items():
+            for name, entry in parse_json(manifest.read_bytes())["files"].items():
                 if os.stat(f"{segment}/{name}").st_size != entry["bytes"]:  # noqa: PTH116
                     raise CorruptSegmentError(f"{name} of segment {segment.name} is cut short.")
         except (ValueError, LookupError, TypeError, AttributeError) as error:

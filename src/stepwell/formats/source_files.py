@@ -362,7 +362,6 @@ def check_boundaries(source: str, trust: Trust = None) -> None:
     Notes:
         Directories are listed once; no file is opened, and no link followed into a directory.
     """
-    reach = reach_of(trust)
     for part in SEPARATOR.split(source):
         path = path_of_file(part) if "://" in part else part
         if not path or "://" in path:
@@ -371,9 +370,9 @@ def check_boundaries(source: str, trust: Trust = None) -> None:
         is_there = os.path.lexists(path)
         for text in (path,) if is_there else islice(expand_braces(path), MAX_FILES):
             if os.path.isdir(text):  # noqa: PTH112  Path raises where braces make a text that is too long for a path
-                _check_directory(text, reach)
+                _check_directory(text, trust)
             elif MAGIC.search(text) and not os.path.lexists(text):
-                _check_fitting(text, reach)
+                _check_fitting(text, trust)
             else:
                 check_regular(text)
 
@@ -394,10 +393,9 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         raise FormatError(f"{os.fspath(path)}: {error.strerror}.") from error
 
 
-def _check_directory(root: str, reach: Sequence[str] | None) -> None:
+def _check_directory(root: str, trust: Trust) -> None:
     base = os.path.realpath(root)
-    within: tuple[str, ...] | None = None
-    pending = [base]
+    pending, links = [base], []
     while pending:
         try:
             entries = os.scandir(pending.pop())
@@ -407,31 +405,31 @@ def _check_directory(root: str, reach: Sequence[str] | None) -> None:
         with entries:
             for entry in entries:
                 if entry.is_symlink():
-                    if within is None and reach is not None:
-                        within = (base, *_blobs_of(base), *reach)
-                    _check_link(entry.path, within)
+                    links.append(entry.path)
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False):
                     check_regular(entry.path)
+    if links:
+        _check_links(links, base, trust)
 
 
-def _check_link(path: str, within: tuple[str, ...] | None) -> None:
-    # of one that leads to nothing its reader tells
-    if os.path.exists(path):  # noqa: PTH110  a data set may have many
-        check_reach(path, within, of="links of this data set")
-        if not os.path.isdir(path):  # noqa: PTH112
-            check_regular(path)
-
-
-def _check_fitting(pattern: str, reach: Sequence[str] | None) -> None:
+def _check_fitting(pattern: str, trust: Trust) -> None:
     base = os.path.realpath(MAGIC.split(pattern)[0].rpartition("/")[0] or ".")
-    within = None if reach is None else (base, *_blobs_of(base), *reach)
-    for path in glob.iglob(pattern, recursive=True):  # noqa: PTH207
-        _check_link(path, within)
+    _check_links(glob.iglob(pattern, recursive=True), base, trust)  # noqa: PTH207
 
 
-def _blobs_of(base: str) -> tuple[str, ...]:
-    """Return where links of a snapshot in the hub's cache lead to."""
+def _check_links(paths: Iterable[str], base: str, trust: Trust) -> None:
+    """Refuse links that lead neither below a directory, nor to what is trusted, and those to no regular file."""
     folder = Path(base)
-    return (f"{folder.parents[1]}/{BLOBS}",) if folder.parent.name == SNAPSHOTS and len(folder.parents) > 1 else ()
+    is_snapshot = folder.parent.name == SNAPSHOTS and len(folder.parents) > 1
+    # of a snapshot in the hub's cache they lead to its blobs
+    own = (base, f"{folder.parents[1]}/{BLOBS}") if is_snapshot else (base,)
+    reach = reach_of(trust)
+    within = None if reach is None else (*own, *reach)
+    for path in paths:
+        # of one that leads to nothing its reader tells
+        if os.path.exists(path):  # noqa: PTH110  a data set may have many
+            check_reach(path, within, of="links of this data set")
+            if not os.path.isdir(path):  # noqa: PTH112
+                check_regular(path)

@@ -22,10 +22,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import FormatError, LeftOutWarning, SchemaError
@@ -41,9 +43,7 @@ __all__ = [
     "IMAGES",
     "Decoders",
     "Findings",
-    "ImageColumn",
     "MemberColumn",
-    "NpyColumn",
     "Settings",
     "list_of",
     "schema_of",
@@ -110,130 +110,55 @@ def list_of(names: Collection[str] | str) -> frozenset[str]:
     return frozenset(name.lstrip(".").lower() for name in names_of(names))
 
 
-class MemberColumn(ABC):
-    """The members of one ending: abstract; a value, picklable."""
+@dataclass(frozen=True)
+class MemberColumn:
+    """The members of one ending; picklable where a decoder of the user's is."""
 
     features: Mapping[str, Feature]
-
-    @abstractmethod
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return a value of each feature from the bytes of a member."""
-
-    @property
-    def stays(self) -> bool:
-        """Whether the bytes can be read where they are, as rows of the only feature."""
-        return False
+    # a value of each feature from the bytes of a member; ValueError, LookupError, TypeError: they are no such file
+    values: Callable[[bytes], tuple[Any, ...]]
+    # whether the bytes can be read where they are, as rows of the only feature
+    stays: bool = False
+    kind: Literal["image", "npy", "other"] = "other"
 
 
-@dataclass(frozen=True)
-class PlainColumn(MemberColumn):
-    """Members that are rows as they are: texts, bytes."""
-
-    features: Mapping[str, Feature]
-
-    @property
-    def stays(self) -> bool:
-        """True."""
-        return True
-
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the bytes; of texts those that are UTF-8."""
-        if next(iter(self.features.values())).kind == "text":
-            try:
-                data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"not UTF-8: {error}. Leave the ending out with ignore=, or give decoders=") from error
-        return (data,)
+def _stored(data: bytes) -> tuple[bytes]:
+    return (data,)
 
 
-@dataclass(frozen=True)
-class ImageColumn(PlainColumn):
-    """Members that are files of images."""
+def _text(data: bytes) -> tuple[bytes]:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error}. Leave the ending out with ignore=, or give decoders=") from error
+    return (data,)
 
 
-@dataclass(frozen=True)
-class NumberColumn(MemberColumn):
-    """Members that are an integer in digits."""
-
-    features: Mapping[str, Feature]
-
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the integer."""
-        return (_int64(int(data)),)
+def _number(data: bytes) -> tuple[int]:
+    return (_int64(int(data)),)
 
 
-@dataclass(frozen=True)
-class DecodedColumn(MemberColumn):
-    """Members that a function decodes."""
-
-    features: Mapping[str, Feature]
-    decode: Callable[[bytes], Any]
-
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return what the function returns."""
-        return (self.decode(data),)
+def _decoded(decode: Callable[[bytes], Any], data: bytes) -> tuple[Any]:
+    return (decode(data),)
 
 
-@dataclass(frozen=True)
-class NpyColumn(MemberColumn):
-    """Members that are ``.npy`` files; of one dtype and shape and in C order they can stay where they are."""
-
-    # the one feature
-    features: Mapping[str, Feature]
-    # whether all are
-    in_c_order: bool = True
-
-    @property
-    def stays(self) -> bool:
-        """Whether rows are plain bytes behind the header."""
-        return self.in_c_order and next(iter(self.features.values())).is_raw
-
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the array."""
-        return (npy_array(data),)
+def _array(data: bytes) -> tuple[npt.NDArray[Any]]:
+    return (npy_array(data),)
 
 
-@dataclass(frozen=True)
-class NpzColumns(MemberColumn):
-    """Members that are ``.npz`` files; an array each is a feature."""
-
-    # in the order of ``names``
-    features: Mapping[str, Feature]
-    # of the arrays in the files
-    names: tuple[str, ...]
-    # of the members
-    ending: str = "npz"
-    # names of other arrays, of which that was said
-    left_out: frozenset[str] = frozenset()
-
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the arrays."""
-        found = npz_arrays(io.BytesIO(data))
-        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
-        return tuple(found[name] for name in self.names)
+def _several(ending: str, features: Mapping[str, Feature], left_out: frozenset[str], data: bytes) -> tuple[Any, ...]:
+    """Return the values of features by their names in ``.npz`` or JSON files; ``left_out`` were warned of before."""
+    found = _values_in(ending, data)
+    warn_left_out(ending, found.keys() - features.keys() - left_out, "which files that were looked at lack")
+    return tuple(_checked(name, found[name], feature) for name, feature in features.items())
 
 
-@dataclass(frozen=True)
-class JsonColumns(MemberColumn):
-    """Members that are JSON objects; a number or text in each is a feature."""
+def _values_in(ending: str, data: bytes) -> dict[str, Any]:
+    return dict(npz_arrays(io.BytesIO(data))) if _is_npz(ending) else json_values(data)
 
-    # in the order of ``names``
-    features: Mapping[str, Feature]
-    # of the values in the objects, dotted where they are nested
-    names: tuple[str, ...]
-    # of the members
-    ending: str = "json"
-    # names of other values, of which that was said
-    left_out: frozenset[str] = frozenset()
 
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the numbers and texts."""
-        found = json_values(data)
-        warn_left_out(self.ending, found.keys() - self.names - self.left_out, "which files that were looked at lack")
-        return tuple(
-            _checked(name, found[name], feature)
-            for name, feature in zip(self.names, self.features.values(), strict=True)
-        )
+def _is_npz(ending: str) -> bool:
+    return ending.rpartition(".")[2] == "npz"
 
 
 def warn_left_out(ending: str, names: Collection[str], why: str) -> None:
@@ -277,6 +202,8 @@ def json_feature(values: list[Any]) -> Feature | None:
 
 
 def _checked(name: str, value: Any, feature: Feature) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
     kind = "text" if feature.kind == "text" else feature.np_dtype.kind
     allowed = {"text": (str,), "b": (bool,), "i": (int,)}.get(kind, (int, float))
     if type(value) not in allowed:
@@ -392,7 +319,8 @@ class _Images(_Finding):
         return head
 
     def column(self) -> MemberColumn:
-        return ImageColumn({self._name: self._kinds.feature(self._name, self._channels)})
+        feature = self._kinds.feature(self._name, self._channels)
+        return MemberColumn({self._name: feature}, _stored, True, "image")
 
 
 class _Arrays(_Finding):
@@ -426,7 +354,8 @@ class _Arrays(_Finding):
         self._dtypes.add(dtype)
 
     def column(self) -> MemberColumn:
-        return NpyColumn({self._name: _array_feature(self._name, list(self._shapes), self._dtypes)}, self._in_c_order)
+        feature = _array_feature(self._name, list(self._shapes), self._dtypes)
+        return MemberColumn({self._name: feature}, _array, self._in_c_order and feature.is_raw, "npy")
 
 
 class _Several(_Finding):
@@ -434,14 +363,14 @@ class _Several(_Finding):
 
     def __init__(self, ending: str, settings: Settings) -> None:
         self._ending, self._settings = ending, settings
-        self._is_npz = ending.rpartition(".")[2] == "npz"
+        self._is_npz = _is_npz(ending)
         self._values: dict[str, list[Any]] = {}
         self._count = 0
 
     def add(self, members: _Members) -> None:
         for sample, data in members.first():
             try:
-                found = npz_arrays(io.BytesIO(data)) if self._is_npz else json_values(data)
+                found = _values_in(self._ending, data)
             except (ValueError, LookupError, TypeError) as error:
                 raise FormatError(f"{members.where(sample)}: {error}.") from error
             self._count += 1
@@ -450,7 +379,7 @@ class _Several(_Finding):
 
     def column(self) -> MemberColumn:
         features: dict[str, Feature] = {}
-        names: list[str] = []
+        read: dict[str, Feature] = {}
         left_out: dict[str, list[str]] = {}
         for name, values in self._values.items():
             told = self._settings.name_of(f"{self._ending}.{name}" if self._is_npz else name)
@@ -461,20 +390,23 @@ class _Several(_Finding):
                 left_out.setdefault("which are no numbers or texts of one kind", []).append(name)
             elif NO_NAME.search(told):
                 left_out.setdefault("which are no names of features: give others with rename=", []).append(name)
+            elif told in features:
+                raise FormatError(
+                    f"{told!r}, of .{self._ending} files, is there twice. Give one another name: rename=."
+                )
             else:
-                features[told] = feature
-                names.append(name)
+                features[told] = read[name] = feature
         for why, those in left_out.items():
             warn_left_out(self._ending, those, why)
         known = frozenset(name for those in left_out.values() for name in those)
-        return (NpzColumns if self._is_npz else JsonColumns)(features, tuple(names), self._ending, known)
+        return MemberColumn(features, partial(_several, self._ending, read, known))
 
 
 def _finding_of(ending: str, settings: Settings) -> _Finding:
     name, kind = settings.name_of(ending), ending.rpartition("|")[2].rpartition(".")[2]
     if ending in settings.decoders or kind in settings.decoders:
         feature, decode = settings.decoders.get(ending) or settings.decoders[kind]
-        return _Known(DecodedColumn({name: feature}, decode))
+        return _Known(MemberColumn({name: feature}, partial(_decoded, decode)))
     if kind in PICKLES:
         return _Refused(ending)
     if kind in IMAGES:
@@ -483,8 +415,16 @@ def _finding_of(ending: str, settings: Settings) -> _Finding:
         return _Arrays(name)
     if kind == "npz" or (kind in JSONS and settings.json == "columns"):
         return _Several(ending, settings)
-    plain = PlainColumn({name: Text() if kind in (*TEXTS, *JSONS) else Bytes()})
-    return _Known(NumberColumn({name: Array((), "int64")}) if kind in NUMBERS else plain)
+    return _Known(_plain_column(name, kind))
+
+
+def _plain_column(name: str, kind: str) -> MemberColumn:
+    """Return the column of members that are one value, by the last part of their ending."""
+    if kind in NUMBERS:
+        return MemberColumn({name: Array((), "int64")}, _number)
+    if kind in (*TEXTS, *JSONS):
+        return MemberColumn({name: Text()}, _text, stays=True)
+    return MemberColumn({name: Bytes()}, _stored, stays=True)
 
 
 @dataclass(frozen=True)

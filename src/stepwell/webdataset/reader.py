@@ -26,9 +26,7 @@ from stepwell.store.values import EncodedRows
 from stepwell.webdataset.columns import (
     Decoders,
     Findings,
-    ImageColumn,
     MemberColumn,
-    NpyColumn,
     Settings,
     list_of,
     schema_of,
@@ -333,7 +331,7 @@ class WebDatasetReader(Reader):
 
     def _way_out(self) -> str:
         """Return how images of several endings become one feature, if there are such."""
-        endings = [ending for ending, column in self._columns.items() if isinstance(column, ImageColumn)]
+        endings = [ending for ending, column in self._columns.items() if column.kind == "image"]
         if len(endings) < 2:
             return ""
         told = ",".join(f"{ending}=image" for part in endings for ending in part.split("|"))
@@ -379,7 +377,7 @@ def _spans(number: int, shard: Shard, samples: range, ending: str, column: Membe
     """Return references to members; of ``.npy`` files to what is behind the header."""
     rows = slice(samples.start, samples.stop)
     offsets, sizes = shard.members[ending].offsets[rows], shard.members[ending].sizes[rows]
-    if isinstance(column, NpyColumn):
+    if column.kind == "npy":
         row_bytes = next(iter(column.features.values())).row_bytes
         offsets, sizes = offsets + sizes - row_bytes, np.full(len(samples), row_bytes, np.int64)
     spans = make_spans(number, offsets, sizes)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.lerobot.sources import Source, parse_episodes, parse_source
+from stepwell.lerobot.hub import Source, parse_episodes, parse_source
 
 HERE = Source("directory", path=Path())
 

@@ -49,10 +49,9 @@ from stepwell.lerobot.audits.rows import (
     problems_of,
     read_data_files,
 )
-from stepwell.lerobot.hub import Repository, Snapshot
+from stepwell.lerobot.hub import Repository, Snapshot, Source, parse_source
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import EpisodeRecords
-from stepwell.lerobot.sources import Source, parse_source
 from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
 from stepwell.progress import make_bar
 from stepwell.store.statistics import FeatureStatistics

@@ -13,7 +13,7 @@ SMOKE = tests/codecs tests/references tests/schema tests/readers/test_minari.py 
 	tests/webdataset/test_reader.py tests/webdataset/test_writing.py \
 	tests/tfds/test_reader.py tests/tfds/test_record_writing.py tests/tfds/test_images.py \
 	tests/beton/test_pictures.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_showing.py \
-	tests/lerobot/test_video_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py \
+	tests/lerobot/test_camera_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py \
 	tests/lerobot/test_parquet_images.py tests/cli/test_warming.py
 PY = $(VENV)/bin/python
 # writers wait for the disk when they seal, and tests make thousands of stores: in memory, where there are 4 GiB of it

@@ -23,7 +23,7 @@ only the ``durable`` words count: they are set when what they cover is on the di
 Records of earlier versions have 64 bytes; what is missing is 0, and they count as before.
 
 The file is locked (flock) by its writer for as long as it lives: a process that can lock it knows that the
-writer is dead, where locks reach the writer's machine (see `stepwell.store.commit`).
+writer is dead, where locks reach the writer's machine.
 
 A boot id names one run of one machine's kernel. Steps stored by a writer of this boot are in this machine's memory,
 however its process ended. Steps of another boot are there as far as they reached the disk; and on a file system that

@@ -9,7 +9,7 @@ A store shows its segments by ordinal, unless its manifest says otherwise::
      "crc32": "9a1f0c22"}
 
 The file is absent until the first compaction. It is replaced whole, so that one rename swaps old segments for new ones.
-Segments of writers with a key come after all others, by key; see `stepwell.store.manifests`.
+Segments of writers with a key come after all others, by key.
 
 A writer's key names a task: when it is tried again, it replaces its earlier segments, which have a place of their own::
 

@@ -2,7 +2,7 @@
 
 ::
 
-    stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share, see `stepwell.store.ring`
+    stamps              1 2 3 4 5 6 7 8 9 . . .           of a clock that all writers share
     segment 3, sealed   e e e   d   f f                   d discarded: counts, and is not shown
     segment 4, live       i     i       i   i
     segment 5, live               g         g             a stalled writer's steps go like all others

@@ -204,8 +204,7 @@ class Writer:
 
         Raises:
             StepError: no steps since the last end, a final value of a feature that has none, or metadata that JSON
-            cannot hold;
-                the episode stays open.
+                cannot hold; the episode stays open.
         """
         self._check_usable()
         segment = self._segment

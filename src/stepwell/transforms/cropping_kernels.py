@@ -60,7 +60,6 @@ __all__ = [
 HORIZONTAL, VERTICAL = 1, 2
 """Bits of a flip: left and right exchanged, top and bottom exchanged."""
 
-NO_PIXEL = np.empty(0, np.uint8)
 LINEAR, ANTIALIAS, AREA, NEAREST = 0, 1, 2, 3
 WEIGHT_BITS = 14
 ONE = 1 << WEIGHT_BITS

@@ -47,7 +47,6 @@ __all__ = [
     "PIECE_SEGMENT",
     "GatherTables",
     "Layout",
-    "Output",
     "Reach",
     "Route",
     "Routes",
@@ -69,6 +68,8 @@ Int64s = npt.NDArray[np.int64]
 PIECE_ANCHOR, PIECE_SEGMENT, PIECE_FIRST, PIECE_LAST, PIECE_LO, PIECE_HI_STEP, PIECE_HI_FINAL = range(7)
 PIECE_COLUMNS = 7
 ALIGNMENT = 64
+# key, shape, dtype and first byte of one array of a batch
+BatchArray = tuple[str, tuple[int, ...], np.dtype[Any], int]
 SlotOf = Callable[[ResolvedField, FieldSource], int | None]
 
 
@@ -203,27 +204,16 @@ class _Memory:
         self.__array_interface__ = {"shape": (num_bytes,), "typestr": "|u1", "data": (address, True), "version": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One array of a batch: its key, and what `numpy.ndarray` needs to view it in the batch's memory."""
-
-    key: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """A batch of one size."""
 
     num_bytes: int  # of the memory
-    outputs: tuple[Output, ...]  # the arrays in it, in the batch's order; ragged fields are not among them
     # for each of the reader's tables the plan, int64 [num_sources, PLAN_COLUMNS], as `stepwell.kernels.gather.gather`
     # takes it
     plans: tuple[npt.NDArray[np.int64], ...]
-    # the outputs as plain tuples (key, shape, dtype, offset), which are taken apart for every batch
-    views: tuple[tuple[str, tuple[int, ...], np.dtype[Any], int], ...]
+    # the arrays in it in the batch's order, as (key, shape, dtype, offset); ragged fields are not among them
+    views: tuple[BatchArray, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,23 +261,22 @@ def make_layout(fields: Sequence[ResolvedField], tables: Sequence[GatherTables],
     """Return the layout of a batch of ``num_anchors``, with a plan for each of the tables."""
     from stepwell.kernels.gather import MASK, OUTPUT
 
-    outputs: list[Output] = []
+    views: list[BatchArray] = []
     end = 0
     for field in fields:
         if not field.is_ragged:
-            outputs.append(Output(field.key, (num_anchors, *field.shape), field.dtype, end))
+            views.append((field.key, (num_anchors, *field.shape), field.dtype, end))
             end = _aligned(end + num_anchors * field.num_bytes)
         if field.has_mask:
-            outputs.append(Output(field.mask_key, (num_anchors, *field.window_shape), np.dtype(np.bool_), end))
+            views.append((field.mask_key, (num_anchors, *field.window_shape), np.dtype(np.bool_), end))
             end = _aligned(end + num_anchors * len(field.offsets))
-    starts = {output.key: output.offset for output in outputs}
+    starts = {key: offset for key, _, _, offset in views}
     masks = {field.key: starts.get(field.mask_key, -1) if field.has_mask else -1 for field in fields}
     plans = tuple(each.plan.copy() for each in tables)
     for each, plan in zip(tables, plans, strict=True):
         for row, (key, inner) in zip(plan, each.keys, strict=True):
             row[OUTPUT], row[MASK] = starts[key] + inner, masks[key]
-    views = tuple((output.key, output.shape, output.dtype, output.offset) for output in outputs)
-    return Layout(end, tuple(outputs), plans, views)
+    return Layout(end, plans, tuple(views))
 
 
 def aligned_empty(num_bytes: int) -> npt.NDArray[np.uint8]:

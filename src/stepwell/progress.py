@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import Any
 
 from stepwell.errors import MissingDependencyError
 
-__all__ = ["NoBar", "make_bar"]
+__all__ = ["NoBar", "RateBar", "make_bar"]
 
 
 class NoBar:
@@ -71,3 +72,25 @@ def make_bar(total: int | None, unit: str, title: str | None = None, *, wanted: 
         nrows=size.lines,
         unit_scale=is_large,
     )
+
+
+class RateBar:
+    """A bar of items that also shows steps/s and MB/s; see `make_bar`."""
+
+    def __init__(self, total: int | None, unit: str, wanted: bool | None) -> None:
+        self._bar, self._total = make_bar(total, unit, wanted=wanted), total
+        self._began = time.perf_counter()
+
+    def show(self, num_items: int, num_steps: int, num_bytes: int) -> None:
+        """Show how much there is by now, items of an earlier run included."""
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        if num_steps or num_bytes:
+            rates = f"{num_steps / seconds:,.0f} steps/s, {num_bytes / seconds / 1e6:,.1f} MB/s"
+            self._bar.set_postfix_str(rates, refresh=False)
+        # a conversion also reads rows before the first that is shown
+        known = num_items if self._total is None else min(num_items, self._total)
+        self._bar.update(known - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_reader import SpecFile
 
-from stepwell.beton import laying
 from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, FloatEncoder, IntEncoder, JsonEncoder
 from stepwell.beton.pictures import ImageEncoder
 from stepwell.beton.sample_writing import Target, write_indexed, write_streams
 from stepwell.errors import DiskFullError, StepError, StoreExistsError, WorkerError
 from stepwell.formats import import_dataset
+from stepwell.progress import RateBar
 from stepwell.store import open
 
 PAGE = 1 << 16
@@ -302,7 +302,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(laying.ProgressBar, "update", interrupt)
+    monkeypatch.setattr(RateBar, "show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_indexed(target(tmp_path / "a.beton", workers=2), sets.Samples(), encoders(), lot_samples=4)
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ pytest.importorskip("simplejpeg")
 
 import stepwell
 from stepwell.cli.main import main
-from stepwell.recorders import parallel
+from stepwell.progress import RateBar
 from stepwell.recorders.resuming import read_plan
 from stepwell.testing.lerobot import tiny_lerobot
 
@@ -129,13 +129,13 @@ def test_a_failure_says_how_to_go_on_and_info_that_it_is_unfinished(root, tmp_pa
 
 
 def test_a_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(root, tmp_path, capsys, monkeypatch):
-    def interrupt(self, counters):
-        if sum(counter[1] for counter in counters) >= 2:
+    def interrupt(self, num_items, *_):
+        if num_items >= 2:
             raise KeyboardInterrupt
 
     words = ["convert", str(root), str(tmp_path / "x.well"), "--workers", "1"]
     with monkeypatch.context() as patched:
-        patched.setattr(parallel.ProgressBar, "update", interrupt)
+        patched.setattr(RateBar, "show", interrupt)
         assert main(words) == 130
     assert "2 of 6 episodes are there. The same command again makes the rest." in capsys.readouterr().err
     assert main(words) == 0

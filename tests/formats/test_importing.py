@@ -20,8 +20,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import FileSpans, ImportReport, Reader, import_dataset
 from stepwell.formats.importing import imported_schema
-from stepwell.recorders import parallel
-from stepwell.recorders.chunks import NUM_BYTES
+from stepwell.progress import RateBar
 
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")
@@ -177,13 +176,13 @@ def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
 
 def test_progress_counts_the_bytes_of_rows_that_are_taken_as_they_are(folder, tmp_path, monkeypatch):
     counted = []
-    update = parallel.ProgressBar.update
+    update = RateBar.show
 
-    def noted(self, counters):
-        counted.append(sum(counter[NUM_BYTES] for counter in counters))
-        update(self, counters)
+    def noted(self, *numbers):
+        counted.append(numbers[2])
+        update(self, *numbers)
 
-    monkeypatch.setattr(parallel.ProgressBar, "update", noted)
+    monkeypatch.setattr(RateBar, "show", noted)
     import_dataset(folder, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     pictures_bytes = sum((segment.path / "top.bin").stat().st_size for segment in store.segments)

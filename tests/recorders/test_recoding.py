@@ -229,7 +229,7 @@ class InterruptedBar(NoBar):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path, monkeypatch, workers):
     store = record(tmp_path / "a.well")
-    monkeypatch.setattr("stepwell.recorders.chunks.make_bar", lambda *_, **__: InterruptedBar())
+    monkeypatch.setattr("stepwell.progress.make_bar", lambda *_, **__: InterruptedBar())
     with pytest.raises(KeyboardInterrupt):
         convert(store, tmp_path / "b.well", {"camera": "png"}, workers=workers)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.well"]
@@ -238,7 +238,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path, monkeypatch, worke
 def test_progress_counts_every_step_of_every_converted_feature(tmp_path, monkeypatch):
     store = record(tmp_path / "a.well")
     totals, bar = [], NoBar()
-    monkeypatch.setattr("stepwell.recorders.chunks.make_bar", lambda total, *_, **__: totals.append(total) or bar)
+    monkeypatch.setattr("stepwell.progress.make_bar", lambda total, *_, **__: totals.append(total) or bar)
     convert(store, tmp_path / "b.well", {"camera": "png", "action": "zstd"}, workers=1)
     assert totals == [bar.n] == [2 * sum(LENGTHS)]
 

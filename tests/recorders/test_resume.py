@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import parallel_sources as sources
 import pytest
-from test_parallel import is_running
+from test_write import is_running
 
 import stepwell
 from stepwell.errors import SchemaError, StepError, StepwellError, StoreBusyError, StoreExistsError, WorkerError
-from stepwell.progress import NoBar
-from stepwell.recorders import chunks, resuming, write_episodes
+from stepwell.progress import NoBar, RateBar
+from stepwell.recorders import resuming, write_episodes
 from stepwell.recorders.resuming import IMPORTING, read_plan
 
 PROGRAM = Path(__file__).parent / "resume_killing.py"
@@ -119,12 +119,12 @@ def test_half_a_segment_that_recovery_sealed_is_made_anew(tmp_path, folder):
 
 
 def test_a_ctrl_c_keeps_what_is_finished(tmp_path, folder, monkeypatch):
-    def interrupt(self, counters):
-        if sum(counter[1] for counter in counters) >= 4:
+    def interrupt(self, num_items, *_):
+        if num_items >= 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunks.ProgressBar, "update", interrupt)
+        patched.setattr(RateBar, "show", interrupt)
         with pytest.raises(KeyboardInterrupt):
             record(tmp_path / "x.well", sources.MarkedEpisodes(folder))
     assert len(stepwell.open(tmp_path / "x.well")) == 4
@@ -306,7 +306,7 @@ def test_progress_begins_with_what_is_there(tmp_path, folder, monkeypatch):
         return bars[-1]
 
     spoil(tmp_path / "x.well", folder)
-    monkeypatch.setattr("stepwell.recorders.chunks.make_bar", make_bar)
+    monkeypatch.setattr("stepwell.progress.make_bar", make_bar)
     record(tmp_path / "x.well", sources.MarkedEpisodes(folder))
     assert [bar.n for bar in bars] == [12]
 

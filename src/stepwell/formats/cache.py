@@ -63,7 +63,7 @@ from stepwell.formats.registry import (
 from stepwell.formats.source_files import Entry, check_boundaries, digest_of, entries_of
 from stepwell.json_text import parse_json, seal_json
 from stepwell.progress import make_bar
-from stepwell.recorders.parallel import write_episodes
+from stepwell.recorders.write import write_episodes
 from stepwell.references.file_codec import ListedFileCodec, files_of, noting_states
 from stepwell.references.span_files import common_root, noted_states
 from stepwell.references.trusted_paths import Trust

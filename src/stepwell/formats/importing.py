@@ -23,10 +23,10 @@ from stepwell.formats.import_reports import ImportReport, report_of
 from stepwell.formats.reader import Reader, decoded_as
 from stepwell.formats.reader_episodes import ReaderEpisodes
 from stepwell.formats.registry import SourceLike, open_reader
-from stepwell.recorders.parallel import write_episodes
 from stepwell.recorders.recoding import converted_feature
 from stepwell.recorders.resuming import IMPORTING
 from stepwell.recorders.sources import chunk_length
+from stepwell.recorders.write import write_episodes
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.store.records import SEGMENT_BYTES

@@ -10,11 +10,11 @@ from stepwell.lazy import load_name
 if TYPE_CHECKING:
     from stepwell.recorders.conversion_reports import ConvertReport
     from stepwell.recorders.gymnasium import EpisodeRecorder
-    from stepwell.recorders.parallel import write_episodes, write_samples
     from stepwell.recorders.recoding import convert
     from stepwell.recorders.sources import EpisodeData
     from stepwell.recorders.spaces import schema_of
     from stepwell.recorders.vector import VectorRecorder
+    from stepwell.recorders.write import write_episodes, write_samples
 
 __all__ = [
     "ConvertReport",
@@ -34,8 +34,8 @@ _HOMES = {
     "VectorRecorder": "stepwell.recorders.vector",
     "convert": "stepwell.recorders.recoding",
     "schema_of": "stepwell.recorders.spaces",
-    "write_episodes": "stepwell.recorders.parallel",
-    "write_samples": "stepwell.recorders.parallel",
+    "write_episodes": "stepwell.recorders.write",
+    "write_samples": "stepwell.recorders.write",
 }
 
 

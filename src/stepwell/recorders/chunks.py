@@ -1,13 +1,11 @@
-"""Chunks of items written by worker processes: the one way out for stores, shards and files of other formats.
+"""`run_chunks`: a job on runs of items, in this process or in several, with the same answers for every number of them.
 
 ::
 
-    run_chunks --- chunk ----> worker 0     a pipe each; a worker gets its next chunk when it has answered for the last
-               <--- answer ---
-               ... counters ...             shared memory: which item it is at, read when it is killed and for the bar
-
-A job writes a chunk and returns what the caller keeps of it. What goes wrong is named by the item it was at. Targets
-that appear whole are their caller's: `stepwell.store.layout.built_store`, `built_directory`.
+    parent --- chunk ----> worker 0     a pipe each; a worker holds one chunk, or a few whose places are not known yet
+           <-- answer ----
+           --- place ----> worker 0     `PlacedJob` only: the answers are placed in the order of the chunks
+           ... counters ...             shared memory: the item at which a worker is, and how much it has written
 """
 
 from __future__ import annotations
@@ -20,63 +18,44 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sized
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, cast
 
-from stepwell.errors import FormatError, StepwellError, WorkerError
-from stepwell.progress import make_bar
+from stepwell.errors import StepwellError, WorkerError
+from stepwell.progress import RateBar
 from stepwell.store.beneath import FULL
 
 __all__ = [
     "ITEM",
     "NUM_BYTES",
-    "NUM_COUNTERS",
     "NUM_ITEMS",
     "NUM_STEPS",
+    "ChunkJob",
     "Failure",
-    "ProgressBar",
+    "PlacedJob",
     "Span",
     "StartMethod",
-    "Work",
-    "WorkerPool",
-    "answer_of",
-    "checked_answer",
     "num_workers",
     "run_chunks",
 ]
 
 StartMethod = Literal["spawn", "forkserver", "fork"]
+# the counters of a worker: the item at which it is, and how much it has written
+ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES = range(4)
+NUM_COUNTERS = 4
+# chunks that a worker of a `PlacedJob` has encoded, or has still to encode
+MAX_ENCODED = 3
 POLL_SECONDS = 0.2
+SHOW_SECONDS = 0.1
 ORPHAN_POLL_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 ORPHANED = 1
-# of a worker at work, in memory that its parent reads: the item it is at, and how much it has written
-ITEM, NUM_ITEMS, NUM_STEPS, NUM_BYTES = range(4)
-NUM_COUNTERS = 4
-
-
-def num_workers(workers: int | None) -> int:
-    """Return how many processes are asked for.
-
-    Args:
-        workers: None: one a processor; 0 and 1: whoever asks does it itself.
-
-    Raises:
-        StepwellError: fewer than none.
-
-    Example:
-        >>> num_workers(3), num_workers(None) >= 1
-        (3, True)
-    """
-    if workers is not None and workers < 0:
-        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
-    return len(os.sched_getaffinity(0)) if workers is None else workers
 
 
 class Span(Protocol):
-    """A chunk: what is sent to a worker; its items are consecutive."""
+    """A chunk: consecutive items. It fits into a pipe's buffer, unless it carries its items and the job places none."""
 
     @property
     def start(self) -> int:
@@ -87,86 +66,82 @@ class Span(Protocol):
         """One past the last."""
 
 
-class Work(Protocol):
-    """What workers do with each chunk."""
+class ChunkJob(Protocol):
+    """The work on each chunk; it is sent to each worker once, by pickle, and used there by one thread."""
 
     @property
     def noun(self) -> str:
-        """What errors call an item."""
+        """The kind of item, for messages."""
 
     def write(self, chunk: Any, counters: MutableSequence[int], /) -> Any:
-        """Write a chunk.
+        """Write a chunk, keep the counters up to date, and return its answer, which travels between processes."""
 
-        Args:
-            chunk: it.
-            counters: int64 [NUM_COUNTERS], kept up to date: an error is named by the item that it was at.
 
-        Returns:
-            What the caller keeps of the chunk, or a `Failure`.
-        """
+class PlacedJob(ChunkJob, Protocol):
+    """A job in two steps: ``write`` keeps a chunk in memory and answers with its sizes; ``put`` gets its places."""
+
+    def put(self, chunk: Any, places: Any, counters: MutableSequence[int], /) -> Any:
+        """Write a chunk that this process keeps to its places; returns its answer."""
+
+
+def num_workers(workers: int | None) -> int:
+    """Return the number of processes: one a processor for None; 0 and 1 mean this process.
+
+    Example:
+        >>> num_workers(3), num_workers(None) >= 1
+        (3, True)
+    """
+    if workers is not None and workers < 0:
+        raise StepwellError(f"workers={workers}: allowed is 0 and more, or None for one a processor.")
+    return len(os.sched_getaffinity(0)) if workers is None else workers
 
 
 def run_chunks(
-    job: Work,
+    job: ChunkJob,
     chunks: Iterable[Span],
-    on_answer: Callable[[Any], None] = lambda _: None,
     *,
-    workers: int,
+    workers: int | None,
     total: int | None,
     unit: str,
     progress: bool | None = None,
     num_done: int = 0,
     start_method: StartMethod = "spawn",
-) -> None:
-    """Write chunks by worker processes, or in this one, and show how far they are.
+    place: Callable[[Any], Any] | None = None,
+) -> list[Any]:
+    """Run a job on all chunks and return its answers in the order of the chunks.
 
     Args:
-        job: what to do with each, sent to each worker once.
-        chunks: taken as workers become free.
-        on_answer: called with what the job returned for each chunk, in the order in which they are done.
-        workers: number of processes; 0 or 1: this one.
-        total: number of items, None when unknown.
-        unit: what an item is, for the bar.
-        progress: see `ProgressBar`.
+        job: a `PlacedJob` where ``place`` is given.
+        chunks: read as workers become free. Those of one ``home`` (an int attribute) go to one worker, in order.
+        workers: see `num_workers`.
+        total: number of items, for the bar; None when unknown.
+        unit: of the bar.
+        progress: see `stepwell.progress.make_bar`.
         num_done: items that were written before.
-        start_method: how processes are started.
+        start_method: of the processes; "fork" is unsafe in a process with threads.
+        place: returns the places of an answer; called in the parent, in the order of the chunks.
 
     Raises:
-        WorkerError: an item could not be written, or a worker was killed.
+        WorkerError: an item that could not be written, a worker that was killed, or a job that cannot be sent.
         OSError: the disk is full.
+
+    Notes:
+        Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed. After any
+        failure none is left.
     """
-    bar = ProgressBar(total, unit, progress)
+    count = num_workers(workers)
+    if isinstance(chunks, Sized):
+        count = min(count, len(chunks))
+    bar = RateBar(total, unit, progress)
     try:
-        bar.skip(num_done)
-        if workers > 1:
-            with WorkerPool(job, workers, start_method) as pool:
-                pool.run(iter(chunks), lambda: bar.update(pool.counters), on_answer)
-            return
-        counters = _ShownCounters(bar)
-        for chunk in chunks:
-            on_answer(checked_answer(answer_of(job, chunk, counters)))
-            bar.update([counters])
+        if num_done:
+            bar.show(num_done, 0, 0)
+        if count <= 1:
+            return _run_here(job, chunks, place, _ShownCounters(bar, num_done))
+        with _Pool(job, count, start_method) as pool:
+            return pool.run(iter(chunks), place, lambda counters: _show(bar, counters, num_done))
     finally:
         bar.close()
-
-
-def answer_of(job: Work, chunk: Span, counters: MutableSequence[int]) -> Any:
-    """Return what a job returns for a chunk, or what went wrong, in a form that travels between processes."""
-    try:
-        return job.write(chunk, counters)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):
-            return OSError(error.errno, os.strerror(error.errno or 0), error.filename)
-        return Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error, job.noun)
-
-
-def checked_answer(answer: Any) -> Any:
-    """Return an answer; raises what went wrong where it says so."""
-    if isinstance(answer, OSError):
-        raise answer
-    if isinstance(answer, Failure):
-        raise answer.to_error()
-    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,156 +152,146 @@ class Failure:
     reason: str
     trace: str
     noun: str = "item"
+    full_disk: tuple[int, str] | None = None
 
     @classmethod
     def of(cls, item: int | None, error: BaseException, noun: str = "item") -> Failure:
-        """Describe an error that is being handled; what a file has wrong needs no trace."""
-        trace = "" if isinstance(error, FormatError) else "".join(traceback.format_exception(error))
-        return cls(item, f"{type(error).__name__}: {error}", trace, noun)
+        """Describe an error that is being handled; errors of stepwell's say enough without a trace."""
+        trace = "" if isinstance(error, StepwellError) else "".join(traceback.format_exception(error))
+        is_full = isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError)
+        full_disk = (error.errno or 0, str(error.filename or "")) if isinstance(error, OSError) and is_full else None
+        return cls(item, f"{type(error).__name__}: {error}", trace, noun, full_disk)
 
-    def to_error(self) -> WorkerError:
-        """Return the error that the caller gets; it carries the trace."""
+    def to_error(self) -> WorkerError | OSError:
+        """Return the error for the caller: of a full disk as such, any other names the item."""
+        if self.full_disk is not None:
+            number, path = self.full_disk
+            return OSError(number, os.strerror(number), path)
         where = "a worker could not begin" if self.item is None else f"{self.noun} {self.item} could not be written"
         return WorkerError(f"{where}: {self.reason}\n\n{self.trace}".rstrip())
 
 
-class ProgressBar:
-    """A bar on stderr: items, steps/s and MB/s from the counters of the workers.
+def _run_here(
+    job: ChunkJob, chunks: Iterable[Span], place: Callable[[Any], Any] | None, counters: _ShownCounters
+) -> list[Any]:
+    answers = []
+    for number, chunk in enumerate(chunks):
+        answer = _done_here(job, _Task(number, chunk), counters)
+        if place is not None:
+            answer = _done_here(job, _Task(number, chunk, is_placed=True, places=place(answer)), counters)
+        answers.append(answer)
+        counters.show()
+    return answers
 
-    Args:
-        total: number of items, None when unknown.
-        unit: what an item is.
-        wanted: None shows it when tqdm is installed and stderr is a terminal.
 
-    Raises:
-        MissingDependencyError: it was asked for and tqdm is not installed.
-    """
+def _done_here(job: ChunkJob, task: _Task, counters: MutableSequence[int]) -> Any:
+    try:
+        return task.run(job, counters)
+    except Exception as error:
+        raise Failure.of(counters[ITEM], error, job.noun).to_error() from error
 
-    def __init__(self, total: int | None, unit: str, wanted: bool | None) -> None:
-        self._bar, self._total = make_bar(total, unit, wanted=wanted), total
-        self._began = time.perf_counter()
-        self._skipped = 0
 
-    def skip(self, num_items: int) -> None:
-        """Take in items that were done before."""
-        self._skipped += num_items
-        self._bar.update(num_items)
-
-    def update(self, counters: Sequence[Sequence[int]]) -> None:
-        """Take in the sum of all workers' counters."""
-        seconds = max(time.perf_counter() - self._began, 1e-9)
-        num_steps, num_bytes = (sum(c[place] for c in counters) for place in (NUM_STEPS, NUM_BYTES))
-        rates = [f"{num_steps / seconds:,.0f} steps/s"] * bool(num_steps)
-        rates += [f"{num_bytes / seconds / 1e6:,.1f} MB/s"] * bool(num_bytes)
-        self._bar.set_postfix_str(", ".join(rates), refresh=False)
-        done = self._skipped + sum(c[NUM_ITEMS] for c in counters)
-        # final rows of a conversion are beyond its steps
-        self._bar.update((done if self._total is None else min(done, self._total)) - self._bar.n)
-
-    def close(self) -> None:
-        """Leave the bar as it stands."""
-        self._bar.close()
+def _show(bar: RateBar, counters: Iterable[MutableSequence[int]], num_done: int) -> None:
+    _, num_items, num_steps, num_bytes = map(sum, zip(*counters, strict=True))
+    bar.show(num_done + num_items, num_steps, num_bytes)
 
 
 class _ShownCounters(list[int]):
-    """Counters of this process, shown several times a second while a chunk is written."""
+    """The counters of this process, which move the bar when they change."""
 
-    def __init__(self, bar: ProgressBar) -> None:
-        super().__init__([-1, *[0] * (NUM_COUNTERS - 1)])
-        self._bar, self._due = bar, 0.0
+    def __init__(self, bar: RateBar, num_done: int) -> None:
+        super().__init__([0] * NUM_COUNTERS)
+        self._bar, self._num_done, self._shown_at = bar, num_done, time.perf_counter()
 
     def __setitem__(self, place: Any, value: Any) -> None:
         super().__setitem__(place, value)
-        if place == NUM_ITEMS and time.monotonic() >= self._due:
-            self._due = time.monotonic() + POLL_SECONDS
-            self._bar.update([self])
+        if place == NUM_ITEMS and time.perf_counter() - self._shown_at > SHOW_SECONDS:
+            self.show()
+
+    def show(self) -> None:
+        self._shown_at = time.perf_counter()
+        _show(self._bar, [self], self._num_done)
 
 
-class WorkerPool:
-    """Processes that run one job's chunks; a context manager that leaves none of them behind.
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One message to a worker: write a chunk, or put one that it keeps to its places."""
 
-    Args:
-        job: what to do, sent to each worker once.
-        num_workers: of processes.
-        start_method: how they are started; "fork" is unsafe in a process with threads.
+    number: int
+    chunk: Any
+    is_placed: bool = False
+    places: Any = None
 
-    Raises:
-        WorkerError: the job cannot be sent to another process.
+    def run(self, job: Any, counters: MutableSequence[int]) -> Any:
+        if self.is_placed:
+            return job.put(self.chunk, self.places, counters)
+        return job.write(self.chunk, counters)
 
-    Notes:
-        Workers ignore Ctrl-C, which the parent handles, and end by themselves when the parent is killed.
-    """
 
-    def __init__(self, job: Work, num_workers: int, start_method: StartMethod) -> None:
+class _Pool:
+    """Worker processes; a context manager that leaves none of them behind."""
+
+    def __init__(self, job: ChunkJob, count: int, start_method: StartMethod) -> None:
         payload: Any = job if start_method == "fork" else _pickled(job, start_method)
         self._workers: list[_Worker] = []
+        self._answers: dict[int, Any] = {}
+        # sizes that wait for those before them: number of the chunk to worker, task and answer
+        self._measured: dict[int, tuple[_Worker, _Task, Any]] = {}
+        self._num_placed = 0
         try:
-            for number in range(num_workers):
+            for number in range(count):
                 self._workers.append(_Worker(start_method, payload if start_method == "fork" else None, number))
             if start_method != "fork":
-                # not among what a process is started with: to one that dies of its start that may be written for ever
+                # not among a process's arguments: if it dies while it starts, writing them could block for ever
                 for worker in self._workers:
                     worker.begin(payload)
         except BaseException:
             self.__exit__(WorkerError)
             raise
 
-    @property
-    def counters(self) -> list[MutableSequence[int]]:
-        """The counters of each worker."""
-        return [worker.counters for worker in self._workers]
-
     def run(
         self,
         chunks: Iterator[Span],
-        on_poll: Callable[[], None],
-        on_answer: Callable[[Any], None] = lambda _: None,
-    ) -> None:
-        """Write all chunks.
-
-        Args:
-            chunks: taken as workers become free.
-            on_poll: called several times a second.
-            on_answer: called with what the job returned for each chunk, in the order in which they are done.
-
-        Raises:
-            WorkerError: an item could not be written, or a worker was killed.
-        """
-        idle = list(range(len(self._workers)))
-        upcoming = next(chunks, None)
-        while upcoming is not None or len(idle) < len(self._workers):
-            while idle and upcoming is not None:
-                self.send(idle.pop(0), upcoming)
+        place: Callable[[Any], Any] | None,
+        show: Callable[[list[MutableSequence[int]]], None],
+    ) -> list[Any]:
+        """Run the job on all chunks; returns the answers."""
+        number, upcoming = 0, next(chunks, None)
+        while upcoming is not None or any(worker.num_chunks for worker in self._workers):
+            while upcoming is not None and (worker := self._free(upcoming, 1 if place is None else MAX_ENCODED)):
+                worker.num_chunks += 1
+                worker.send(_Task(number, upcoming))
                 # read ahead: an iterator is read while the workers write
-                upcoming = next(chunks, None)
-            for number, answer in self.answers():
-                on_answer(answer)
-                idle.append(number)
-            on_poll()
+                number, upcoming = number + 1, next(chunks, None)
+            for worker, task, answer in self._wait():
+                self._take(worker, task, answer, place)
+            show([worker.counters for worker in self._workers])
+        return [self._answers[each] for each in range(number)]
 
-    def send(self, number: int, chunk: Span) -> None:
-        """Send a chunk to one worker, which takes up what it is sent in that order; see `answers`.
+    def _free(self, chunk: Span, limit: int) -> _Worker | None:
+        """Return the worker for a chunk: that of its home, or the one with the fewest; None while it has enough."""
+        home: int | None = getattr(chunk, "home", None)
+        workers = self._workers
+        worker = min(workers, key=lambda each: each.num_chunks) if home is None else workers[home % len(workers)]
+        return worker if worker.num_chunks < limit else None
 
-        Args:
-            number: of the worker.
-            chunk: it fits into a pipe's buffer, together with the others that the worker has not answered for.
+    def _take(self, worker: _Worker, task: _Task, answer: Any, place: Callable[[Any], Any] | None) -> None:
+        if place is None or task.is_placed:
+            worker.num_chunks -= 1
+            self._answers[task.number] = answer
+            return
+        self._measured[task.number] = worker, task, answer
+        while self._num_placed in self._measured:
+            owner, measured, sizes = self._measured.pop(self._num_placed)
+            owner.send(_Task(measured.number, measured.chunk, is_placed=True, places=place(sizes)))
+            self._num_placed += 1
 
-        Raises:
-            WorkerError: it cannot be sent, or the worker was killed.
-        """
-        self._workers[number].send(chunk)
+    def _wait(self) -> list[tuple[_Worker, _Task, Any]]:
+        """Wait a moment for busy workers; returns at most one answer a worker."""
+        wait([handle for worker in self._workers if worker.tasks for handle in worker.handles], timeout=POLL_SECONDS)
+        return [(worker, worker.tasks.popleft(), worker.answer) for worker in self._workers if worker.has_answered()]
 
-    def answers(self) -> list[tuple[int, Any]]:
-        """Wait a moment for the workers that were sent something; returns (worker, answer), at most one a worker.
-
-        Raises:
-            WorkerError: an item could not be written, or a worker was killed.
-        """
-        busy = [worker for worker in self._workers if worker.is_busy]
-        wait([handle for worker in busy for handle in worker.handles], timeout=POLL_SECONDS)
-        return [(number, worker.answer) for number, worker in enumerate(self._workers) if worker.has_answered()]
-
-    def __enter__(self) -> WorkerPool:
+    def __enter__(self) -> _Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -345,7 +310,9 @@ class _Worker:
         self.counters[ITEM] = -1
         self._connection, child = context.Pipe()
         self.answer: Any = None
-        self._chunks: deque[Span] = deque()
+        # sent and not answered, in order; and the chunks that are not finished
+        self.tasks: deque[_Task] = deque()
+        self.num_chunks = 0
         self._process = context.Process(
             target=_work,
             # the fork server is between the two, and dies with its own parent
@@ -361,35 +328,31 @@ class _Worker:
         """What becomes ready when the worker answers or dies."""
         return self._connection, self._process.sentinel
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether it has not yet answered for all that it was sent."""
-        return bool(self._chunks)
-
     def begin(self, payload: bytes) -> None:
-        """Send the job to a process that was started without it; raises WorkerError when it has died."""
+        """Send the job to a process that was started without it."""
         try:
             self._connection.send_bytes(payload)
         except (BrokenPipeError, ConnectionResetError):
             raise self._death() from None
 
-    def send(self, chunk: Span) -> None:
-        if not self._chunks:
+    def send(self, task: _Task) -> None:
+        if not self.tasks:
             self.counters[ITEM] = -1
-        self._chunks.append(chunk)
+        self.tasks.append(task)
         try:
-            self._connection.send(chunk)
+            self._connection.send(task)
         except BrokenPipeError:
             raise self._death() from None
         except (pickle.PicklingError, TypeError, AttributeError) as error:
+            chunk = task.chunk
             raise WorkerError(
                 f"items {chunk.start} to {chunk.stop - 1} cannot be sent to a worker process: {error}. "
                 "Give items of arrays, numbers and strings, or workers=1."
             ) from error
 
     def has_answered(self) -> bool:
-        """Return whether a chunk is written, and keep the answer; raises WorkerError when it cannot be."""
-        if not self._chunks:
+        """Return whether the oldest task is done, and keep its answer."""
+        if not self.tasks:
             return False
         if not self._connection.poll():
             if self._process.is_alive():
@@ -401,12 +364,12 @@ class _Worker:
             self.answer = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._death() from None
-        checked_answer(self.answer)
-        self._chunks.popleft()
+        if isinstance(self.answer, Failure):
+            raise self.answer.to_error()
         return True
 
     def stop(self, *, is_failure: bool) -> None:
-        """Ask the process to end, or end it in the middle of its work."""
+        """Let the process end, or end it in the middle of its work."""
         if is_failure:
             self._process.terminate()
         else:
@@ -414,7 +377,7 @@ class _Worker:
         self._connection.close()
 
     def join(self) -> None:
-        """Wait for the process to be gone."""
+        """Wait until the process is gone."""
         self._process.join(JOIN_SECONDS)
         if self._process.is_alive():
             self._process.kill()
@@ -429,7 +392,7 @@ class _Worker:
         if item >= 0:
             hint = "If it was SIGKILL, memory may have run out: use fewer workers or smaller items."
             return WorkerError(f"a worker died at item {item} ({how}). {hint}")
-        chunk = self._chunks[0] if self._chunks else None
+        chunk = self.tasks[0].chunk if self.tasks else None
         at = "it began" if chunk is None else f"item {chunk.start} of items {chunk.start} to {chunk.stop - 1}"
         return WorkerError(
             f"a worker died before {at} ({how}); what it printed says more. "
@@ -438,7 +401,7 @@ class _Worker:
         )
 
 
-def _pickled(job: Work, start_method: str) -> bytes:
+def _pickled(job: ChunkJob, start_method: str) -> bytes:
     try:
         return pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -449,11 +412,11 @@ def _pickled(job: Work, start_method: str) -> bytes:
 
 
 def _work(connection: Connection, payload: Any, counters: MutableSequence[int], parent: int | None) -> None:
-    """Write chunks until the parent sends None; the whole life of a worker."""
+    """Do tasks until the parent sends None; the whole life of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        job: Work = pickle.loads(connection.recv_bytes()) if payload is None else payload
+        job: ChunkJob = pickle.loads(connection.recv_bytes()) if payload is None else payload
     except (EOFError, ConnectionResetError):
         return  # the parent is gone
     except Exception as error:
@@ -461,8 +424,11 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
         return
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    while (chunk := _next_chunk(connection, parent)) is not None:
-        answer = answer_of(job, chunk, counters)
+    while (task := _next_task(connection, parent)) is not None:
+        try:
+            answer: Any = task.run(job, counters)
+        except Exception as error:
+            answer = Failure.of(counters[ITEM] if counters[ITEM] >= 0 else None, error, job.noun)
         try:
             connection.send(answer)
         except BrokenPipeError:
@@ -470,20 +436,20 @@ def _work(connection: Connection, payload: Any, counters: MutableSequence[int], 
 
 
 def _end_with(parent: int) -> None:
-    """End this process in the middle of its work when the parent is gone: nobody would be told of it."""
+    """End this process in the middle of its work when the parent is gone."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_POLL_SECONDS)
     os._exit(ORPHANED)
 
 
-def _next_chunk(connection: Connection, parent: int | None) -> Span | None:
+def _next_task(connection: Connection, parent: int | None) -> _Task | None:
     # a forked sibling may hold the other end of the pipe open: the pipe alone does not say that the parent is gone
     while not connection.poll(ORPHAN_POLL_SECONDS):
         if parent not in (None, os.getppid()):
             return None
     try:
-        chunk = cast("Span | None", connection.recv())
+        task = cast("_Task | None", connection.recv())
         # it may have been sent before the parent was killed
-        return chunk if parent in (None, os.getppid()) else None
+        return task if parent in (None, os.getppid()) else None
     except (EOFError, ConnectionResetError):
         return None

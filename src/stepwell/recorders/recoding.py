@@ -26,7 +26,7 @@ from stepwell.recorders.distortion import Distortion
 from stepwell.recorders.embedded_columns import embedded_feature
 from stepwell.recorders.recoded_columns import RecodedColumn
 from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
-from stepwell.recorders.recoding_jobs import Recoding, Result, codec_modules
+from stepwell.recorders.recoding_jobs import Recoding, codec_modules
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, open
@@ -102,7 +102,8 @@ def convert(
         record = _record_of(store, after, chunks)
         with built_store(target) as hidden:
             job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
-            results = _run(job, chunks, num_processes, progress)
+            num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
+            results = run_chunks(job, chunks, workers=num_processes, total=num_rows, unit="rows", progress=progress)
             evicted = [step for chunk in chunks for step in chunk.hidden]
             if evicted:
                 replace_deleted(hidden, np.array(evicted, np.int64))
@@ -176,22 +177,6 @@ def converted_feature(old: Feature, given: Feature | str) -> Feature:
             f"codec {new.codec!r} holds references into other files. Give one that holds its rows itself."
         )
     return new
-
-
-def _run(job: Recoding, chunks: Sequence[Chunk], workers: int, progress: bool | None) -> list[Result]:
-    """Write all chunks; returns the results in their order."""
-    found: dict[int, Result] = {}
-    num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
-    run_chunks(
-        job,
-        chunks,
-        lambda answer: found.update([answer]),
-        workers=min(workers, len(chunks)),
-        total=num_rows,
-        unit="rows",
-        progress=progress,
-    )
-    return [found[chunk.ordinal] for chunk in chunks]
 
 
 def _joined(job: Recoding, name: str, columns: Sequence[RecodedColumn]) -> ConvertedFeature:

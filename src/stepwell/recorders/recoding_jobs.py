@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from stepwell.codecs.codec import codec_class, same_rows
-from stepwell.errors import StepwellError
-from stepwell.recorders.chunks import ITEM, NUM_ITEMS, Failure
+from stepwell.recorders.chunks import ITEM, NUM_ITEMS
 from stepwell.recorders.embedded_columns import embed_column
 from stepwell.recorders.recoded_columns import EpisodeRows, RecodedColumn, recode_column, stored_bytes
 from stepwell.recorders.recoding_chunks import Chunk, compacted_error
@@ -53,8 +52,8 @@ class Recoding:
         """Names of the features that are not copied."""
         return [name for name in self.after if not same_rows(self.before[name], self.after[name])]
 
-    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> tuple[int, Result] | Failure:
-        """Write one chunk as one segment; returns its ordinal and what became of each feature, or what went wrong."""
+    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> Result:
+        """Write one chunk as one segment."""
         counters[ITEM] = chunk.source_indices[0]
 
         def advance(episode: EpisodeRows, rows: int) -> None:
@@ -62,11 +61,9 @@ class Recoding:
             counters[NUM_ITEMS] += rows
 
         try:
-            return chunk.ordinal, self._write(chunk, advance)
+            return self._write(chunk, advance)
         except FileNotFoundError as error:
-            return _refusal(counters[ITEM], compacted_error(self.source, error))
-        except StepwellError as error:
-            return _refusal(counters[ITEM], error)
+            raise compacted_error(self.source, error) from error
 
     def _write(self, chunk: Chunk, advance: Callable[[EpisodeRows, int], None]) -> Result:
         for module in self.modules:
@@ -99,11 +96,6 @@ class Recoding:
         """Return the segment's four digits: others for another source or other features, the same the next time."""
         told = repr((chunk.parts, list(self.after.items())))
         return f"{zlib.crc32(told.encode()) & 0xFFFF:04x}"
-
-
-def _refusal(episode: int, error: StepwellError) -> Failure:
-    """Return a failure that says what its error says: a trace would tell people nothing more."""
-    return Failure(episode, f"{type(error).__name__}: {error}", "", "episode")
 
 
 def codec_modules(*schemas: Schema) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.errors import WorkerError
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, num_workers, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, run_chunks
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, runs_of
 from stepwell.tfds.record_writing import FileFormat, write_records
 from stepwell.windows import View
@@ -93,9 +94,9 @@ class ShardJob:
                     yield from encoded
                     num_records += len(encoded)
                     counters[NUM_BYTES] += sum(map(len, encoded))
-                    counters[ITEM] += 1
-                    counters[NUM_ITEMS] += 1
                     counters[NUM_STEPS] += episode.length
+                    counters[NUM_ITEMS] += 1
+                    counters[ITEM] += 1
 
         write_records(shard.path, records(), self.file_format)
         return ShardResult(shard.path, num_records, counters[NUM_BYTES] - before)
@@ -146,15 +147,23 @@ def mean_row_bytes(job: ShardJob, split: str) -> float:
 def write_shards(
     job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
 ) -> dict[str, ShardResult]:
-    """Write the shards of all splits; returns path to result. Errors are those of `run_chunks`."""
-    found: dict[str, ShardResult] = {}
-    run_chunks(
-        job,
-        shards,
-        lambda answer: found.update({answer.path: answer}),
-        workers=min(num_workers(workers), len(shards)),
-        total=sum(shard.stop - shard.start for shard in shards),
-        unit="episodes",
-        progress=progress,
-    )
-    return found
+    """Write all shards; returns path to result.
+
+    Args:
+        job: what to write.
+        shards: of all splits.
+        workers: processes; None: one a processor.
+        progress: whether to show a bar; None: where somebody sees it.
+
+    Raises:
+        OSError: the disk is full.
+        WorkerError: an episode that could not be written, where several processes write.
+    """
+    total = sum(shard.stop - shard.start for shard in shards)
+    try:
+        results = run_chunks(job, shards, workers=workers, total=total, unit="episodes", progress=progress)
+    except WorkerError as error:
+        # an error of this process is raised as it is
+        found = error.__cause__ or error
+        raise found from found.__cause__
+    return {result.path: result for result in results}

@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from stepwell.errors import FeatureNotFoundError, SchemaError, StepwellError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, num_workers, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, run_chunks
 from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
 from stepwell.store import Store
@@ -276,14 +276,7 @@ def write_webdataset(
             _Shard(str(Path(folder, f"{prefix}-{number:06d}.tar")), start, stop)
             for number, (start, stop) in enumerate(cuts)
         ]
-        run_chunks(
-            _Job(found),
-            shards,
-            workers=min(num_workers(workers), len(shards)),
-            total=total,
-            unit="samples",
-            progress=progress,
-        )
+        run_chunks(_Job(found), shards, workers=workers, total=total, unit="samples", progress=progress)
         Path(folder, INFO).write_bytes(info_bytes({prefix: _split(prefix, shards)}, samples, found.names))
     return [Path(target, Path(shard.path).name) for shard in shards]
 
@@ -297,19 +290,18 @@ class _Shard:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
 class _Job:
-    """What every worker needs to write any shard."""
+    """Writes a shard."""
 
-    noun = "sample"
-
-    def __init__(self, source: StepSamples | EpisodeSamples) -> None:
-        self._source = source
+    noun: ClassVar[str] = "sample"
+    source: StepSamples | EpisodeSamples
 
     def write(self, shard: _Shard, counters: MutableSequence[int]) -> None:
         """Write a shard."""
         keys: set[str] = set()
         with TarWriter(Path(shard.path)) as archive:
-            for number, sample in enumerate(self._source.samples(shard.start, shard.stop), shard.start):
+            for number, sample in enumerate(self.source.samples(shard.start, shard.stop), shard.start):
                 counters[ITEM] = number
                 if sample.key in keys:
                     raise SchemaError(
@@ -319,8 +311,8 @@ class _Job:
                 keys.add(sample.key)
                 for ending, data in sample.members:
                     counters[NUM_BYTES] += archive.add(f"{sample.key}.{ending}", data)
-                counters[NUM_ITEMS] += 1
                 counters[NUM_STEPS] += sample.num_steps
+                counters[NUM_ITEMS] += 1
 
 
 def _samples_a_shard(source: StepSamples | EpisodeSamples, shard_samples: int | None, shard_bytes: int) -> int:

@@ -13,7 +13,8 @@ import pytest
 
 import stepwell
 from stepwell.errors import SchemaError, StepError, StepwellError, StoreExistsError, WorkerError
-from stepwell.recorders import EpisodeData, chunks, write_episodes, write_samples
+from stepwell.progress import RateBar
+from stepwell.recorders import EpisodeData, write_episodes, write_samples
 
 
 @pytest.fixture(autouse=True)
@@ -207,10 +208,10 @@ def test_what_cannot_be_is_refused_before_anything_is_made(tmp_path):
 
 
 def test_ctrl_c_ends_the_workers_and_takes_everything_back(tmp_path, monkeypatch):
-    def interrupt(self, counters):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chunks.ProgressBar, "update", interrupt)
+    monkeypatch.setattr(RateBar, "show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_episodes(tmp_path / "x.well", sources.SlowEpisodes(tmp_path), workers=2)
     assert not (tmp_path / "x.well").exists()

@@ -11,16 +11,7 @@ from typing import Any, ClassVar, cast
 
 from stepwell.errors import SchemaError, StepError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
-from stepwell.recorders.chunks import (
-    ITEM,
-    NUM_BYTES,
-    NUM_ITEMS,
-    NUM_STEPS,
-    Failure,
-    StartMethod,
-    num_workers,
-    run_chunks,
-)
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Failure, StartMethod, run_chunks
 from stepwell.recorders.resuming import Plan, Unfinished, remove_segments, segment_maker
 from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, Items, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
@@ -205,17 +196,17 @@ class _Recording:
         """Write all of the source; on failure take everything back, or leave what is finished."""
         try:
             spans = self._spans()
+            num_items = self._num_items
             if isinstance(self._source, HasSpans):
                 self._source.prepare([(start, stop) for _, start, stop in spans])
-            to_write = sum(stop - start for _, start, stop in spans)
             run_chunks(
-                _EpisodeJob(self._store, self._source if self._is_indexable else None, self._items),
-                self._chunks(spans),
-                workers=self._num_workers(workers, len(spans)),
-                total=self._num_items,
+                _Job(self._store, self._source if self._is_indexable else None, self._items),
+                self._chunks(spans) if num_items is None else list(self._chunks(spans)),
+                workers=workers,
+                total=num_items,
                 unit="samples" if self._items.are_samples else "episodes",
                 progress=progress,
-                num_done=0 if self._num_items is None else self._num_items - to_write,
+                num_done=0 if num_items is None else num_items - sum(stop - start for _, start, stop in spans),
                 start_method=start_method,
             )
         except BaseException:
@@ -294,10 +285,6 @@ class _Recording:
         except StepwellError as error:
             raise Failure.of(0, error).to_error() from error
 
-    def _num_workers(self, workers: int | None, num_chunks: int) -> int:
-        wanted = num_workers(workers)
-        return wanted if self._num_items is None else min(wanted, num_chunks)
-
     def _spans(self) -> list[tuple[int, int, int]]:
         """Return (chunk, start, stop) of what is to be written; nothing of an iterator, which tells as it goes."""
         if self._num_items is None:
@@ -332,46 +319,28 @@ class _Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class _EpisodeJob:
-    """What every worker needs to write any chunk.
-
-    Args:
-        store: to write to.
-        source: ``source[i]`` gives item i; None when chunks carry their items.
-        items: how an item becomes steps.
-    """
+class _Job:
+    """Reads the items of a chunk, of the source or carried by the chunk, and writes them as one segment."""
 
     noun: ClassVar[str] = "item"
     store: Store
     source: Any
     items: Items
 
-    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> Failure | None:
-        """Write one chunk as one segment; returns what went wrong, if anything did.
-
-        Args:
-            chunk: the items and the segment's ordinal.
-            counters: int64 [NUM_COUNTERS], kept up to date while it works.
-        """
-        with (
-            segment_maker(self.store.path),
-            self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer,
-        ):
+    def write(self, chunk: Chunk, counters: MutableSequence[int]) -> None:
+        """Write one chunk as one segment."""
+        with segment_maker(self.store.path), self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer:
             index, has_many = chunk.start, chunk.carried is None and isinstance(self.source, HasOneStepEpisodes)
             while index < chunk.stop:
                 counters[ITEM] = index
-                try:
-                    many, has_many = self._write_many(writer, chunk, index) if has_many else (None, False)
-                    num_items, num_steps, num_bytes = many or self._write_one(writer, chunk, index)
-                except Exception as error:
-                    return Failure.of(index, error)
+                many, has_many = self._write_many(writer, chunk, index) if has_many else (None, False)
+                num_items, num_steps, num_bytes = many or self._write_one(writer, chunk, index)
                 index += num_items
-                counters[NUM_ITEMS] += num_items
                 counters[NUM_STEPS] += num_steps
                 counters[NUM_BYTES] += num_bytes
+                counters[NUM_ITEMS] += num_items
         if isinstance(self.source, HasSpans):
             self.source.forget(chunk.start, chunk.stop)
-        return None
 
     def _write_one(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int]:
         """Write one item; returns numbers of items, steps and bytes."""
@@ -379,28 +348,19 @@ class _EpisodeJob:
         return 1, *self.items.write(writer, item)
 
     def _write_many(self, writer: Writer, chunk: Chunk, index: int) -> tuple[tuple[int, int, int] | None, bool]:
-        """Write items from one on, where the source gives several.
-
-        Returns:
-            Numbers of items, steps and bytes, None where the item is to be read alone; and whether to ask again: not
-            when one of several is bad, which one shows when they are written one by one.
-        """
+        """Write several items at once; returns the numbers, or None, and whether to try this for the next ones."""
         try:
             columns = self.source.one_step_episodes(index, chunk.stop)
             if columns is None:
                 return None, True
             count, num_bytes = self.items.write_one_step_episodes(writer, columns)
         except (ValueError, LookupError):
+            # written one by one, they show which of them is bad
             return None, False
         return (count, count, num_bytes), True
 
 
 def _read_item(source: Any, index: int) -> Any:
-    """Return ``source[index]``.
-
-    Raises:
-        WorkerError: the source has fewer items than its length says; other errors are the source's own.
-    """
     try:
         return source[index]
     except IndexError as error:

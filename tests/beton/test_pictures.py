@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 
 from stepwell.beton.layout import JPEG_MODE, RAW_MODE
 from stepwell.beton.pictures import ImageEncoder
 from stepwell.errors import SchemaError, StepError
-from stepwell.testing import image_files
 
 simplejpeg = pytest.importorskip("simplejpeg")
 

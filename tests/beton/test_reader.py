@@ -10,6 +10,7 @@ import pytest
 from built_files import SequenceField, WordField, write_arrays, write_custom, write_images, write_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from web_server import WebServer
 
 import stepwell
 from stepwell import Field, Loader
@@ -19,7 +20,6 @@ from stepwell.errors import DatasetNotFoundError, DecodeError, FormatError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.formats.cache import open_in_place
 from stepwell.schema import Array, Image
-from stepwell.testing.web import WebServer
 from stepwell.transforms import CenterResizedCrop, RandomResizedCrop
 
 JPEG = Image((16, 20, 3), codec="jpeg", dct="fast")

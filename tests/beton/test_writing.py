@@ -4,6 +4,7 @@ import tarfile
 import numpy as np
 import pytest
 import sample_sets as sets
+from kinds_of_images import image_files
 from spec_reader import SpecFile
 
 import stepwell
@@ -11,7 +12,7 @@ from stepwell import Array, Bytes, Field, Image, Text
 from stepwell.beton import write_beton
 from stepwell.errors import FormatError, SchemaError, StepError, StoreExistsError
 from stepwell.formats import import_dataset
-from stepwell.testing import image_files, tiny_store
+from stepwell.testing import tiny_store
 
 PAGE = 1 << 16
 

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 
 import stepwell
 from stepwell import Field, Loader
@@ -12,7 +13,6 @@ from stepwell.codecs.image_files import HEAD_BYTES, ImageHead, read_image_head
 from stepwell.errors import DecodeError, SchemaError
 from stepwell.schema import Image
 from stepwell.store import EncodedRows
-from stepwell.testing import image_files
 from stepwell.transforms import Resize
 
 pytest.importorskip("imagecodecs")

@@ -10,12 +10,13 @@ import pytest
 import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds_of_images import image_files
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.jpeg import JpegHeader, with_tiles
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.schema import Image
-from stepwell.testing import image_files, smooth_image
+from stepwell.testing import smooth_image
 
 pytest.importorskip("imagecodecs")
 

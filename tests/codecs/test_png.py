@@ -10,12 +10,13 @@ import zlib
 import imagecodecs
 import numpy as np
 import pytest
+from kinds_of_images import image_files, png_file
 
 from stepwell.codecs import make_codec
 from stepwell.codecs.png import decode_any_png, decode_interlaced, with_channels
 from stepwell.errors import DecodeError
 from stepwell.schema import Image
-from stepwell.testing import image_files, png_file, random_array, smooth_image
+from stepwell.testing import random_array, smooth_image
 
 pytest.importorskip("imagecodecs")
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 
 from stepwell.errors import DecodeError, FormatError
 from stepwell.formats.images import check_image, image_feature, image_head
 from stepwell.schema import Image
-from stepwell.testing import image_files
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")

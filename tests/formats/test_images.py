@@ -1,12 +1,12 @@
 """One feature for images of several kinds: nothing of them is lost in it."""
 
 import pytest
+from kinds_of_images import image_files
 
 from stepwell.codecs.image_files import ImageHead, read_image_head
 from stepwell.errors import FormatError
 from stepwell.formats.images import ImageKinds, channels_of, holds
 from stepwell.schema import Image
-from stepwell.testing import image_files
 
 pytest.importorskip("imagecodecs")
 

@@ -8,12 +8,12 @@ import pickle
 import numpy as np
 import pytest
 from formats_process import PYTHON, REASON, FormatsProcess
+from kinds_of_images import image_files
 
 import stepwell
 from stepwell.codecs import make_codec
 from stepwell.formats import import_dataset
 from stepwell.schema import Image
-from stepwell.testing import image_files
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")

@@ -17,6 +17,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")
 
+from kinds_of_images import image_files  # noqa: E402
+
 import stepwell  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
 from stepwell.errors import DecodeError, EncodeError, SchemaError  # noqa: E402
@@ -27,7 +29,6 @@ from stepwell.lerobot.parquet_images import (  # noqa: E402
     stamp_of,
 )
 from stepwell.references.file_codec import file_template, make_references  # noqa: E402
-from stepwell.testing import image_files  # noqa: E402
 
 SIZE = (16, 24)
 NAMES = "chunk-{chunk:03d}/file-{file:03d}.parquet"

@@ -14,6 +14,8 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 pytest.importorskip("imagecodecs")
 
+from kinds_of_images import image_files  # noqa: E402
+
 import stepwell  # noqa: E402
 from stepwell import Array, Image, View  # noqa: E402
 from stepwell.codecs import make_codec  # noqa: E402
@@ -31,7 +33,6 @@ from stepwell.lerobot.info import NUMBERS as NUMBER_TYPES  # noqa: E402
 from stepwell.lerobot.metadata import Metadata  # noqa: E402
 from stepwell.lerobot.writing import Preparation  # noqa: E402
 from stepwell.store import EncodedRows  # noqa: E402
-from stepwell.testing import image_files  # noqa: E402
 
 from .written import H264, make_store, read_frames, read_info, read_tables, read_video  # noqa: E402
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 
 import stepwell
 from stepwell.beton import write_beton
@@ -11,7 +12,6 @@ from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.schema import Feature, Image
-from stepwell.testing import image_files
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")

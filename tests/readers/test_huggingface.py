@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 
 import stepwell
 from stepwell.codecs import make_codec
@@ -12,7 +13,6 @@ from stepwell.errors import FormatError
 from stepwell.formats import find_reader, import_dataset, open_reader
 from stepwell.formats.splits import taken_split
 from stepwell.schema import Image
-from stepwell.testing import image_files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from web_server import WebServer
 
 from stepwell.codecs import make_codec, register_codec
 from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError
@@ -24,7 +25,7 @@ from stepwell.references.file_codec import noting_states
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, span_feature
 from stepwell.references.span_files import noted_states
 from stepwell.schema import Array, Bytes, Image, Text
-from stepwell.testing import CodecConformance, WebServer, random_array
+from stepwell.testing import CodecConformance, random_array
 
 SHARED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FEATURE = Array((3, 2), "int16")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from web_server import WebServer
 
 from stepwell.errors import (
     DatasetNotFoundError,
@@ -26,7 +27,6 @@ from stepwell.errors import (
 from stepwell.files.addresses import cache_directory, is_remote
 from stepwell.references import remote_files, remote_sources
 from stepwell.references.remote_files import kept_files, local_path, remote_states
-from stepwell.testing import WebServer
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from web_server import WebServer
 
 from stepwell.files.addresses import cache_directory
 from stepwell.references import remote_files, remote_sources
-from stepwell.testing import WebServer
 
 GRACE = 0.02
 

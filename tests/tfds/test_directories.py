@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from made_sets import episode, simple_tree, write_set
 from remote_sets import in_memory, own_cache
+from web_server import WebServer
 
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
-from stepwell.testing import WebServer
 from stepwell.tfds.directories import Directory, find_version, named_version
 from stepwell.tfds.info import read_info
 

@@ -5,6 +5,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 from made_sets import FLOATS, simple_tree, write_set
 from made_sets import episode as lists_of_episode
 
@@ -14,7 +15,6 @@ from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats import import_dataset
 from stepwell.schema import Image
-from stepwell.testing import image_files
 from stepwell.tfds.features import Fields, Leaf, Repeated
 from stepwell.tfds.reader import TfdsReader
 

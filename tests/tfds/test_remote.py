@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from made_sets import FLOATS, TEXT, doubled, episode, simple_tree, write_set
 from remote_sets import GRACE, fetched, in_memory, kept, own_cache
+from web_server import WebServer
 
 import stepwell
 from stepwell import Loader
@@ -17,7 +18,6 @@ from stepwell.cli.main import main
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.references import remote_files
-from stepwell.testing import WebServer
 from stepwell.tfds import write_rlds
 from stepwell.tfds.features import Fields, Leaf
 from stepwell.tfds.reader import TfdsReader

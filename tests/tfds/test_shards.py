@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from made_sets import episode, simple_tree, write_set
 from remote_sets import fetched, kept, own_cache
+from web_server import WebServer
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.files.addresses import cache_directory
-from stepwell.testing import WebServer
 from stepwell.tfds.record_files import TFRecordFile
 from stepwell.tfds.shards import FetchedFile, Shards, _Coming, open_shard
 

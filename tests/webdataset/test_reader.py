@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds_of_images import image_files
 from shards import npy, picture, sample, write_tar  # type: ignore[import-not-found]
+from web_server import WebServer
 
 import stepwell
 from stepwell import Array, Bytes, Image, Loader, Text
@@ -18,7 +20,7 @@ from stepwell.codecs import make_codec
 from stepwell.errors import DatasetNotFoundError, FormatError, LeftOutWarning, WorkerError
 from stepwell.formats import find_reader, import_dataset
 from stepwell.schema import Feature
-from stepwell.testing import WebServer, check_damage, image_files
+from stepwell.testing import check_damage
 from stepwell.webdataset import WebDatasetReader, read_tar_index
 
 LENGTHS = [11, 9, 13, 7]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shards import npy, write_tar  # type: ignore[import-not-found]
+from web_server import WebServer
 
 import stepwell
 from stepwell import Loader
@@ -16,7 +17,6 @@ from stepwell.errors import DecodeError
 from stepwell.files.addresses import cache_directory
 from stepwell.order import pooled
 from stepwell.references import remote_files
-from stepwell.testing import WebServer
 
 NUM_SHARDS, NUM_SAMPLES = 10, 30
 

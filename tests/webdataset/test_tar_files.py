@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shards import write_tar  # type: ignore[import-not-found]
+from web_server import WebServer
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.testing import WebServer, check_damage
+from stepwell.testing import check_damage
 from stepwell.webdataset import read_tar_index
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

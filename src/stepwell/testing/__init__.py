@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 from stepwell.lazy import load_name
 
 if TYPE_CHECKING:
-    from stepwell.testing.arrays import random_array, smooth_image
     from stepwell.testing.codecs import DelayedCodec, FailingCodec, RunningCodec, SlowRunningCodec
-    from stepwell.testing.conformance import CodecConformance
+    from stepwell.testing.conformance import CodecConformance, SequentialCodecConformance
     from stepwell.testing.damage import DamageReport, check_damage, damaged_copies
-    from stepwell.testing.evil import EvilCopy, evil_copies
     from stepwell.testing.hub import HubServer
-    from stepwell.testing.kinds_of_images import KindOfImage, image_files, png_file
     from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
-    from stepwell.testing.run_conformance import SequentialCodecConformance
-    from stepwell.testing.stores import TINY_FEATURES, counted_value, tiny_store
-    from stepwell.testing.strangers import StrangersReport, check_strangers
+    from stepwell.testing.stores import TINY_FEATURES, counted_value, random_array, smooth_image, tiny_store
+    from stepwell.testing.strangers import EvilCopy, StrangersReport, check_strangers, evil_copies
     from stepwell.testing.strategies import EpisodeData, episodes, features, schemas, steps, values
-    from stepwell.testing.web import WebServer
 
 __all__ = [
     "TINY_FEATURES",
@@ -34,12 +29,10 @@ __all__ = [
     "EvilCopy",
     "FailingCodec",
     "HubServer",
-    "KindOfImage",
     "RunningCodec",
     "SequentialCodecConformance",
     "SlowRunningCodec",
     "StrangersReport",
-    "WebServer",
     "check_damage",
     "check_strangers",
     "counted_value",
@@ -47,8 +40,6 @@ __all__ = [
     "episodes",
     "evil_copies",
     "features",
-    "image_files",
-    "png_file",
     "random_array",
     "schemas",
     "smooth_image",
@@ -68,27 +59,23 @@ _HOMES: dict[str, str] = {
     "DamageReport": "stepwell.testing.damage",
     "DelayedCodec": "stepwell.testing.codecs",
     "EpisodeData": "stepwell.testing.strategies",
-    "EvilCopy": "stepwell.testing.evil",
+    "EvilCopy": "stepwell.testing.strangers",
     "FailingCodec": "stepwell.testing.codecs",
     "HubServer": "stepwell.testing.hub",
-    "KindOfImage": "stepwell.testing.kinds_of_images",
     "RunningCodec": "stepwell.testing.codecs",
-    "SequentialCodecConformance": "stepwell.testing.run_conformance",
+    "SequentialCodecConformance": "stepwell.testing.conformance",
     "SlowRunningCodec": "stepwell.testing.codecs",
     "StrangersReport": "stepwell.testing.strangers",
-    "WebServer": "stepwell.testing.web",
     "check_damage": "stepwell.testing.damage",
     "check_strangers": "stepwell.testing.strangers",
     "counted_value": "stepwell.testing.stores",
     "damaged_copies": "stepwell.testing.damage",
     "episodes": "stepwell.testing.strategies",
-    "evil_copies": "stepwell.testing.evil",
+    "evil_copies": "stepwell.testing.strangers",
     "features": "stepwell.testing.strategies",
-    "image_files": "stepwell.testing.kinds_of_images",
-    "png_file": "stepwell.testing.kinds_of_images",
-    "random_array": "stepwell.testing.arrays",
+    "random_array": "stepwell.testing.stores",
     "schemas": "stepwell.testing.strategies",
-    "smooth_image": "stepwell.testing.arrays",
+    "smooth_image": "stepwell.testing.stores",
     "steps": "stepwell.testing.strategies",
     "tiny_lerobot": "stepwell.testing.lerobot",
     "tiny_lerobot_picture": "stepwell.testing.lerobot",

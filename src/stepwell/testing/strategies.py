@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepwell.errors import MissingDependencyError
 from stepwell.schema import Array, Bytes, Feature, Image, Schema, Text
-from stepwell.testing.arrays import random_array
+from stepwell.testing.stores import random_array
 
 try:
     from hypothesis import strategies as st

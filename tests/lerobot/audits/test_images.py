@@ -9,8 +9,7 @@ pytest.importorskip("av")
 pytest.importorskip("PIL")
 
 from stepwell.lerobot.auditing import audit  # noqa: E402
-from stepwell.testing.lerobot import tiny_lerobot_picture  # noqa: E402
-from stepwell.testing.lerobot_files import encode_png  # noqa: E402
+from stepwell.testing.lerobot import encode_png, tiny_lerobot_picture  # noqa: E402
 
 from .damage import change_column, change_json, change_rows, data_files, found, tiny_set  # noqa: E402
 

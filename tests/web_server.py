@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from stepwell.testing.serving import LocalHandler, LocalServer
+from stepwell.testing.hub import LocalHandler, LocalServer
 
 __all__ = ["WebServer"]
 

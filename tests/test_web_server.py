@@ -5,8 +5,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
-from stepwell.testing import WebServer
+from web_server import WebServer
 
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:

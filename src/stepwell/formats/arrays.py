@@ -26,21 +26,7 @@ NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is in Fortran's order, and dtype of a ``.npy`` file; the stream is behind the header.
-
-    Args:
-        stream: at its beginning, seekable; it may end with the header.
-
-    Raises:
-        ValueError: it is none.
-
-    Example:
-        >>> stream = io.BytesIO()
-        >>> np.save(stream, np.zeros((2, 3), "f4"))
-        >>> _ = stream.seek(0)
-        >>> npy_head(stream)
-        ((2, 3), False, dtype('float32'))
-    """
+    """Return shape, whether it is in Fortran order, and dtype of a ``.npy`` file; ValueError where it is none."""
     version = np.lib.format.read_magic(stream)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
@@ -61,11 +47,7 @@ def npy_head(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def npy_array(data: bytes) -> npt.NDArray[Any]:
-    """Return the array of a ``.npy`` file.
-
-    Raises:
-        ValueError: it is none, or its header claims another number of bytes than there are.
-    """
+    """Return the array of a ``.npy`` file; ValueError where it is none, or claims another number of bytes."""
     stream = io.BytesIO(data)
     shape, _, dtype = npy_head(stream)
     count = int(np.prod(shape, dtype=object))
@@ -80,14 +62,7 @@ def npy_array(data: bytes) -> npt.NDArray[Any]:
 
 
 def npz_arrays(file: BinaryIO) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a ``.npz`` file by name.
-
-    Args:
-        file: open for reading.
-
-    Raises:
-        ValueError: it is none, or claims more bytes than its own can be.
-    """
+    """Return the arrays of a ``.npz`` file by name; ValueError where it is none, or claims more than it can hold."""
     try:
         num_bytes = file.seek(0, io.SEEK_END)
         with zipfile.ZipFile(file) as archive:
@@ -112,11 +87,8 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_bytes: int) -
 
 
 def numpy_dtype(arrow_type: Any) -> np.dtype[Any] | None:
-    """Return the dtype of numbers and times; None for texts, lists, times of a time zone and the like.
-
-    Notes:
-        ``DataType.to_pandas_dtype`` asks for pandas in most releases of pyarrow.
-    """
+    """Return the dtype of numbers and times; None for texts, lists, times of a time zone and the like."""
+    # DataType.to_pandas_dtype needs pandas in most releases of pyarrow
     from pyarrow import types
 
     if types.is_timestamp(arrow_type):

@@ -76,9 +76,9 @@ from stepwell.store.store import Store
 
 __all__ = ["CachedStore", "open_address", "open_in_place"]
 
-# stores of references that were made in another way are made anew
+# stores whose references were made in another way are made again
 REFERENCES = b"with the states of files"
-# another one makes every store anew
+# another number makes every store again
 FORMAT = 1
 DIGITS = 16
 OPTION_DIGITS = 8
@@ -193,7 +193,7 @@ def _write_episodes(path: Path, reader: Reader, schema: Schema, uuid: str, progr
             metadata=reader.metadata,
             # processes that are spawned would run a script again that opens a data set without a guard
             workers=1,
-            # so that nobody shares the work, and a segment may be as large as they get
+            # no work is shared, and a segment may be as large as segments get
             edges=[0],
             progress=progress,
         )
@@ -341,7 +341,7 @@ def _check_files(store: Path) -> None:
 
 def _remove_unused(path: Path) -> None:
     with suppress(OSError), lock_directory(path, is_waiting=False):
-        # who looks for it sees it whole or not at all
+        # other processes see it whole or not at all
         gone = path.rename(path.with_name(f".{path.name}.{new_tag()}.gone"))
         shutil.rmtree(gone, ignore_errors=True)
 

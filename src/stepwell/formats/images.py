@@ -63,9 +63,9 @@ def image_format(head: bytes) -> str | None:
 class ImageKinds:
     """Kinds and sizes of some images."""
 
-    # that there are: "jpeg", "png", "webp"
+    # "jpeg", "png", "webp"
     formats: set[str] = field(default_factory=set)
-    # the most that one has
+    # the most channels of one image
     channels: int = 1
     # "uint8" and "uint16", each with the name of the first such image
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class ImageKinds:
 
     @property
     def codec(self) -> str:
-        """That reads them all."""
+        """The codec that reads them all."""
         return next((codec for codec in CODECS if self.formats == {codec}), MIXED_CODEC)
 
     def feature(self, name: str, channels: int | None = None) -> Feature:
@@ -100,7 +100,7 @@ class ImageKinds:
 
 
 def channels_of(given: int | str | None) -> int | None:
-    """Return the channels that images are to have, which may be given as text; None where nobody says."""
+    """Return the channels that images are to have, which may be given as text; None: as many as they have."""
     if given is None:
         return None
     found = next((channels for channels in CHANNELS if str(given).strip() == str(channels)), None)

@@ -101,15 +101,7 @@ def _open_address(text: str, options: dict[str, Any], trust: Trust) -> Store:
 
 
 def point_to_reader(path: str, error: Exception) -> None:
-    """Raise what says how to open a data set of another system; return where it is none.
-
-    Args:
-        path: where no store is.
-        error: what was to be said of it.
-
-    Raises:
-        StoreNotFoundError: it is a data set.
-    """
+    """Raise what says how to open a data set of another system; return where it is none."""
     from stepwell.formats.registry import readers_of
 
     names = [reader.name for reader in readers_of(path)] if os.path.lexists(path) else []
@@ -122,10 +114,5 @@ def point_to_reader(path: str, error: Exception) -> None:
 
 
 def _address(scheme: str, path: str) -> str:
-    """Return the address of a directory; of a relative one with a dot, which tells it from a name on the hub.
-
-    Example:
-        >>> _address("lerobot", "/data/pusht"), _address("lerobot", "pusht")
-        ('lerobot:///data/pusht', 'lerobot://./pusht')
-    """
+    """Return the address of a directory; of a relative one with a dot, which tells it from a name on the hub."""
     return f"{scheme}://{path if Path(path).is_absolute() or path.startswith('.') else f'./{path}'}"

@@ -34,19 +34,7 @@ PROCESS = uuid.uuid4().hex
 
 
 def flag_of(name: str, value: bool | str) -> bool:
-    """Return a truth that may be given as text.
-
-    Args:
-        name: of the option.
-        value: what was given.
-
-    Raises:
-        FormatError: another text than "true", "false", "1", "0", "yes" or "no".
-
-    Example:
-        >>> flag_of("verify", "no"), flag_of("verify", True)
-        (False, True)
-    """
+    """Return a bool that may be given as "true", "false", "1", "0", "yes" or "no"; FormatError for other texts."""
     found = value if isinstance(value, bool) else WORDS.get(str(value).lower())
     if found is None:
         raise FormatError(f"{name}={value!r}. Allowed: true, false.")
@@ -54,26 +42,13 @@ def flag_of(name: str, value: bool | str) -> bool:
 
 
 def names_of(given: Iterable[str] | str) -> list[str]:
-    """Return names that may be given as one text, joined by commas.
-
-    Example:
-        >>> names_of("action, reward"), names_of(["action"]), names_of("")
-        (['action', 'reward'], ['action'], [])
-    """
+    """Return names that may be given as one text, joined by commas: "action, reward"."""
     parts = given.split(",") if isinstance(given, str) else given
     return [name for part in parts if (name := part.strip())]
 
 
 def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Return new names that are given as a mapping, or as text, with ``=`` or ``:``.
-
-    Raises:
-        FormatError: a part without a new name, or a name that comes twice.
-
-    Example:
-        >>> renames_of("jpg=image, cls=label"), renames_of("observation.state:proprio")
-        ({'jpg': 'image', 'cls': 'label'}, {'observation.state': 'proprio'})
-    """
+    """Return new names that are given as a mapping, or as text: "jpg=image, cls=label", or with colons."""
     if not isinstance(rename, str):
         return dict(rename or {})
     # names of features have no colon, names of members may
@@ -96,7 +71,7 @@ def option_key(value: Any, *, files: set[str] | None = None) -> str:
             None: the key has their states; of a function that no other process finds by its name it is never the same.
 
     Raises:
-        FormatError: an object that cannot be told from others, or a function that no other process finds by its name.
+        FormatError: an object that cannot be distinguished, or a function that no other process finds by its name.
 
     Example:
         >>> option_key({"rename": {"b": "x", "a": "y"}}) == option_key({"rename": {"a": "y", "b": "x"}})
@@ -134,7 +109,7 @@ def _named(value: Any, files: set[str] | None) -> str:
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
     path = getattr(module, "__file__", None)
-    # a notebook has no file: other code of the same name could not be told from it
+    # a notebook has no file by which changed code of the same name is seen
     if found is value and (path is not None or value.__module__ != "__main__"):
         if path is None or not Path(path).is_file():
             return name

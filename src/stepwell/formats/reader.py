@@ -102,7 +102,7 @@ class Reader(ABC):
     def files(cls, source: str, **options: Any) -> Sequence[str]:
         """Return the files and addresses that a data set is made of; cheap, none is read.
 
-        By their names, sizes and times it is told whether a store in the cache still stands for them. Default: the
+        Their names, sizes and times decide whether a store in the cache still stands for them. Default: the
         source, or every file below it.
 
         Args:
@@ -164,7 +164,7 @@ class Reader(ABC):
         return None
 
     def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
-        """Return columns of episodes of one step each, for who imports them, see `HasOneStepEpisodes`; default: None.
+        """Return columns of episodes of one step each, for an import, see `HasOneStepEpisodes`; default: None.
 
         Args:
             start: the first episode.

@@ -143,11 +143,7 @@ def reader_of(address: Address) -> type[Reader]:
 
 
 def readers_of(source: str) -> list[type[Reader]]:
-    """Return all readers that accept a source; those of last resort only where no other does.
-
-    Raises:
-        FormatError: it is neither a file nor a directory.
-    """
+    """Return all readers that accept a source; those of last resort only where no other does."""
     _check_is_file_or_directory(source)
     found = [reader for reader in map(_reader, reader_names()) if _is_accepted(reader, source)]
     return [reader for reader in found if not reader.is_last_resort] or found
@@ -164,11 +160,11 @@ def _check_is_file_or_directory(source: str) -> None:
 
 
 def _is_accepted(reader: type[Reader], source: str) -> bool:
-    """Return whether a reader accepts a source; what nobody can look at is of none that looks."""
+    """Return whether a reader accepts a source; no reader accepts one that cannot be looked at."""
     try:
         return reader.accepts(source)
     except UntrustedFileError:
-        # what leads out of a data set is told, and not passed over
+        # a link that leads out of a data set is an error, and not passed over
         raise
     except (OSError, ValueError):
         # of a text that is too long for a path, such as many paths, or of a folder of others'
@@ -203,11 +199,7 @@ def _fault_of(source: str) -> str:
 
 
 def address_of(source: SourceLike, name: str | None = None, options: Mapping[str, Any] | None = None) -> Address:
-    """Return the parts of an address, with the reader's name and options that are given beside it.
-
-    Raises:
-        FormatError: the address names another reader, or an option that is given beside it, too.
-    """
+    """Return the parts of an address, with the reader's name and options that are given beside it."""
     address = parse_address(source, {*_BUILT_IN, *_REGISTRY}, OPENERS)
     if name is None and not options:
         return address
@@ -309,39 +301,15 @@ class Address:
 
 
 def scheme_of(text: str) -> str | None:
-    """Return what an address begins with, in lower case; None for a path.
-
-    Example:
-        >>> scheme_of("Beton:///data/train.beton"), scheme_of("data/train.beton")
-        ('beton', None)
-    """
+    """Return what an address begins with, in lower case; None for a path."""
     found = SCHEME.match(text)
     return None if found is None else found[1].lower()
 
 
 def parse_address(source: SourceLike, readers: Collection[str], whole: Collection[str] = ()) -> Address:
-    r"""Return the parts of an address.
-
-    Args:
-        source: a path, an address, or a list of them.
-        readers: names that addresses may begin with.
-        whole: of those, the ones that take addresses as they are.
-
-    Raises:
-        FormatError: no source at all, one with a line break, options that are no ``name=value`` or come twice, or a
-            ``file://`` address of another machine.
-
-    Example:
-        >>> parse_address("beton://data/train.beton?pages=4", ["beton"])
-        Address(source='data/train.beton', reader='beton', options={'pages': '4'})
-        >>> parse_address(["a.tar", "b.tar"], [])
-        Address(source='a.tar\nb.tar', reader=None, options={})
-
-    Notes:
-        What follows the last question mark are options where they are ``name=value``, joined by ``&``, with ``%``
-        before what would be misread. The query of an address within the address (``webdataset://https://...``) is
-        that address's own. ``file:///data/a%20b.tar`` is the path ``/data/a b.tar``, wherever it stands.
-    """
+    """Return the parts of an address that begins with the name of a reader; those in ``whole`` take all of it."""
+    # What follows the last question mark are options where they are name=value, joined by &, with % before what would
+    # be misread. The query of an address within the address (webdataset://https://...) is that address's own.
     if not isinstance(source, str | os.PathLike):
         return Address("\n".join(_one_line(part) for part in source) or _none())
     text = _one_line(source)
@@ -363,20 +331,7 @@ def parse_address(source: SourceLike, readers: Collection[str], whole: Collectio
 
 
 def told_address(address: Address, reader: str) -> str:
-    r"""Return an address as messages show it, with all options that are text or numbers.
-
-    Args:
-        address: its parts.
-        reader: that was found for it.
-
-    Example:
-        >>> told_address(Address("data/arm", None, {"split": "train[:10%]", "decoders": {}}), "tfds")
-        'tfds://data/arm?split=train[:10%]'
-        >>> told_address(Address("a.tar\nb.tar\nc.tar"), "webdataset")
-        'webdataset://a.tar and 2 more'
-        >>> told_address(Address("https://me:pass@host/a.tar?token=1"), "webdataset")
-        'webdataset://https://host/a.tar'
-    """
+    """Return an address as messages show it: without secrets, with all options that are text or numbers."""
     if not address.options:
         return f"{reader}://{told_source(address.source)}"
     told = [
@@ -389,15 +344,7 @@ def told_address(address: Address, reader: str) -> str:
 
 
 def told_source(source: str) -> str:
-    r"""Return a source as messages show it, of several paths the first.
-
-    Args:
-        source: see `Address`.
-
-    Example:
-        >>> told_source("a.tar\nb.tar\nc.tar")
-        'a.tar and 2 more'
-    """
+    """Return a source as messages show it, of several paths the first."""
     first, *more = source.split("\n")
     shown = plain_address(first) if "://" in first else first
     return f"{shown}{f' and {len(more)} more' if more else ''}"

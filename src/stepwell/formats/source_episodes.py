@@ -24,39 +24,23 @@ BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceEpisode:
-    """One ended episode of a snapshot.
-
-    Args:
-        store: it is of.
-        segment: that holds its rows.
-        index: of the episode in its store.
-        start: its first row in the segment.
-        length: steps.
-        metadata: its free metadata.
-        terminated: the environment reached a terminal state.
-        truncated: it was cut.
-        has_final: whether another row follows, of the features with ``final``.
-
-    Notes:
-        An immutable value over files: any number of threads may read.
-    """
+    """One ended episode of a snapshot."""
 
     store: Store
     segment: Segment
+    # of the episode in its store
     index: int
+    # its first row in the segment
     start: int
     length: int
     metadata: Mapping[str, Any]
     terminated: bool = False
     truncated: bool = False
+    # whether another row follows, of the features with final
     has_final: bool = False
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> Any:
-        """Return the steps [first, stop) of a feature, decoded: an array, or a list of text; default all, no final row.
-
-        Raises:
-            DecodeError: a row that its codec refuses; names the store, the episode and the steps.
-        """
+        """Return steps [first, stop) of a feature, decoded: an array, or a list of text; default all, no final row."""
         end = self.start + (self.length if stop is None else stop)
         return self.segment.read_rows(name, self.start + first, end, name_rows=self._namer(name))
 
@@ -77,13 +61,7 @@ class SourceEpisode:
     def images(
         self, name: str, feature: Feature, steps: Sequence[int] | npt.NDArray[np.int64] | None = None
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield decoded rows one by one, a batch of them in memory.
-
-        Args:
-            name: of the feature.
-            feature: of fixed shape.
-            steps: ascending; default all.
-        """
+        """Yield decoded rows one by one, a batch of them in memory."""
         chosen = np.arange(self.length) if steps is None else np.asarray(steps, np.int64)
         most = max(1, BATCH_BYTES // max(1, feature.row_bytes))
         cuts = np.flatnonzero(np.diff(chosen) != 1) + 1
@@ -102,11 +80,7 @@ def as_view(source: Store | View | str | os.PathLike[str]) -> View:
 
 
 def schema_of(source: View | Store) -> Schema:
-    """Return the features of all stores of a view.
-
-    Raises:
-        SchemaError: a store without features, or stores of different ones.
-    """
+    """Return the features of all stores of a view."""
     stores = as_view(source).stores
     schemas = [store.schema for store in stores]
     first = schemas[0]
@@ -122,11 +96,7 @@ def schema_of(source: View | Store) -> Schema:
 
 
 def episodes_of(source: View | Store) -> Iterator[SourceEpisode]:
-    """Yield the episodes of a view in its order; those without a step are left out.
-
-    Raises:
-        StoreBusyError: an episode is still being recorded.
-    """
+    """Yield the episodes of a view in its order; those without a step are left out."""
     for part in as_view(source).parts:
         table = part.table
         for index in part.indices.tolist():

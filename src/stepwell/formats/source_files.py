@@ -62,7 +62,7 @@ MAGIC = re.compile(r"[*?\[]")
 # train-000012.tar, train-00012-of-00100.tar.gz, train-00012-of-00100-0123456789abcdef.parquet
 NUMBERED = re.compile(r"(.*?)(\d+)((?:-of-\d+)?)(?:-[0-9a-f]+)?((?:\.[A-Za-z]\w*)+)")
 OF = re.compile(r"-of-(\d+)")
-# a text that is too long, or of a place where nobody may look: its reader says what is wrong
+# a text that is too long, or of a place without access: its reader says what is wrong
 NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
 SNAPSHOTS, BLOBS = "snapshots", "blobs"
 
@@ -97,12 +97,7 @@ def source_files(source: str | Sequence[str], endings: Sequence[str]) -> list[st
 
 
 def named_texts(source: str | Sequence[str]) -> Iterator[str]:
-    """Yield the paths, patterns and directories of this machine that a source names, braces expanded.
-
-    Example:
-        >>> list(named_texts("data::more/{a,b}-*.tar::https://host/x.tar"))
-        ['data', 'more/a-*.tar', 'more/b-*.tar']
-    """
+    """Yield the local paths, patterns and directories that a source names, braces expanded."""
     for text in [source] if isinstance(source, str) else source:
         for part in map(path_of_file, filter(None, SEPARATOR.split(text))):
             if not is_remote(part):
@@ -110,12 +105,7 @@ def named_texts(source: str | Sequence[str]) -> Iterator[str]:
 
 
 def names_files(source: str, endings: Sequence[str]) -> bool:
-    """Whether a text may name files of these endings: by its own ending, or what lies in the directory; cheap.
-
-    Example:
-        >>> names_files("https://host/train-{0..9}.tar?token=1", [".tar"]), names_files("https://host/", [".tar"])
-        (True, False)
-    """
+    """Whether a text may name files of these endings: by its own ending, or what lies in the directory; cheap."""
     try:
         part = path_of_file(SEPARATOR.split(source)[0])
         if _plain(part).rstrip("}").endswith(tuple(endings)):
@@ -129,15 +119,7 @@ def names_files(source: str, endings: Sequence[str]) -> bool:
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Yield what a text with braces stands for; braces without a comma or a range stay as they are.
-
-    Raises:
-        FormatError: a range whose step is 0.
-
-    Example:
-        >>> list(expand_braces("{a,b{1..2}}-{08..10..2}.{tar}"))
-        ['a-08.{tar}', 'a-10.{tar}', 'b1-08.{tar}', 'b1-10.{tar}', 'b2-08.{tar}', 'b2-10.{tar}']
-    """
+    """Yield what a text with braces stands for; braces without a comma or a range stay as they are."""
     start = text.find("{")
     stop = _closing(text, start) if start >= 0 else -1
     if stop < 0:
@@ -237,12 +219,7 @@ def _range(first: str, last: str, step: int, inner: str) -> Iterator[str]:
 
 
 def skipped_numbers(names: Iterable[str]) -> list[str]:
-    """Return the names of files that a numbered sequence lacks, fewer than those that it has.
-
-    Example:
-        >>> skipped_numbers(["a-000.tar", "a-001.tar", "a-003.tar", "b-00001-of-00003.tar", "b-00002-of-00003.tar"])
-        ['a-002.tar', 'b-00000-of-00003.tar']
-    """
+    """Return the names of files that a numbered sequence lacks, such as ``a-001.tar``; fewer than those that it has."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in names:
         if parts := NUMBERED.fullmatch(name):
@@ -258,16 +235,7 @@ def skipped_numbers(names: Iterable[str]) -> list[str]:
 
 
 def warn_of_gaps(folder: str, names: Sequence[str], way_out: str) -> None:
-    """Warn of files that are not there by their numbers.
-
-    Args:
-        folder: where they lie.
-        names: of those that are there.
-        way_out: how to name files one by one.
-
-    Warns:
-        LeftOutWarning: names the first of them.
-    """
+    """Warn of files that are not there by their numbers."""
     lost = skipped_numbers(names)
     if lost:
         more = f" and {len(lost) - 1} more are" if len(lost) > 1 else " is"
@@ -280,12 +248,7 @@ def warn_of_gaps(folder: str, names: Sequence[str], way_out: str) -> None:
 
 
 def digest_of(entries: Iterable[Entry], *more: bytes) -> str:
-    """Return a digest of files, in any order, and of more that counts, as 32 hexadecimal digits.
-
-    Example:
-        >>> digest_of([("a", 1, 2), ("b", 3, 4)]) == digest_of([("b", 3, 4), ("a", 1, 2)])
-        True
-    """
+    """Return a digest of files, in any order, and of more that counts, as 32 hexadecimal digits."""
     text = repr(sorted(entries, key=itemgetter(0)))
     found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
     for part in more:
@@ -324,11 +287,7 @@ def walked(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
 
 
 def entries_of(paths: Sequence[str]) -> list[Entry]:
-    """Return path, bytes and version of files.
-
-    Raises:
-        DatasetNotFoundError: a file that is not there, or cannot be looked at.
-    """
+    """Return path, bytes and version of files."""
     has_addresses = "://" in "\n".join(paths)
     remote = [path for path in paths if is_remote(path)] if has_addresses else []
     states = dict(zip(remote, remote_states(remote), strict=True)) if remote else {}
@@ -349,19 +308,7 @@ def entries_of(paths: Sequence[str]) -> list[Entry]:
 
 
 def check_boundaries(source: str, trust: Trust = None) -> None:
-    """Refuse a data set with links that lead out of its directory, or with what is no file.
-
-    Args:
-        source: what a reader takes: paths, patterns and addresses, of which those of other machines are not looked at.
-        trust: directories that links may lead to, too, see `stepwell.open`.
-
-    Raises:
-        UntrustedFileError: a link that leads out.
-        FormatError: a FIFO, a socket or a device: to read it may never end.
-
-    Notes:
-        Directories are listed once; no file is opened, and no link followed into a directory.
-    """
+    """Refuse a data set with links that lead out of its directory, or with what is no file."""
     for part in SEPARATOR.split(source):
         path = path_of_file(part) if "://" in part else part
         if not path or "://" in path:
@@ -378,11 +325,7 @@ def check_boundaries(source: str, trust: Trust = None) -> None:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is no regular file, and return where there is nothing, or a text that is no path.
-
-    Raises:
-        FormatError: a directory, FIFO, socket or device.
-    """
+    """Refuse what is no regular file, and return where there is nothing, or a text that is no path."""
     try:
         check_status(os.stat(path), path)  # noqa: PTH116  its OSError is the one that says why
     except (FileNotFoundError, NotADirectoryError, ValueError):

@@ -54,18 +54,13 @@ MAX_TOLD = 8
 
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
-    """One of several parts of a split, of the same size or nearly; see `even_splits`.
-
-    Args:
-        split: what is cut.
-        index: which part, 0 to ``count - 1``.
-        count: of parts.
-        drop_remainder: whether parts are all of the same size, and up to ``count - 1`` of each range are in none.
-    """
+    """One of several parts of a split, of the same size or nearly; see `even_splits`."""
 
     split: Split
+    # which part, 0 to count - 1
     index: int
     count: int
+    # whether parts are all of the same size, and up to count - 1 items of each range are in none
     drop_remainder: bool = False
 
     def __str__(self) -> str:
@@ -120,12 +115,7 @@ def split_indices(split: Split, sizes: Sizes, *, rounding: Rounding = "closest")
 
 
 def split_ranges(split: Split, sizes: Sizes, *, rounding: Rounding = "closest") -> list[tuple[str, int, int]]:
-    """Return name, first item and one past the last of each part; see `split_indices`.
-
-    Example:
-        >>> split_ranges("train[:10%]+val[-2:]", {"train": 30, "val": 10})
-        [('train', 0, 3), ('val', 8, 10)]
-    """
+    """Return name, first item and one past the last of each part; see `split_indices`."""
     if isinstance(split, EvenSplit):
         return [_even_range(part, split) for part in split_ranges(split.split, sizes, rounding=rounding)]
     if rounding not in get_args(Rounding):
@@ -243,15 +233,7 @@ class TakenSplit:
 
 
 def taken_split(metadata: Mapping[str, Any]) -> TakenSplit | None:
-    """Return which split a store is of, by its metadata; None where its data set had not several.
-
-    Args:
-        metadata: of the store. A reader of a format with splits puts ``{name: {"split": ..., "splits": {...}}}`` there.
-
-    Example:
-        >>> taken_split({"tfds": {"split": "val", "splits": {"train": 2, "val": 1}}})
-        TakenSplit(taken='val', splits={'train': 2, 'val': 1})
-    """
+    """Return which split a store is of, by its metadata; None where its data set had not several."""
     for told in metadata.values():
         splits, taken = (told.get(key) for key in ("splits", "split")) if isinstance(told, Mapping) else (None, None)
         if isinstance(splits, Mapping) and isinstance(taken, str) and len(splits) > 1:

@@ -21,7 +21,7 @@ __all__ = [
     "ArrowFiles",
     "column_feature",
     "feature_of_type",
-    "is_picture",
+    "is_image",
     "leaf_column",
     "leaf_names",
     "naming",
@@ -199,18 +199,18 @@ def naming(where: str) -> Iterator[None]:
         raise FormatError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def is_picture(kind: Any) -> bool:
-    """Return whether an Arrow type is that of picture files: a struct of bytes and path."""
+def is_image(kind: Any) -> bool:
+    """Return whether an Arrow type is that of image files: a struct of bytes and path."""
     import pyarrow as pa
 
     return pa.types.is_struct(kind) and {field.name for field in kind} == PICTURE
 
 
 def leaf_names(name: str, kind: Any) -> list[str]:
-    """Return the dotted names of a column's parts that are no structs; pictures count as one."""
+    """Return the dotted names of a column's parts that are no structs; images count as one."""
     import pyarrow as pa
 
-    if not pa.types.is_struct(kind) or is_picture(kind):
+    if not pa.types.is_struct(kind) or is_image(kind):
         return [name]
     return [leaf for field in kind for leaf in leaf_names(f"{name}.{field.name}", field.type)]
 
@@ -247,7 +247,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def _plain(column: Any) -> Any:
-    """Return an array without a type of somebody's own around it, and without a dictionary."""
+    """Return an array without extension types around it, and without a dictionary."""
     import pyarrow as pa
 
     if isinstance(column.type, pa.BaseExtensionType):
@@ -289,15 +289,15 @@ def feature_of_type(kind: Any, where: str) -> Feature:
 
 def column_feature(array: Any, where: str, *, is_varying: bool = False, channels: int | None = None) -> Feature:
     """Return the feature that holds the rows of a column, by its type and by some rows."""
-    if is_picture(array.type):
-        return _image_feature(_picture_files(array, where), where, is_varying, channels)
+    if is_image(array.type):
+        return _image_feature(_image_files(array, where), where, is_varying, channels)
     return feature_of_type(array.type if is_varying else _even_type(array), where)
 
 
 def values_of(column: Any, feature: Feature, where: str, *, is_converted: bool = False) -> Any:
     """Return the rows of a column as a feature's values."""
     if feature.codec in IMAGE_CODECS:
-        return _pictures(column, feature, where, is_converted)
+        return _images(column, feature, where, is_converted)
     _check_whole(column, where)
     if feature.kind in ("text", "bytes"):
         return column.to_pylist()
@@ -333,9 +333,9 @@ def _numbers(column: Any, shape: tuple[int, ...], feature: Feature, where: str) 
     return found
 
 
-def _pictures(column: Any, feature: Feature, where: str, is_converted: bool) -> EncodedRows:
-    """Return the files of pictures, each of which must be as the feature says by its header."""
-    files = _picture_files(column, where)
+def _images(column: Any, feature: Feature, where: str, is_converted: bool) -> EncodedRows:
+    """Return image files, each of which must be as the feature says by its header."""
+    files = _image_files(column, where)
     for number, blob in enumerate(_blobs(files)):
         try:
             check_image(blob, feature, is_converted=is_converted)
@@ -348,13 +348,13 @@ def _image_feature(files: Any, where: str, is_varying: bool, channels: int | Non
     try:
         return image_feature(map(image_head, _blobs(files)), where, is_varying=is_varying, channels=channels)
     except DecodeError as error:
-        raise FormatError(f"{where}: all pictures must be JPEG, PNG or WebP: {error}") from error
+        raise FormatError(f"{where}: all images must be JPEG, PNG or WebP: {error}") from error
 
 
-def _picture_files(array: Any, where: str) -> Any:
-    found = array.field("bytes") if is_picture(array.type) else array
+def _image_files(array: Any, where: str) -> Any:
+    found = array.field("bytes") if is_image(array.type) else array
     if found.null_count or array.null_count:
-        raise FormatError(f"{where}: pictures lie in files of their own, or are missing. Embed them: to_parquet does.")
+        raise FormatError(f"{where}: images lie in files of their own, or are missing. Embed them: to_parquet does.")
     return found
 
 

@@ -95,7 +95,7 @@ class FolderListing:
         return self._sorted(folder, lambda entry: entry.is_file() and entry.name.lower().endswith(endings))
 
     def passed_over(self, read: Collection[Path], *, levels: int = LEVELS) -> Iterator[Path]:
-        """Yield images and videos, by their endings, that nobody reads."""
+        """Yield images and videos, by their endings, that are not read."""
         endings = (*UNREAD, *IMAGES, *VIDEOS)
 
         def is_passed(folder: Path, entry: os.DirEntry[str]) -> bool:
@@ -352,7 +352,7 @@ def _layout_of(listing: FolderListing) -> Layout:
 
 
 def _check_all_are_read(listing: FolderListing, layout: Layout, episodes: Sequence[Part]) -> None:
-    """Refuse a directory without episodes, and images and videos that would be lost without a word."""
+    """Refuse a directory without episodes, and images and videos that would be lost silently."""
     read = {path for part in episodes for files in part["images"].values() for path in files}
     read.update(path for part in episodes for path in part["videos"].values())
     passed = list(listing.passed_over(read))

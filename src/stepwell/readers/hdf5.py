@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 SILENT_SECONDS = 60.0
-"""How long the process may say nothing before its file counts as damaged; it begins to answer in milliseconds."""
+"""Silence of the process after which its file counts as damaged; it begins to answer in milliseconds."""
 
 PIECE_BYTES = 1 << 20
 _CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
@@ -180,7 +180,7 @@ def end_child() -> None:
 
 
 def _leave(child: subprocess.Popen[bytes]) -> None:
-    """Let go of a process that a fork has from its parent, which goes on with it."""
+    """Close the pipes of the parent's process in a child of a fork; the parent goes on with it."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()
@@ -189,7 +189,7 @@ def _leave(child: subprocess.Popen[bytes]) -> None:
 
 
 def _take_turns_anew() -> None:
-    """Forget who had a turn: a thread of the parent that a fork does not have."""
+    """Replace the lock in a child of a fork, where no thread releases the parent's."""
     _TURN[0] = threading.Lock()
 
 
@@ -208,7 +208,7 @@ def is_hdf5(source: str) -> bool:
 
 
 def top_names(source: str) -> set[str] | None:
-    """Return the names at the top of an HDF5 file; None where they cannot be read, or h5py is not there to do it."""
+    """Return the names at the top of an HDF5 file; None where they cannot be read, or h5py is not installed."""
     try:
         return set(survey(source))
     except (FormatError, MissingDependencyError):
@@ -307,9 +307,9 @@ def feature_of(dataset: Any) -> Feature:
     if dtype.kind not in "biufc":
         raise FormatError(f"{_where(dataset)} has elements of {dtype}. Allowed: numbers, bool, text and bytes.")
     shape = tuple(int(size) for size in dataset.shape[1:])
-    is_picture = dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
+    is_image = dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4) and 0 not in shape
     plain = np.dtype(dtype.str).newbyteorder("=")
-    return Image(shape) if is_picture else Array(shape, plain)
+    return Image(shape) if is_image else Array(shape, plain)
 
 
 def read_rows(dataset: Any, feature: Feature, start: int, stop: int) -> npt.NDArray[Any] | list[Any]:

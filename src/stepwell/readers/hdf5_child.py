@@ -73,7 +73,7 @@ def _opened(path: str, held: dict[str, Any]) -> Any:
 
 
 def _survey(file: Any, target: BinaryIO) -> None:
-    """Look at everything that who opens the file will look at; what libhdf5 does not come back from, it shows here."""
+    """Look at everything that readers look at, so that libhdf5 hangs here if it does."""
     import h5py
 
     pending = [(file, 0)]

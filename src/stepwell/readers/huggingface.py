@@ -61,16 +61,16 @@ class HuggingFaceReader(Reader):
             ``episode_id``, ``episode``, ``traj_id`` and ``trajectory_id``. Without any, each row is an episode of one
             step; "" makes it so where there is one.
         ignore: names of columns to leave out.
-        varying: names of columns whose lists or pictures differ in length, size or format, where some rows from all
-            over the files do not show it. Of pictures that were seen without it alpha is left out then.
-        channels: 1, 3 or 4 that all pictures are to have: grey, RGB, RGBA; default: as many as one has.
+        varying: names of columns whose lists or images differ in length, size or format, where some rows from all
+            over the files do not show it. Of images that were seen without it alpha is left out then.
+        channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
 
     Raises:
         FormatError: damaged files, a column of no known type, or an episode whose rows do not follow each other.
         MissingDependencyError: pyarrow is not installed.
 
     Notes:
-        As for `Reader`. Pictures stay the JPEG, PNG and WebP files that they are; names of a ClassLabel are in the
+        As for `Reader`. Images stay the JPEG, PNG and WebP files that they are; names of a ClassLabel are in the
         store's metadata. The episode's value is its metadata ``episode``. What differs from row to row in length is a
         ragged feature; lists that all have one length are arrays.
     """
@@ -271,5 +271,5 @@ def _with_a_way_out(name: str) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        more = f"varying=[{name!r}] takes lists of any length, pictures of any size and format."
+        more = f"varying=[{name!r}] takes lists of any length, images of any size and format."
         raise FormatError(f"{error} Options: ignore=[{name!r}] leaves the column out, {more}") from error

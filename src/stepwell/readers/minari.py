@@ -57,7 +57,7 @@ class Leaf:
 
     # names from the root on, those of dicts and numbers of tuples: ``("observations", "pair", 0)``
     path: tuple[str | int, ...]
-    # that holds a value of it; of pictures plain ones, though Minari stores some as JPEG files
+    # of one value; of images plain ones, though Minari stores some as JPEG files
     feature: Feature
 
     @property
@@ -79,7 +79,7 @@ def final_of(name: str, feature: Feature) -> Feature:
 
 
 def episode_metadata(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of an episode, with its number under a name that says whose it is."""
+    """Return the metadata of an episode, its number as ``minari_episode``."""
     return {"minari_episode" if name == "id" else name: value for name, value in told.items()}
 
 
@@ -123,7 +123,7 @@ def _feature(name: str, kind: Any, space: Any) -> Feature:
             f"{name} is of the space {kind!r}. Read are: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple."
         )
     shape, dtype = _shape(name, kind, space), _dtype(name, space.get("dtype", "int8" if "Binary" in kind else "int64"))
-    return Image(shape) if kind == "Box" and dtype == np.uint8 and _is_picture(shape) else Array(shape, dtype)
+    return Image(shape) if kind == "Box" and dtype == np.uint8 and _is_image(shape) else Array(shape, dtype)
 
 
 def _shape(name: str, kind: str, space: Mapping[str, Any]) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ def _dtype(name: str, text: Any) -> np.dtype[Any]:
     return found
 
 
-def _is_picture(shape: tuple[int, ...]) -> bool:
+def _is_image(shape: tuple[int, ...]) -> bool:
     return 0 not in shape and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
 
 
@@ -184,7 +184,7 @@ class Hdf5Episodes:
         return found
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the columns of an episode, and what is said of it."""
+        """Return the columns of an episode, and its metadata."""
         name = self._names[index]
         with self._files.naming(0, name):
             group = self._files.open(0)[name]
@@ -265,7 +265,7 @@ class ArrowEpisodes:
         return replace(feature, codec="jpeg") if is_file else feature
 
     def read(self, index: int, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the columns of an episode, and what is said of it."""
+        """Return the columns of an episode, and its metadata."""
         table, folder = self._table(index), self._folders[index]
         columns = {}
         for name, feature in schema.items():

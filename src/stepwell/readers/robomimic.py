@@ -178,7 +178,7 @@ class RobomimicReader(Reader):
             ]
 
     def _told(self) -> dict[str, Any]:
-        """Return what the first file says of itself, and each file's task."""
+        """Return the metadata of the first file, and each file's task."""
         told: dict[str, Any] = {}
         tasks: list[str | None] = []
         for number in range(len(self._files.paths)):
@@ -269,7 +269,7 @@ class RobomimicReader(Reader):
             )
 
     def _warn_of_more(self, demo: Demo, found: Mapping[str, Any]) -> None:
-        """Warn once of what a demonstration has and the first one lacks."""
+        """Warn once of data that the first demonstration lacks."""
         more = [name for name in found if name not in self._seen]
         self._seen.update(more)
         where = f"{self._files.paths[demo.file]}, {demo.name}"

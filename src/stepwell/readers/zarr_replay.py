@@ -231,7 +231,7 @@ class ZarrReader(Reader):
             )
 
     def _arrays(self) -> dict[str, Any]:
-        """Return the arrays of ``data`` by name; opened in each process anew."""
+        """Return the arrays of ``data`` by name; opened in each process."""
         if self._opened is None or self._opened[0] != os.getpid():
             with self._naming("data"):
                 group = self._group()["data"]

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 Decoders = Mapping[str, tuple[Feature, Callable[[bytes], Any]]]
-"""Ending to the feature that its members become, and what makes a value of one's bytes."""
+"""Ending to the feature of its members, and the function that makes a value of a member's bytes."""
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Last parts of the endings of images."""
@@ -66,19 +66,17 @@ NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked for, see `WebDatasetReader`."""
+    """Options of a reader of shards, see `WebDatasetReader`."""
 
-    # that are taken; empty: all
+    # empty: all
     endings: frozenset[str] = frozenset()
-    # endings that are not
     ignore: frozenset[str] = frozenset()
     # ending, or name of a column, to the name of the feature
     rename: Mapping[str, str] = field(default_factory=dict)
     # "text" or "columns"
     json: str = "text"
-    # see `Decoders`
     decoders: Decoders = field(default_factory=dict)
-    # that images are to have; None: as many as one has
+    # of all images; None: as many as one of them has
     channels: int | None = None
 
     def __post_init__(self) -> None:

@@ -42,11 +42,9 @@ FILE_CODECS = {"jpeg": "jpg", "png": "png"}
 class MemberForm:
     """How one feature is written."""
 
-    # of the feature
     name: str
     # as the source has it
     feature: Feature
-    # of the members
     ending: str
 
     def rows(self, episode: SourceEpisode, start: int, stop: int) -> Iterator[bytes]:

@@ -47,15 +47,14 @@ class Members:
 class Shard:
     """The samples of one archive."""
 
-    # of the archive, or its address
+    # path or address of the archive
     path: str
-    # of the samples
     keys: list[str]
-    # ending, in lower case, to the members
+    # by ending, in lower case
     members: Mapping[str, Members]
     # whether the archive was cut off, so that the last sample may lack members
     is_cut: bool = False
-    # samples that the archive has, with those that are not wanted
+    # samples of the archive, those of other endings included
     num_stored: int = 0
 
     def __len__(self) -> int:

@@ -75,20 +75,19 @@ def _unpacked(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What ``_info.json`` tells."""
+    """The content of an ``_info.json``."""
 
-    # of the file
     path: Path
     # ending, in lower case, to the name of the feature
     features: Mapping[str, str] = field(default_factory=dict)
-    # "steps" or "episodes"; None where it does not tell
+    # "steps" or "episodes"; None where it is not given
     samples: str | None = None
     # name of a shard's file to its number of samples
     lengths: Mapping[str, int] = field(default_factory=dict)
 
 
 Infos = Mapping[str, ShardInfo]
-"""Directory of shards to what is told there."""
+"""Directory of shards to its ``_info.json``."""
 
 
 def info_path(shard: str) -> Path | None:
@@ -157,7 +156,7 @@ def read_infos(paths: Iterable[str]) -> Infos:
 
 
 def told_names(path: str, infos: Infos) -> Mapping[str, str]:
-    """Return the names of features by ending that are told beside a shard."""
+    """Return the names of features by ending that ``_info.json`` beside a shard has."""
     info = infos.get(_folder(path))
     return {} if info is None else info.features
 

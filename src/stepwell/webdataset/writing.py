@@ -53,9 +53,7 @@ PREFIX = re.compile(r"[^./\0][^/\0]*")
 class Sample:
     """One sample."""
 
-    # of its members
     key: str
-    # that it holds
     num_steps: int
     # (ending, bytes) each
     members: Iterable[tuple[str, bytes]]

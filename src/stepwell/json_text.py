@@ -29,22 +29,7 @@ TAIL_BYTES = len(b'  "crc32": "00000000"\n}\n')
 
 
 def parse_json(text: str | bytes | bytearray) -> Any:
-    """Return what a text of JSON says.
-
-    Args:
-        text: JSON; bytes are UTF-8, UTF-16 or UTF-32.
-
-    Raises:
-        ValueError: it is no JSON, no text, or nested too deep.
-
-    Example:
-        >>> parse_json('{"a": [1]}')
-        {'a': [1]}
-        >>> parse_json("[" * 100_000)
-        Traceback (most recent call last):
-        ...
-        ValueError: it is nested too deep
-    """
+    """Parse JSON; ValueError also for text that is nested too deep."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -53,21 +38,7 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 
 
 def seal_json(record: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a JSON file that ends with its own checksum.
-
-    Args:
-        record: JSON types; a field "crc32" of its own is replaced.
-
-    Returns:
-        UTF-8, indented by two spaces.
-
-    Example:
-        >>> print(seal_json({"rows": 12}).decode(), end="")
-        {
-          "rows": 12,
-          "crc32": "3e385bfd"
-        }
-    """
+    """Return the bytes of a JSON file that ends with its own checksum."""
     rest = {key: value for key, value in record.items() if key != "crc32"}
     text = json.dumps(rest, indent=2, ensure_ascii=False)
     body = f"{text[:-2]},\n" if rest else "{\n"

@@ -35,20 +35,7 @@ class NoBar:
 
 
 def make_bar(total: int | None, unit: str, title: str | None = None, *, wanted: bool | None = None) -> Any:
-    """Return a tqdm bar on standard error, or a `NoBar` where tqdm is not installed.
-
-    Args:
-        total: how many units there will be; None when nobody knows.
-        unit: the noun after the rate, e.g. ``"windows"``.
-        title: what is being done.
-        wanted: draw it in any case, or not at all; None draws it when standard error is a terminal.
-
-    Returns:
-        A context manager with ``update(n)``.
-
-    Raises:
-        MissingDependencyError: it was asked for and tqdm is not installed.
-    """
+    """Return a tqdm bar on standard error, or a `NoBar` without tqdm; ``wanted`` None: on a terminal only."""
     try:
         from tqdm import tqdm
     except ImportError as error:

@@ -566,14 +566,10 @@ class Schema(Mapping[str, Feature]):
 
 
 def infer_feature(value: Any) -> Feature:
-    """Return the feature that one value suggests.
-
-    Strings become `Text`, bytes become `Bytes`; uint8 arrays of height x width x (1, 3 or 4) with sides of 16 and more
-    become raw `Image`; everything else the `Array` of its dtype and shape. Python floats become float64, ints int64.
-
-    Raises:
-        SchemaError: a value that has no fixed-size dtype.
-    """
+    """Return the feature that one value suggests."""
+    # Strings become `Text`, bytes become `Bytes`; uint8 arrays of height x width x (1, 3 or 4) with sides of 16 and
+    # more become raw `Image`; everything else the `Array` of its dtype and shape. Python floats become float64, ints
+    # int64.
     if isinstance(value, str):
         return Text()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -633,22 +629,9 @@ def infer_schema(step: Mapping[str, Any], *, final: Iterable[str] | None = None)
 
 
 def infer_columns(columns: Mapping[str, Any], *, final: Iterable[str] | None = None) -> Schema:
-    """Return the schema that the whole columns of an episode suggest.
-
-    Lists of arrays of different lengths become ragged features, lists of images of different sizes
-    ``Image((None, None, channels))``.
-
-    Args:
-        columns: dotted name to an array [T, ...] or a list of T values, at least one.
-        final: as for `infer_schema`.
-
-    Raises:
-        SchemaError: as `infer_schema`.
-
-    Example:
-        >>> infer_columns({"image": [np.zeros((20, 30, 3), np.uint8), np.zeros((40, 30, 3), np.uint8)]})
-        <Schema image: raw ?x?x3 uint8>
-    """
+    """Return the schema that the whole columns of an episode suggest."""
+    # Lists of arrays of different lengths become ragged features, lists of images of different sizes ``Image((None,
+    # None, channels))``.
     schema = infer_schema({name: values[0] for name, values in columns.items()}, final=final)
     return Schema({name: _varying(feature, columns[name]) for name, feature in schema.items()})
 

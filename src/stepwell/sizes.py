@@ -17,21 +17,7 @@ _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
 
 
 def parse_bytes(name: str, size: int | str, *, least: int = 1, error: type[StepwellError] = StepwellError) -> int:
-    """Return a number of bytes.
-
-    Args:
-        name: of the argument, for errors.
-        size: an int, or a number with a unit: kB, MB, GB, TB are powers of 1,000, KiB, MiB, GiB, TiB of 1,024.
-        least: the smallest number of bytes that is allowed.
-        error: what to raise.
-
-    Raises:
-        StepwellError: it is neither, or below ``least``; of the type ``error``.
-
-    Example:
-        >>> parse_bytes("bytes", "512 MiB"), parse_bytes("bytes", "1.5 GB")
-        (536870912, 1500000000)
-    """
+    """Return a number of bytes, an int or a text: kB, MB, GB, TB are powers of 1,000, KiB, MiB, GiB, TiB of 1,024."""
     if isinstance(size, str) and (found := _FORM.fullmatch(size)):
         number, prefix, is_binary = found.groups()
         if (prefix or not is_binary) and (whole := _multiply(number, prefix.lower(), bool(is_binary))) >= least:
@@ -46,22 +32,12 @@ def _multiply(number: str, prefix: str, is_binary: bool) -> int:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> counted(1, "step"), counted(25_650, "step")
-        ('1 step', '25,650 steps')
-    """
+    """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def human_bytes(size: int) -> str:
-    """Return a size for people, three digits and a decimal unit.
-
-    Example:
-        >>> human_bytes(205_200), human_bytes(1_530_000_000), human_bytes(12)
-        ('205 kB', '1.53 GB', '12 B')
-    """
+    """Return a size for people, three digits and a decimal unit."""
     value, unit = float(size), 0
     # 999.5 would print as 1000 of the smaller unit
     while value >= 999.5 and unit < len(_UNITS) - 1:

@@ -20,17 +20,7 @@ THIS_MACHINE = ("", "localhost")
 
 
 def plain_address(path: str | os.PathLike[str]) -> str:
-    """Return a path or an address as messages show it: without query and password, which may be secrets.
-
-    Args:
-        path: a path is shown as it is; of an address within an address the inner one is shown so, too.
-
-    Example:
-        >>> plain_address("https://me:pass@host/train.tar?token=1"), plain_address("data/what?.tar")
-        ('https://host/train.tar', 'data/what?.tar')
-        >>> plain_address("gzip://https://me:pass@host/train.tgz?token=1")
-        'gzip://https://host/train.tgz'
-    """
+    """Return a path or an address as messages show it: without query and password, which may be secrets."""
     text = os.fspath(path)
     scheme = SCHEME.match(text)
     if scheme is None:
@@ -44,18 +34,7 @@ def plain_address(path: str | os.PathLike[str]) -> str:
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """Return the path of what is to be written; an address is refused, for which a directory would be made here.
-
-    Args:
-        path: where to write.
-
-    Raises:
-        FormatError: it begins with a scheme.
-
-    Example:
-        >>> local_path("data/new.well")
-        'data/new.well'
-    """
+    """Return a path to write to; an address is refused, for which a directory would be made here."""
     text = os.fspath(path)
     scheme = (SCHEME if isinstance(path, str) else OBJECT_SCHEME).match(text)
     if scheme is None or (not isinstance(path, str) and Path(f"{scheme[1]}:").is_dir()):
@@ -67,15 +46,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def path_of_file(text: str) -> str:
-    """Return the path that a ``file://`` address is; anything else as it is.
-
-    Raises:
-        FormatError: an address of another machine's file.
-
-    Example:
-        >>> path_of_file("file:///data/a%20b.tar"), path_of_file("data/a.tar"), path_of_file("s3://bucket/a.tar")
-        ('/data/a b.tar', 'data/a.tar', 's3://bucket/a.tar')
-    """
+    """Return the path that a ``file://`` address is; anything else as it is."""
     if text[: len(FILE)].lower() != FILE:
         return text
     machine, slash, place = text[len(FILE) :].partition("/")
@@ -93,11 +64,6 @@ def cache_directory() -> Path:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is an address of another machine's file.
-
-    Example:
-        >>> is_remote("s3://bucket/a.tar"), is_remote("file:///data/a.tar"), is_remote("data/a.tar")
-        (True, False, False)
-    """
+    """Whether a path is an address of another machine's file."""
     scheme = SCHEME.match(path)
     return scheme is not None and scheme[1].lower() != "file"

@@ -18,26 +18,9 @@ _HELD: set[FileLock] = set()
 
 
 class FileLock:
-    """A lock on a file that is open, until `release` is called, or a ``with`` block or the process ends.
+    """A lock on a file that is open, until `release` is called, or a ``with`` block or the process ends."""
 
-    Args:
-        descriptor: of the file; closed at the end, also where it cannot be locked.
-        is_shared: whether others may have it shared at the same time.
-        is_waiting: whether to wait for others.
-
-    Raises:
-        BlockingIOError: it is held elsewhere, and ``is_waiting`` is not set.
-        OSError: the file system has no locks.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, lock_file(f"{folder}/lock") as lock:
-        ...     lock.is_held
-        True
-
-    Notes:
-        A child of a fork does not hold it, and leaves its parent's as it is.
-    """
+    # A child of a fork does not hold it, and leaves its parent's as it is.
 
     def __init__(self, descriptor: int, *, is_shared: bool = False, is_waiting: bool = True) -> None:
         self._descriptor = descriptor
@@ -92,29 +75,12 @@ class FileLock:
 
 
 def lock_file(path: str | os.PathLike[str], *, is_waiting: bool = True) -> FileLock:
-    """Lock a file, which is made where there is none.
-
-    Args:
-        path: of it.
-        is_waiting: see `FileLock`.
-
-    Raises:
-        OSError: it cannot be opened, or locked.
-    """
+    """Lock a file, which is made where there is none."""
     return FileLock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), is_waiting=is_waiting)
 
 
 def lock_directory(path: str | os.PathLike[str], *, is_shared: bool = False, is_waiting: bool = True) -> FileLock:
-    """Lock a directory.
-
-    Args:
-        path: of it.
-        is_shared: see `FileLock`.
-        is_waiting: see `FileLock`.
-
-    Raises:
-        OSError: it cannot be opened, or locked.
-    """
+    """Lock a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return FileLock(descriptor, is_shared=is_shared, is_waiting=is_waiting)
 

@@ -18,22 +18,11 @@ _ALL: weakref.WeakSet[SharedCache[Any, Any]] = weakref.WeakSet()
 
 
 class SharedCache(Generic[Key, Value]):
-    """Keep what is made of keys, at most so much of it.
+    """A cache of values by key, bounded in size; the value used last is kept however large it is."""
 
-    Args:
-        max_size: of all values together; the last one used is kept however large it is.
-        size_of: of a value, in whatever unit; asked once, when it was made.
-
-    Example:
-        >>> squares = SharedCache(2, size_of=lambda value: 1)
-        >>> [squares.get(n, lambda: n * n) for n in (2, 3, 4, 4)], squares.size, len(squares)
-        ([4, 9, 16, 16], 2, 2)
-
-    Notes:
-        Safe for any number of threads; of those that want the same value at once, one makes it and the others wait. A
-        child of a fork keeps the values and goes on: they must not change, nor depend on the process. What is dropped
-        lives on in who uses it.
-    """
+    # Safe for any number of threads; of those that need the same value at once, one makes it and the others wait. A
+    # child of a fork keeps the values and goes on: they must not change, nor depend on the process. Users of a dropped
+    # value keep it.
 
     def __init__(self, max_size: int, size_of: Callable[[Value], int]) -> None:
         self.max_size = max_size

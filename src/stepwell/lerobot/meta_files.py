@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -271,7 +271,7 @@ def read_episodes(root: Path, info: DatasetInfo) -> EpisodeRecords:
         raise FormatError(f"{where} has no parquet file. {WHAT_TO_DO}")
     _check_index(records.index, where)
     _check_rows(records.first, records.stop, where)
-    _check_places(records, absent, where)
+    _check_places(records, absent, where, refuse, _is_no_place)
     if not absent.isdisjoint(DATA):
         chunk, file = _places_by_rows(root, info, records.first)
         records = replace(records, data_chunk=chunk, data_file=file)
@@ -372,6 +372,8 @@ def _read_v3(root: Path, info: DatasetInfo, report: Report) -> tuple[EpisodeReco
         videos={key: VideoSpans(*(columns[name] for name in names)) for key, names in videos.items()},
         table_length=stop - first if LENGTH in absent else columns[LENGTH],
     )
+    # an audit compares numbers that can be with the files themselves
+    _check_places(records, absent, root / EPISODES_FOLDER, report, _is_unknown)
     return records, absent
 
 
@@ -459,17 +461,30 @@ def _check_rows(first: Ints, stop: Ints, where: Path) -> None:
         )
 
 
-def _check_places(records: EpisodeRecords, absent: Container[str], where: Path) -> None:
-    """Refuse numbers of files that cannot be, and seconds before the beginning of a file."""
+def _check_places(
+    records: EpisodeRecords, absent: Container[str], where: Path, report: Report, is_wrong: Callable[[Any], Any]
+) -> None:
+    """Report the first wrong value of each column of numbers of files and of seconds."""
     columns: dict[str, npt.NDArray[Any]] = {}
     for key, spans in records.videos.items():
         names = [f"videos/{key}/{name}" for name in VIDEO]
         columns |= zip(names, (spans.chunk, spans.file, spans.start), strict=True)
     columns |= zip(DATA, (records.data_chunk, records.data_file), strict=True)
     for name, values in columns.items():
-        wrong = np.flatnonzero(~((values >= 0) & (values < (MAX_FILE if "_index" in name else HUGE))))
+        wrong = np.flatnonzero(is_wrong(values))
         if len(wrong) and name not in absent:
-            raise FormatError(f"{where}: {name} of episode {wrong[0]} is {values[wrong[0]]}. {WHAT_TO_DO}")
+            detail = f"{name} of episode {wrong[0]} is {values[wrong[0]]}"
+            report(Problem(EPISODES_FOLDER, FormatError(f"{where}: {detail}. {WHAT_TO_DO}"), detail))
+
+
+def _is_unknown(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether a number of a file is negative, or a time NaN, as those are that a table lacks."""
+    return np.isnan(values) if values.dtype.kind == "f" else values < 0
+
+
+def _is_no_place(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether a number of a file cannot be, or a time is before the beginning of a file."""
+    return ~((values >= 0) & (values < (HUGE if values.dtype.kind == "f" else MAX_FILE)))
 
 
 def _places_by_rows(root: Path, info: DatasetInfo, first: Ints) -> tuple[Ints, Ints]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,20 @@ __all__ = ["UNREADABLE", "check_first_images", "check_pictures", "check_videos",
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Pixels = npt.NDArray[np.uint8]
+Advance = Callable[[int], object]
 H264_SLICES, H264_IDR = range(1, 6), 5
-# what may be in front of the first slice of a packet: parameter sets, what the encoder says of itself
+# parameter sets and messages of the encoder may come before the first slice of a packet
 HEAD_BYTES = 4096
+HALF_FRAME = 0.5
+BATCH_ROWS = 64
+BLOCK = 8
+# levels of 255 by which means of blocks differ though nothing moved: lossy video and sensors' noise leave so much
+STILL_LEVELS, BLACK_LEVEL = 4.0, 8.0
+SHORTEST_STEPS = 3
+SAMPLED_IMAGES = 16
+AGAIN = "Correct from_timestamp and file_index in meta/episodes: these steps show"
 
 MISSING = Rule("video-missing", "error", "Download it again, or leave these episodes out.")
 UNREADABLE = Rule(
@@ -65,6 +76,43 @@ TIMES = Rule(
     "FrameTimestampError) or another one.",
 )
 SIZE = Rule("video-size", "error", "Correct the shape in info.json, or encode the video again.")
+SEVERAL = Rule(
+    "video-several-files",
+    "warning",
+    "Do not read it with StreamingLeRobotDataset (lerobot 0.4.4 to 0.6), which takes index / fps for the time in the "
+    "file: it shows wrong frames from the second file on, silently. LeRobotDataset and stepwell are right.",
+)
+RESTART = Rule(
+    "span-restart", "error", "Count from_timestamp from 0 again in each file: these steps show no or other frames."
+)
+BEYOND = Rule("span-beyond-end", "error", f"{AGAIN} no frames, or the last one over and over.")
+OVERLAP = Rule("span-overlap", "error", f"{AGAIN} another episode.")
+LENGTH = Rule("span-length", "error", "Look which is right: steps and frames drift apart if some were dropped.")
+OFF_GRID = Rule(
+    "span-grid",
+    "error",
+    "Write from_timestamp = (frames before) / fps: LeRobot raises FrameTimestampError, or takes a neighbouring frame.",
+)
+FRAMES = Rule("video-frames", "error", "Look which is right: steps and frames drift apart if some were dropped.")
+UNUSED = Rule("video-unused", "warning", "If episodes were deleted, nothing; else look whether spans are shifted.")
+NO_KEY = Rule(
+    "video-no-key",
+    "warning",
+    "Encode with a key frame at each episode's beginning: cutting without encoding again takes wrong frames.",
+)
+OPEN_GROUP = Rule(
+    "video-open-gop",
+    "warning",
+    "Encode with closed groups of pictures: frames at these episodes' beginning are made of those of the one before.",
+)
+IMAGE_MISSING = Rule(
+    "image-missing", "error", "Write the bytes of the pictures into the data files: the paths there lead nowhere else."
+)
+IMAGE_UNREADABLE = Rule("image-unreadable", "error", "Write these pictures again, or leave the steps' episodes out.")
+IMAGE_SIZE = Rule("image-size", "error", "Correct the shape in info.json, or write the pictures at that size.")
+FROZEN = Rule("camera-frozen", "warning", "Look at the episode: the camera hung, or nothing moved. Leave it out if so.")
+BLACK = Rule("camera-black", "warning", "Look at the episode: the camera was off or covered. Leave it out if so.")
+DAMAGED = Rule("video-damaged", "error", "Download the file again, or leave these episodes out.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,59 +231,27 @@ def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, ep
     return is_regular
 
 
-Mask = npt.NDArray[np.bool_]
-HALF_FRAME = 0.5
-AGAIN = "Correct from_timestamp and file_index in meta/episodes: these steps show"
-
-SEVERAL = Rule(
-    "video-several-files",
-    "warning",
-    "Do not read it with StreamingLeRobotDataset (lerobot 0.4.4 to 0.6), which takes index / fps for the time in the "
-    "file: it shows wrong frames from the second file on, silently. LeRobotDataset and stepwell are right.",
-)
-RESTART = Rule(
-    "span-restart", "error", "Count from_timestamp from 0 again in each file: these steps show no or other frames."
-)
-BEYOND = Rule("span-beyond-end", "error", f"{AGAIN} no frames, or the last one over and over.")
-OVERLAP = Rule("span-overlap", "error", f"{AGAIN} another episode.")
-LENGTH = Rule("span-length", "error", "Look which is right: steps and frames drift apart if some were dropped.")
-OFF_GRID = Rule(
-    "span-grid",
-    "error",
-    "Write from_timestamp = (frames before) / fps: LeRobot raises FrameTimestampError, or takes a neighbouring frame.",
-)
-FRAMES = Rule("video-frames", "error", "Look which is right: steps and frames drift apart if some were dropped.")
-UNUSED = Rule("video-unused", "warning", "If episodes were deleted, nothing; else look whether spans are shifted.")
-NO_KEY = Rule(
-    "video-no-key",
-    "warning",
-    "Encode with a key frame at each episode's beginning: cutting without encoding again takes wrong frames.",
-)
-OPEN_GROUP = Rule(
-    "video-open-gop",
-    "warning",
-    "Encode with closed groups of pictures: frames at these episodes' beginning are made of those of the one before.",
-)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spans:
-    """The episodes of one file by the time at which they begin."""
+    """The episodes in one file of a camera, by the time at which they begin."""
 
+    subject: Subject
+    camera: str
     number: Integers
     start: Floats
     stop: Floats
     length: Integers
 
+    def report(self, rule: Rule, wrong: npt.ArrayLike, detail: Callable[[int], str]) -> None:
+        """Report the episodes whose spans are wrong, with the detail of the first."""
+        found = np.flatnonzero(wrong)
+        if len(found):
+            self.subject.tally.add(rule, self.camera, detail(int(found[0])), self.number[found])
+
 
 def video_members(subject: Subject, camera: str) -> dict[str, Integers]:
-    """Return the places of the episodes that are looked at by the video file that they are in, by path."""
-    members: dict[str, list[int]] = {}
-    for place in subject.places.tolist():
-        path = subject.video_path(camera, place)
-        if path is not None:
-            members.setdefault(path, []).append(place)
-    return {path: np.array(members[path], np.int64) for path in sorted(members)}
+    """Return the places of the episodes that are looked at by the path of their mp4 file."""
+    return subject.members(subject.places, lambda place: subject.video_path(camera, place))
 
 
 def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) -> None:
@@ -251,8 +267,8 @@ def check_videos(subject: Subject, places: Places, advance: Callable[[], None]) 
             spans = _spans_of(subject, camera, found, places)
             file = open_video_file(subject, camera, path, spans.number)
             if file is not None and len(spans.number):
-                _check_bytes(subject, f"{camera}: {path}", file, spans)
-                _check_spans(subject, camera, file, spans, before)
+                _check_bytes(f"{camera}: {path}", file, spans)
+                _check_spans(file, spans, before)
             before += int(spans.length.sum())
             advance()
 
@@ -262,124 +278,120 @@ def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) 
     length = np.where(places.length > 0, places.length, episodes.table_length)
     known = members[np.isfinite(spans.start[members]) & (length[members] > 0)]
     order = known[np.argsort(spans.start[known], kind="stable")]
-    return _Spans(episodes.index[order], spans.start[order], spans.stop[order], length[order])
+    return _Spans(subject, camera, episodes.index[order], spans.start[order], spans.stop[order], length[order])
 
 
-def _check_bytes(subject: Subject, about: str, file: VideoFile, spans: _Spans) -> None:
+def _check_bytes(about: str, file: VideoFile, spans: _Spans) -> None:
     """Look whether the file is as long as its index says; one that was cut off ends in mid-episode."""
     if file.needed_bytes <= file.num_bytes:
         return
     first = file.nearest(spans.start).tolist()
     is_cut = [file.is_cut(frame, count) for frame, count in zip(first, spans.length.tolist(), strict=True)]
     detail = f"cut off: it has {file.num_bytes:,} of {file.needed_bytes:,} bytes"
-    subject.tally.add(UNREADABLE, about, detail, spans.number[is_cut])
+    spans.subject.tally.add(UNREADABLE, about, detail, spans.number[is_cut])
 
 
-def _check_spans(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> None:
-    if not subject.info.is_v3:
+def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
+    if not spans.subject.info.is_v3:
         if file.num_frames != spans.length[0]:
             detail = f"{file.path.name} has {file.num_frames} frames, its episode {spans.length[0]} rows"
-            subject.tally.add(FRAMES, camera, detail, spans.number)
+            spans.subject.tally.add(FRAMES, spans.camera, detail, spans.number)
             return
         is_sound = np.ones(1, np.bool_)
     else:
-        spans = _restarted(subject, camera, file, spans, before)
-        _check_lengths(subject, camera, spans)
-        is_sound = _check_ends(subject, camera, file, spans)
-        is_sound &= _check_grid(subject, camera, file, spans, is_sound)
+        spans = _restarted(file, spans, before)
+        _check_lengths(spans)
+        is_sound = _check_ends(file, spans)
+        is_sound &= _check_grid(file, spans, is_sound)
     # where frames are not at their times, nobody can say which one is the first
     if file.is_regular:
-        _check_beginnings(subject, camera, file, spans, is_sound)
+        _check_beginnings(file, spans, is_sound)
 
 
-def _restarted(subject: Subject, camera: str, file: VideoFile, spans: _Spans, before: int) -> _Spans:
+def _restarted(file: VideoFile, spans: _Spans, before: int) -> _Spans:
     """Return the spans as they would be if they began anew in this file, where the dataset counted on."""
-    fps, shift = subject.info.fps, float(spans.start[0])
+    fps, shift = spans.subject.info.fps, float(spans.start[0])
     goes_on = before > 0 and abs(shift * fps - before) < HALF_FRAME
     if not goes_on or (spans.start[-1] * fps + spans.length[-1]) < file.num_frames + HALF_FRAME:
         return spans
     detail = f"the first span in {file.path.name} is from {shift:.6g} s: counted on from the files before"
-    subject.tally.add(RESTART, camera, detail, spans.number)
-    return _Spans(spans.number, spans.start - shift, spans.stop - shift, spans.length)
+    spans.subject.tally.add(RESTART, spans.camera, detail, spans.number)
+    return replace(spans, start=spans.start - shift, stop=spans.stop - shift)
 
 
-def _check_lengths(subject: Subject, camera: str, spans: _Spans) -> None:
-    fps = subject.info.fps
-    wrong = np.isfinite(spans.stop) & (np.abs((spans.stop - spans.start) * fps - spans.length) > HALF_FRAME)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        frames = (spans.stop[at] - spans.start[at]) * fps
-        detail = f"the span of episode {spans.number[at]} is {frames:.4g} frames, it has {spans.length[at]} rows"
-        subject.tally.add(LENGTH, camera, detail, spans.number[wrong])
+def _check_lengths(spans: _Spans) -> None:
+    frames = (spans.stop - spans.start) * spans.subject.info.fps
+    wrong = np.isfinite(spans.stop) & (np.abs(frames - spans.length) > HALF_FRAME)
+
+    def detail(at: int) -> str:
+        return f"the span of episode {spans.number[at]} is {frames[at]:.4g} frames, it has {spans.length[at]} rows"
+
+    spans.report(LENGTH, wrong, detail)
 
 
-def _check_ends(subject: Subject, camera: str, file: VideoFile, spans: _Spans) -> Mask:
+def _check_ends(file: VideoFile, spans: _Spans) -> Mask:
     """Look for spans that overlap or leave the file; returns which do neither."""
-    fps, name = subject.info.fps, file.path.name
-    begin = spans.start * fps
+    name, begin = file.path.name, spans.start * spans.subject.info.fps
     end = begin + spans.length
     beyond = (end > file.num_frames + HALF_FRAME) | (begin < -HALF_FRAME)
-    if beyond.any():
-        at = int(np.argmax(beyond))
+
+    def beyond_detail(at: int) -> str:
         span = f"frames [{begin[at]:.0f}, {end[at]:.0f})"
-        detail = f"episode {spans.number[at]} should be {span} of {name}, which has {file.num_frames}"
-        subject.tally.add(BEYOND, camera, detail, spans.number[beyond])
-    last = np.maximum.accumulate(end)[:-1]
-    overlaps = np.flatnonzero(last > begin[1:] + HALF_FRAME)
-    if len(overlaps):
-        at = int(overlaps[0])
-        detail = f"episodes {spans.number[at]} and {spans.number[at + 1]} have frames of {name} in common"
-        subject.tally.add(OVERLAP, camera, detail, spans.number[np.union1d(overlaps, overlaps + 1)])
-    elif not beyond.any() and file.num_frames > spans.length.sum() and subject.chosen is None:
-        rest = file.num_frames - int(spans.length.sum())
-        subject.tally.add(UNUSED, camera, f"{rest} of {file.num_frames} frames of {name} are in no episode")
-    is_sound = ~beyond
-    is_sound[overlaps] = is_sound[overlaps + 1] = False
-    return is_sound
+        return f"episode {spans.number[at]} should be {span} of {name}, which has {file.num_frames}"
+
+    spans.report(BEYOND, beyond, beyond_detail)
+    overlaps = np.zeros(len(begin), np.bool_)
+    is_over = np.maximum.accumulate(end)[:-1] > begin[1:] + HALF_FRAME
+    overlaps[:-1] |= is_over
+    overlaps[1:] |= is_over
+
+    def overlap_detail(at: int) -> str:
+        return f"episodes {spans.number[at]} and {spans.number[at + 1]} have frames of {name} in common"
+
+    spans.report(OVERLAP, overlaps, overlap_detail)
+    rest = file.num_frames - int(spans.length.sum())
+    if rest > 0 and not (overlaps | beyond).any() and spans.subject.chosen is None:
+        spans.subject.tally.add(UNUSED, spans.camera, f"{rest} of {file.num_frames} frames of {name} are in no episode")
+    return ~(beyond | overlaps)
 
 
-def _check_grid(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_inside: Mask) -> Mask:
-    """Look whether a frame is shown at each span's start; returns where."""
+def _check_grid(file: VideoFile, spans: _Spans, is_inside: Mask) -> Mask:
+    """Check that a frame is shown at each span's start; returns where."""
     shown = file.index.seconds[file.nearest(spans.start)]
     wrong = is_inside & (np.abs(shown - spans.start) > TOLERANCE_SECONDS)
-    if wrong.any() and file.is_regular:
-        at = int(np.argmax(wrong))
-        detail = (
+
+    def detail(at: int) -> str:
+        return (
             f"from_timestamp of episode {spans.number[at]} is {spans.start[at]:.9g} s, the nearest frame of "
             f"{file.path.name} is shown at {shown[at]:.9g} s (tolerance {TOLERANCE_SECONDS:g} s)"
         )
-        subject.tally.add(OFF_GRID, camera, detail, spans.number[wrong])
+
+    spans.report(OFF_GRID, wrong & file.is_regular, detail)
     return ~wrong
 
 
-def _check_beginnings(subject: Subject, camera: str, file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
-    """Look whether each episode can be decoded without the one before it."""
-    frames = file.nearest(spans.start).tolist()
-    places = np.flatnonzero(is_sound).tolist()
-    no_key = [at for at in places if not file.begins_run(frames[at])]
-    if no_key:
-        detail = f"episode {spans.number[no_key[0]]} does not begin with a key frame of {file.path.name}"
-        subject.tally.add(NO_KEY, camera, detail, spans.number[no_key])
-    is_open = [at for at in places if at not in no_key and file.needs_before(frames[at])]
-    if is_open:
-        detail = f"episode {spans.number[is_open[0]]} begins in an open group of pictures of {file.path.name}"
-        subject.tally.add(OPEN_GROUP, camera, detail, spans.number[is_open])
+def _check_beginnings(file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
+    """Check that each episode can be decoded without the one before it."""
+    frames, name = file.nearest(spans.start).tolist(), file.path.name
+    no_key = [bool(sound) and not file.begins_run(frame) for sound, frame in zip(is_sound, frames, strict=True)]
+    others = is_sound & ~np.array(no_key, np.bool_)
+    is_open = [bool(other) and file.needs_before(frame) for other, frame in zip(others, frames, strict=True)]
 
+    def no_key_detail(at: int) -> str:
+        return f"episode {spans.number[at]} does not begin with a key frame of {name}"
 
-BATCH_ROWS = 64
+    def open_detail(at: int) -> str:
+        return f"episode {spans.number[at]} begins in an open group of pictures of {name}"
 
-IMAGE_MISSING = Rule(
-    "image-missing", "error", "Write the bytes of the pictures into the data files: the paths there lead nowhere else."
-)
-IMAGE_UNREADABLE = Rule("image-unreadable", "error", "Write these pictures again, or leave the steps' episodes out.")
-IMAGE_SIZE = Rule("image-size", "error", "Correct the shape in info.json, or write the pictures at that size.")
+    spans.report(NO_KEY, no_key, no_key_detail)
+    spans.report(OPEN_GROUP, is_open, open_detail)
 
 
 def check_first_images(subject: Subject, data: DataFile) -> None:
     """Look at the head of the first picture of each camera in a file."""
     for camera in subject.info.image_keys:
         for blob in _blobs(subject, data, camera, 1):
-            _opened(subject, camera, blob, data.episodes[:1].tolist(), f"{data.path}, row 0")
+            _checked(subject, camera, blob, data.episodes[:1].tolist(), f"{data.path}, row 0", decode=False)
             break
 
 
@@ -393,8 +405,7 @@ def watch_images(
         for row, blob in enumerate(_blobs(subject, data, camera, BATCH_ROWS)):
             place = int(owners[row])
             number = [] if place < 0 else [int(subject.episodes.index[place])]
-            image = _opened(subject, camera, blob, number, f"{data.path}, row {row}")
-            pixels = None if image is None else _pixels(subject, camera, image, number, f"{data.path}, row {row}")
+            pixels = _checked(subject, camera, blob, number, f"{data.path}, row {row}", decode=True)
             if pixels is not None and place >= 0:
                 step = steps[place] = steps.get(place, -1) + 1
                 watch.see(place, step, pixels)
@@ -413,8 +424,10 @@ def _blobs(subject: Subject, data: DataFile, camera: str, rows: int) -> Iterator
         subject.tally.add(IMAGE_UNREADABLE, camera, f"{data.path}: {type(error).__name__}: {error}", data.episodes)
 
 
-def _opened(subject: Subject, camera: str, blob: bytes | None, episodes: list[int], where: str) -> Any:
-    """Return a ``PIL.Image`` of the right size, not decoded yet; None where there is none."""
+def _checked(
+    subject: Subject, camera: str, blob: bytes | None, episodes: list[int], where: str, *, decode: bool
+) -> Any:
+    """Check an image by its head; return its pixels [H, W, 3] where it is decoded and can be, else None."""
     try:
         from PIL import Image
     except ImportError:
@@ -425,33 +438,14 @@ def _opened(subject: Subject, camera: str, blob: bytes | None, episodes: list[in
         return None
     try:
         image = Image.open(io.BytesIO(blob), formats=PILLOW_FORMATS)
+        height, width = subject.info.features[camera].feature.fixed_shape[:2]
+        if (image.height, image.width) != (height, width):
+            detail = f"{where}: {image.height} x {image.width}, {height} x {width} in info.json"
+            subject.tally.add(IMAGE_SIZE, camera, detail, episodes)
+        return np.asarray(image.convert("RGB")) if decode else None
     except Exception as error:  # a decoder may raise anything
         subject.tally.add(IMAGE_UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
         return None
-    height, width = subject.info.features[camera].feature.fixed_shape[:2]
-    if (image.height, image.width) != (height, width):
-        detail = f"{where}: {image.height} x {image.width}, {height} x {width} in info.json"
-        subject.tally.add(IMAGE_SIZE, camera, detail, episodes)
-    return image
-
-
-def _pixels(subject: Subject, camera: str, image: Any, episodes: list[int], where: str) -> Any:
-    try:
-        return np.asarray(image.convert("RGB"))
-    except Exception as error:  # a decoder may raise anything
-        subject.tally.add(IMAGE_UNREADABLE, camera, f"{where}: {type(error).__name__}: {error}", episodes)
-        return None
-
-
-Pixels = npt.NDArray[np.uint8]
-BLOCK = 8
-# levels of 255 by which means of blocks differ though nothing moved: what lossy video leaves, and sensors' noise
-STILL_LEVELS, BLACK_LEVEL = 4.0, 8.0
-SHORTEST_STEPS = 3
-SAMPLED_IMAGES = 16
-
-FROZEN = Rule("camera-frozen", "warning", "Look at the episode: the camera hung, or nothing moved. Leave it out if so.")
-BLACK = Rule("camera-black", "warning", "Look at the episode: the camera was off or covered. Leave it out if so.")
 
 
 @dataclass(slots=True)
@@ -527,9 +521,6 @@ def _thumbnail(pixels: Pixels) -> npt.NDArray[np.float64]:
     return means
 
 
-DAMAGED = Rule("video-damaged", "error", "Download the file again, or leave these episodes out.")
-
-
 def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Callable[[], None]) -> None:
     """Decode every frame of a file."""
     subject, numbers = watch.subject, watch.subject.episodes.index
@@ -568,9 +559,6 @@ def _frames(path: Any) -> Iterator[Any]:
         yield from container.decode(video)
 
 
-Advance = Callable[[int], object]
-
-
 def check_pictures(subject: Subject, places: Places, said: StoredStatistics, progress: bool | None) -> None:
     """Decode every picture."""
     info = subject.info
@@ -587,8 +575,8 @@ def check_pictures(subject: Subject, places: Places, said: StoredStatistics, pro
 
 
 def _watch_data_files(subject: Subject, places: Places, watches: dict[str, CameraWatch], advance: Advance) -> None:
-    # what could not be opened has been told
-    silent = Subject(subject.root, subject.info, subject.tasks, subject.episodes, subject.chosen, Tally())
+    # files that cannot be opened are findings already
+    silent = replace(subject, tally=Tally())
     for data in read_data_files(silent, data_paths(subject)):
         owners = _owners(places, data.first, data.num_rows)
         watch_images(subject, data, owners, watches)

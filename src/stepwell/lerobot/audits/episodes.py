@@ -15,7 +15,7 @@ Of the values a few numbers a feature are kept, and a digest of the actions an e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,48 @@ FILE = Rule(
     "error",
     "Correct data/chunk_index and data/file_index: who asks for single episodes downloads and reads the wrong file.",
 )
+TOLERANCE_SECONDS = 1e-4
+SHORTEST_STEPS = 2
+# a timestamp that is nearer to another step than to its own shows that other step
+HALF_STEP = 0.5
+
+INDEX = Rule(
+    "index",
+    "error",
+    "Number the rows from 0 on in the order of the sorted files: readers take the n-th row for the row of index n.",
+)
+FRAME = Rule("frame-index", "error", "Number the rows of each episode from 0 on.")
+EPISODE = Rule(
+    "episode-index",
+    "error",
+    "Write the episode's number into all its rows: windows end, and videos are chosen, by it.",
+)
+OFF_GRID = Rule(
+    "timestamp-grid",
+    "error",
+    "Write timestamp = frame_index / fps, or another fps: between steps no frame is found, or a neighbour's is shown.",
+)
+SHIFTED = Rule(
+    "timestamp-shift",
+    "error",
+    "Write timestamp = frame_index / fps: videos are read at this time, so other steps' frames are shown.",
+)
+TASK = Rule("task-index", "error", "Add the task to meta/tasks, or correct the rows.")
+SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step that follows another.")
+ACTION = "action"
+DIGEST_BYTES = 16
+MAX_SHOWN = 5
+# of fewer rows it says nothing that they are equal
+FEWEST_ROWS = 2
+
+NOT_FINITE = Rule("not-finite", "error", "Correct or remove these steps: one NaN in a batch makes every weight NaN.")
+CONSTANT = Rule(
+    "constant",
+    "warning",
+    "Leave the feature out, or do not normalise it: its standard deviation is 0, or what rounding left of 0.",
+)
+ZERO_ACTIONS = Rule("action-zero", "warning", "Look whether the robot was recorded; leave these episodes out if not.")
+DUPLICATE = Rule("episode-duplicate", "warning", "Keep one of them: the others count double, also in a test set.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,99 +268,69 @@ def _check_orphans(places: Places, pieces: Pieces, tally: Tally) -> None:
     tally.add(ORPHANED, "", detail, np.unique(pieces.episode[is_orphan]))
 
 
-TOLERANCE_SECONDS = 1e-4
-SHORTEST_STEPS = 2
-# a timestamp that is nearer to another step than to its own shows that other step
-HALF_STEP = 0.5
-
-INDEX = Rule(
-    "index",
-    "error",
-    "Number the rows from 0 on in the order of the sorted files: readers take the n-th row for the row of index n.",
-)
-FRAME = Rule("frame-index", "error", "Number the rows of each episode from 0 on.")
-EPISODE = Rule(
-    "episode-index",
-    "error",
-    "Write the episode's number into all its rows: windows end, and videos are chosen, by it.",
-)
-OFF_GRID = Rule(
-    "timestamp-grid",
-    "error",
-    "Write timestamp = frame_index / fps, or another fps: between steps no frame is found, or a neighbour's is shown.",
-)
-SHIFTED = Rule(
-    "timestamp-shift",
-    "error",
-    "Write timestamp = frame_index / fps: videos are read at this time, so other steps' frames are shown.",
-)
-TASK = Rule("task-index", "error", "Add the task to meta/tasks, or correct the rows.")
-SHORT = Rule("episode-short", "warning", "Leave the episode out: it has no step that follows another.")
-
-
 def check_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that the index of each row is its position."""
     wrong = (pieces.index != pieces.first) & _is_looked_at(subject, places)
-    if not wrong.any():
-        return
-    at = int(np.flatnonzero(wrong)[0])
-    detail = f"row {pieces.first[at]} has index {pieces.index[at]}"
-    if at and pieces.index[at] != pieces.index[at - 1] + pieces.first[at] - pieces.first[at - 1]:
-        before = pieces.index[at - 1] + pieces.stop[at - 1] - pieces.first[at - 1] - 1
-        detail += f", the one before {before}"
-    subject.tally.add(INDEX, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
+
+    def detail(at: int) -> str:
+        found = f"row {pieces.first[at]} has index {pieces.index[at]}"
+        if at and pieces.index[at] != pieces.index[at - 1] + pieces.first[at] - pieces.first[at - 1]:
+            before = pieces.index[at - 1] + pieces.stop[at - 1] - pieces.first[at - 1] - 1
+            found += f", the one before {before}"
+        return f"{found}; {_rows(pieces, wrong)}"
+
+    _report(subject, places, INDEX, wrong, detail)
 
 
 def check_frame_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that frame_index counts each episode's rows from 0 on."""
-    owner = places.of_piece
-    right = pieces.first - of_owner(places.first, owner)
-    wrong = (owner >= 0) & (pieces.frame != right)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        detail = f"row {pieces.first[at]} has frame_index {pieces.frame[at]}, where {right[at]} is right"
-        subject.tally.add(FRAME, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
+    right = pieces.first - of_owner(places.first, places.of_piece)
+    wrong = (places.of_piece >= 0) & (pieces.frame != right)
+
+    def detail(at: int) -> str:
+        found = f"row {pieces.first[at]} has frame_index {pieces.frame[at]}, where {right[at]} is right"
+        return f"{found}; {_rows(pieces, wrong)}"
+
+    _report(subject, places, FRAME, wrong, detail)
 
 
 def check_episode_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that the rows of an episode bear its number."""
-    owner = places.of_piece
-    right = of_owner(subject.episodes.index, owner)
-    wrong = (owner >= 0) & (pieces.episode != right)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        detail = f"row {pieces.first[at]} has episode_index {pieces.episode[at]}, it lies in episode {right[at]}"
-        subject.tally.add(EPISODE, "", f"{detail}; {_rows(pieces, wrong)}", _numbers(subject, places, wrong))
+    right = of_owner(subject.episodes.index, places.of_piece)
+    wrong = (places.of_piece >= 0) & (pieces.episode != right)
+
+    def detail(at: int) -> str:
+        found = f"row {pieces.first[at]} has episode_index {pieces.episode[at]}, it lies in episode {right[at]}"
+        return f"{found}; {_rows(pieces, wrong)}"
+
+    _report(subject, places, EPISODE, wrong, detail)
 
 
 def check_timestamps(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that the timestamp of each row is a multiple of 1 / fps, and that of its own step."""
-    owner, fps = places.of_piece, subject.info.fps
-    is_known = owner >= 0
-    off_grid = is_known & (pieces.off_grid > TOLERANCE_SECONDS)
-    if off_grid.any():
-        worst = float(pieces.off_grid[is_known].max())
-        detail = f"timestamps up to {worst:.2g} s beside a multiple of 1/{fps:g} s (tolerance {TOLERANCE_SECONDS:g} s)"
-        subject.tally.add(OFF_GRID, "", detail, _numbers(subject, places, off_grid))
-    begin = of_owner(places.first, owner)
+    is_known, fps = places.of_piece >= 0, subject.info.fps
+    worst = float(pieces.off_grid[is_known].max(initial=0))
+    beside = f"timestamps up to {worst:.2g} s beside a multiple of 1/{fps:g} s (tolerance {TOLERANCE_SECONDS:g} s)"
+    _report(subject, places, OFF_GRID, is_known & (pieces.off_grid > TOLERANCE_SECONDS), lambda _: beside)
+    begin = of_owner(places.first, places.of_piece)
     late = np.maximum(np.abs(pieces.late_low + begin), np.abs(pieces.late_high + begin))
     shifted = is_known & (late > HALF_STEP) & np.isfinite(late)
-    if shifted.any():
-        at = int(np.flatnonzero(shifted)[0])
-        detail = f"timestamps up to {late[at] / fps:.3g} s beside frame_index / fps, from row {pieces.first[at]} on"
-        subject.tally.add(SHIFTED, "", detail, _numbers(subject, places, shifted))
+
+    def detail(at: int) -> str:
+        return f"timestamps up to {late[at] / fps:.3g} s beside frame_index / fps, from row {pieces.first[at]} on"
+
+    _report(subject, places, SHIFTED, shifted, detail)
 
 
 def check_task_index(subject: Subject, pieces: Pieces, places: Places) -> None:
     """Check that each task_index names a task."""
     wrong = (pieces.num_bad_tasks > 0) & _is_looked_at(subject, places)
-    if wrong.any():
-        num_rows = int(pieces.num_bad_tasks[wrong].sum())
-        first = int(pieces.first[wrong][0])
-        detail = (
-            f"{num_rows:,} rows from {first} on have a task_index that is no task's; there are {_num_tasks(subject)}"
-        )
-        subject.tally.add(TASK, "", detail, _numbers(subject, places, wrong))
+
+    def detail(at: int) -> str:
+        rows = f"{int(pieces.num_bad_tasks[wrong].sum()):,} rows from {pieces.first[at]} on"
+        return f"{rows} have a task_index that is no task's; there are {len(subject.tasks or ())}"
+
+    _report(subject, places, TASK, wrong, detail)
 
 
 def check_short_episodes(subject: Subject, pieces: Pieces, places: Places) -> None:
@@ -340,40 +352,22 @@ TABLE_CHECKS = (
 )
 
 
-def _is_looked_at(subject: Subject, places: Places) -> npt.NDArray[np.bool_]:
+def _is_looked_at(subject: Subject, places: Places) -> Mask:
     """Return which pieces are looked at: all, or those of the chosen episodes."""
     return (places.of_piece >= 0) | (subject.chosen is None)
 
 
-def _num_tasks(subject: Subject) -> int:
-    return len(subject.tasks or ())
-
-
-def _rows(pieces: Pieces, wrong: npt.NDArray[np.bool_]) -> str:
+def _rows(pieces: Pieces, wrong: Mask) -> str:
     count = int((pieces.stop - pieces.first)[wrong].sum())
     return f"{count:,} such rows" if count > 1 else "it alone"
 
 
-def _numbers(subject: Subject, places: Places, wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the numbers of the episodes of some pieces."""
-    owners = np.unique(places.of_piece[wrong])
-    return subject.episodes.index[owners[owners >= 0]]
-
-
-ACTION = "action"
-DIGEST_BYTES = 16
-MAX_SHOWN = 5
-# of fewer rows it says nothing that they are equal
-FEWEST_ROWS = 2
-
-NOT_FINITE = Rule("not-finite", "error", "Correct or remove these steps: one NaN in a batch makes every weight NaN.")
-CONSTANT = Rule(
-    "constant",
-    "warning",
-    "Leave the feature out, or do not normalise it: its standard deviation is 0, or what rounding left of 0.",
-)
-ZERO_ACTIONS = Rule("action-zero", "warning", "Look whether the robot was recorded; leave these episodes out if not.")
-DUPLICATE = Rule("episode-duplicate", "warning", "Keep one of them: the others count double, also in a test set.")
+def _report(subject: Subject, places: Places, rule: Rule, wrong: Mask, detail: Callable[[int], str]) -> None:
+    """Report the episodes of the pieces that are wrong, with the detail of the first."""
+    found = np.flatnonzero(wrong)
+    if len(found):
+        owners = np.unique(places.of_piece[found])
+        subject.tally.add(rule, "", detail(int(found[0])), subject.episodes.index[owners[owners >= 0]])
 
 
 def is_action(name: str) -> bool:

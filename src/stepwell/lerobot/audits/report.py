@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -241,6 +241,15 @@ class Subject:
         """Return the path of an episode's video below the root; None where the table does not have it."""
         spans = self.episodes.videos[camera]
         return self._path(str(self.info.video_path), int(spans.chunk[place]), int(spans.file[place]), camera)
+
+    def members(self, places: Integers, path_of: Callable[[int], str | None]) -> dict[str, Integers]:
+        """Return the places of episodes by the path of the file that they are in, in the order of the paths."""
+        members: dict[str, list[int]] = {}
+        for place in places.tolist():
+            path = path_of(place)
+            if path is not None:
+                members.setdefault(path, []).append(place)
+        return {path: np.array(members[path], np.int64) for path in sorted(members)}
 
     def _path(self, template: str, chunk: int, file: int, camera: str = "") -> str | None:
         if chunk < 0 or file < 0:

@@ -90,7 +90,8 @@ def data_paths(subject: Subject) -> list[str]:
 
 def read_data_files(subject: Subject, paths: Sequence[str]) -> Iterator[DataFile]:
     """Yield the data files, open; those that cannot be opened are findings."""
-    members, numbers = _members(subject), {path: number for number, path in enumerate(paths)}
+    members = subject.members(np.arange(len(subject.episodes)), subject.data_path)
+    numbers = {path: number for number, path in enumerate(paths)}
     position: int | None = 0
     for path in sorted({*paths, *members}):
         places = members.get(path, np.empty(0, np.int64))
@@ -112,16 +113,6 @@ def _opened(subject: Subject, path: str, places: Integers) -> Any:
     except FormatError as error:
         subject.tally.add(UNREADABLE, path, problem_of(error), subject.episodes.index[places])
         return None
-
-
-def _members(subject: Subject) -> dict[str, Integers]:
-    """Return the places of the episodes that should be in each data file."""
-    members: dict[str, list[int]] = {}
-    for place in range(len(subject.episodes)):
-        path = subject.data_path(place)
-        if path is not None:
-            members.setdefault(path, []).append(place)
-    return {path: np.array(places, np.int64) for path, places in members.items()}
 
 
 HF_KEY = b"huggingface"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LeRobotDataset", "LoaderOptions", "Source", "item_loader"]
 
 Source = str | os.PathLike[str] | Store | View
-# of LeRobot's class, of one version or another: they choose its decoder, or are about recording
+# arguments of LeRobot's class, of one version or another: they choose its decoder, or are about recording
 IGNORED = frozenset(
     {
         "batch_encoding_size",
@@ -243,7 +243,7 @@ class LeRobotDataset:
 
     @property
     def reader(self) -> WindowReader:
-        """What reads the windows; a `stepwell.loader.BatchSampler` asks for it."""
+        """The reader of the windows, for a `stepwell.loader.BatchSampler`."""
         return self._windows.reader
 
     @property
@@ -333,16 +333,7 @@ def item_loader(  # noqa: PLR0917
     transform: WholeTransform,
     options: LoaderOptions,
 ) -> Loader:
-    """Return a loader of a view's items.
-
-    Args:
-        view: the episodes.
-        made: how their items are read and arranged.
-        batch_size: items a batch.
-        order: as for `stepwell.Loader`.
-        transform: of the whole batch, one or several, after the items are arranged.
-        options: further ones of `stepwell.Loader`.
-    """
+    """Return a loader of a view's items."""
     several: Sequence[Callable[..., Any]] = (transform,) if callable(transform) else transform
     done: list[Callable[..., Any]] = [made, *several]
     return Loader(view, made.fields, batch_size=batch_size, order=order, to="torch", transform=done, **options)
@@ -376,28 +367,28 @@ def _open_view(
 def _open_in_place(where: str, episodes: Sequence[int] | None, tolerance: float, hub: Mapping[str, Any]) -> Store:
     from stepwell.lerobot.in_place import open_in_place
 
-    wanted = None if episodes is None else sorted(set(episodes))
+    chosen = None if episodes is None else sorted(set(episodes))
     if not hub["download_videos"] and not Path(where).is_dir():
         from stepwell.lerobot.hub import locate
 
-        return open_in_place(locate(where, episodes=wanted, **hub), tolerance=tolerance)
-    given = {name: value for name, value in hub.items() if name != "download_videos"}
-    return open_in_place(where, episodes=wanted, tolerance=tolerance, **given)
+        return open_in_place(locate(where, episodes=chosen, **hub), tolerance=tolerance)
+    options = {name: value for name, value in hub.items() if name != "download_videos"}
+    return open_in_place(where, episodes=chosen, tolerance=tolerance, **options)
 
 
 def _selected(source: Store | View, episodes: Sequence[int] | None) -> View:
-    """Return some episodes of a store; all when none are named, but not those that are still being recorded."""
+    """Return some episodes of a store; default all that are not being recorded."""
     view = source if isinstance(source, View) else View(source)
     if len(view.stores) != 1:
         raise WindowError(f"a view of {len(view.stores)} stores. Use MultiLeRobotDataset with a dataset of each.")
     is_open = view.column("is_open")
-    # which of their steps are items would depend on the windows
+    # the number of their items would depend on the windows
     view = view.select(~is_open) if is_open.any() else view
     return view if episodes is None else view.select(sorted(set(episodes)))
 
 
 def _downloaded(repo_id: str) -> Path | None:
-    """Return where LeRobot itself has put a dataset of the hub, if it has."""
+    """Return LeRobot's own directory of a dataset of the hub, if there is one."""
     found = _lerobot_home() / repo_id
     return found if (found / INFO_PATH).exists() else None
 

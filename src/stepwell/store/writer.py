@@ -247,13 +247,8 @@ class Writer:
         Raises:
             StepError: as for `append`; an episode is open; T is 0; or lengths that do not fit; nothing was written.
         """
-        if self._segment is not None and self._segment.has_open_episode:
-            raise StepError("an episode is open. Call end_episode or discard_episode first.")
-        check_mapping(columns)
         line = encode_metadata(metadata)
-        columns = dict(flatten(columns))
-        segment = self._begin_columns(columns)
-        accepted, count = accept_columns(segment.schema, columns, finals=True)
+        segment, accepted, count = self._accept_episodes(columns, finals=True)
         if count == 0:
             raise StepError("an episode needs at least one step, got columns of 0 steps.")
         names = list(segment.schema)
@@ -284,12 +279,7 @@ class Writer:
         Raises:
             StepError: as for `add_episode`; nothing was written.
         """
-        if self._segment is not None and self._segment.has_open_episode:
-            raise StepError("an episode is open. Call end_episode or discard_episode first.")
-        check_mapping(columns)
-        columns = dict(flatten(columns))
-        segment = self._begin_columns(columns)
-        accepted, count = accept_columns(segment.schema, columns, finals=False)
+        segment, accepted, count = self._accept_episodes(columns, finals=False)
         if count == 0:
             raise StepError("got columns of 0 values. Give a value for each episode, at least one.")
         with self._left_if_failed(segment):
@@ -447,6 +437,15 @@ class Writer:
             accept_columns(inferred, columns, finals=True)
             self._store.ensure_schema(lambda: inferred)
         return self._begin({})
+
+    def _accept_episodes(self, columns: Mapping[str, Any], *, finals: bool) -> tuple[SegmentWriter, list[Any], int]:
+        """Return the segment to write whole episodes to, their accepted columns, and the number of steps."""
+        if self._segment is not None and self._segment.has_open_episode:
+            raise StepError("an episode is open. Call end_episode or discard_episode first.")
+        check_mapping(columns)
+        columns = dict(flatten(columns))
+        segment = self._begin_columns(columns)
+        return segment, *accept_columns(segment.schema, columns, finals=finals)
 
     def _bind(self, schema: Schema) -> None:
         if self._schema is not schema:

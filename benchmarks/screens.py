@@ -29,7 +29,7 @@ def pusht_images(number: int) -> np.ndarray:
         import gymnasium
     except ImportError:
         return drawn_pusht(number)
-    from stepwell.cli.pusht import ScriptedPusher
+    from stepwell.cli.demo import ScriptedPusher
 
     env = gymnasium.make("gym_pusht/PushT-v0", obs_type="pixels", max_episode_steps=PUSHT_STEPS)
     images: list[np.ndarray] = []

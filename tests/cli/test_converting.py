@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.cli.codec_choices import _feature
+from stepwell.cli.converting import _feature
 from stepwell.cli.main import main
 
 pytest.importorskip("simplejpeg")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.cli.environment import describe_environment
+from stepwell.cli.benching import describe_environment
 from stepwell.cli.main import main, make_parser
 
 VERBS = ("demo", "info", "ls", "show", "verify", "convert", "export", "bench", "env")

@@ -1,29 +1,92 @@
-"""``stepwell convert``: a store of a data set of another system, or of a store with features stored another way."""
+"""``stepwell convert`` and ``export``: a store of a data set or of another store, and a data set of a store."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.codec_choices import chosen_features
-from stepwell.cli.opening import given_options
+from stepwell.cli.inspecting import given_options
+from stepwell.codecs import make_codec
 from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
-from stepwell.formats.importing import import_dataset
+from stepwell.formats.importing import image_names, import_dataset
+from stepwell.formats.opening import open
 from stepwell.formats.registry import open_reader, readers_of
+from stepwell.json_text import parse_json
 from stepwell.recorders.recoding import convert
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema
-from stepwell.sizes import counted
-from stepwell.store import open
+from stepwell.sizes import counted, human_bytes
 from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.windows import View
 
-__all__ = ["check_episodes", "run_convert"]
+__all__ = ["check_episodes", "chosen_features", "run_convert", "run_export"]
+
+
+def chosen_features(
+    schema: Schema, codecs: Sequence[tuple[str, str]], options: Sequence[tuple[str, str, str]]
+) -> dict[str, Feature | str]:
+    """Return the features that shall be stored another way: the codec, or with options the feature as it shall be.
+
+    Args:
+        schema: of the source.
+        codecs: (feature, codec); an empty name is all images that are not named.
+        options: (feature, option, value) of those; an empty name is that of the codec of all images.
+
+    Raises:
+        FeatureNotFoundError: a name that the source does not have.
+        SchemaError: a codec for all images where there is none.
+        StepwellError: a feature that is named twice, or an option of one that has no codec.
+    """
+    names = [name for name, _ in codecs]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        what = ", ".join(repr(name) if name else "of all images" for name in sorted(twice))
+        raise StepwellError(f"feature {what} has several codecs. Give one --codec each.")
+    lost = {name for name, _, _ in options} - set(names)
+    if lost:
+        what, example = (
+            (f"{', '.join(map(repr, sorted(lost)))}", f"{min(lost)}=CODEC") if min(lost) else ("images", "CODEC")
+        )
+        raise StepwellError(f"an option of {what}, which is not converted. Give its codec, too: --codec {example}.")
+    found: dict[str, Feature | str] = {}
+    for name, codec in sorted(codecs):
+        values = {option: text for of, option, text in options if of == name}
+        for each in [name] if name else image_names(schema):
+            found[each] = _feature(schema[each], codec, values) if values else codec
+    return found
+
+
+def _feature(old: Feature, codec: str, options: Mapping[str, str]) -> Feature:
+    """Return a feature with another codec; of what an option's text may mean, the codec takes what it can."""
+    readings = product(*(_readings(text) for text in options.values()))
+    named = replace(old, codec=codec, codec_module=None)
+    candidates = [replace(named, options=tuple(sorted(zip(options, each, strict=True)))) for each in readings]
+    for feature in candidates:
+        with suppress(SchemaError):
+            make_codec(feature)
+            return feature
+    # who converts refuses it, and says why
+    return candidates[0]
+
+
+def _readings(text: str) -> list[Any]:
+    """Return what a text may mean: a number or a truth value, or itself (subsampling is "420")."""
+    found: list[Any] = [text]
+    for kind in (float, int):
+        with suppress(ValueError):
+            found.insert(0, kind(text))
+    return [{"true": True, "false": False}[text]] if text in ("true", "false") else found
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
@@ -107,3 +170,176 @@ def check_episodes(count: int, where: str, episodes: slice | None) -> None:
         raise EpisodeNotFoundError(
             f"--episodes {text}: {where} has {counted(count, 'episode')}, 0:{count}. Choose of them."
         )
+
+
+WRITERS = {
+    "beton": "stepwell.beton.writing:write_beton",
+    "webdataset": "stepwell.webdataset.writing:write_webdataset",
+    "rlds": "stepwell.tfds.writing:write_rlds",
+    "tfds": "stepwell.tfds.writing:write_tfds",
+}
+# what JSON makes of an option, by what the writer takes; other names there are those of texts
+VALUES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "Mapping": (dict,),
+    "Collection": (list,),
+}
+MEANT = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "Mapping": 'an object of JSON, such as \'{"NAME": "VALUE"}\'',
+    "Collection": "a list of JSON, such as '[\"NAME\"]'",
+}
+# what only LeRobot's datasets have, with what says nothing
+LEROBOT_ONLY = {"format_version": "v3.0", "task": None, "cameras": "auto", "fps": None, "append": False}
+FLAGS = {"format_version": "--version"}
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Write a store as a data set and print what is in it."""
+    kind = arguments.to or ("beton" if arguments.target.suffix == ".beton" else "lerobot")
+    with open(arguments.source, mode="r") as store:
+        view = View(store)
+        if arguments.episodes is not None:
+            check_episodes(len(store), store.address or str(store.path), arguments.episodes)
+            view = view.select(arguments.episodes)
+        record = _write_lerobot(view, arguments) if kind == "lerobot" else _write(kind, view, arguments)
+    print(json.dumps(record, indent=2) if arguments.json else _table(record))
+    return 0
+
+
+def _write(kind: str, view: View, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write a data set by a format's own writer, and return what became of it."""
+    given = [name for name, default in LEROBOT_ONLY.items() if getattr(arguments, name) != default]
+    if given:
+        flag = FLAGS.get(given[0], f"--{given[0]}")
+        raise StepwellError(f"{flag} is of LeRobot datasets, not of {kind}. Leave it out; the format has --with.")
+    module, _, name = WRITERS[kind].partition(":")
+    write = getattr(import_module(module), name)
+    settings = _settings(write, kind, arguments)
+    target = arguments.target
+    if "name" in inspect.signature(write).parameters:
+        # a version lies in a directory of its name
+        settings["name"] = settings.get("name") or _dataset_name(target)
+        target = target.parent if settings["name"] == target.name else target
+    found = write(view, target, **settings)
+    place = found if isinstance(found, Path) else arguments.target
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return {
+        "path": str(place),
+        "format": kind,
+        "num_episodes": view.num_episodes,
+        "num_files": len(files),
+        "num_bytes": sum(path.stat().st_size for path in files),
+    }
+
+
+def _dataset_name(target: Path) -> str:
+    """Return the name of the dataset that a directory is to hold: its own."""
+    from stepwell.tfds.dataset_files import check_name
+
+    try:
+        check_name("name", target.name)
+    except StepwellError as error:
+        raise StepwellError(f"{error} Another than the directory's is given by --with name=NAME.") from error
+    return target.name
+
+
+def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the writer's keywords: those of the flags, and what ``--with`` says, JSON where it is."""
+    known = dict(list(inspect.signature(write).parameters.items())[2:])
+    settings: dict[str, Any] = {"workers": arguments.workers}
+    if arguments.feature:
+        settings["features"] = arguments.feature
+    if arguments.rename:
+        settings["rename"] = dict(arguments.rename)
+    for name, text in arguments.settings:
+        if name not in known:
+            raise StepwellError(f"--with {name}: the writer of {kind} has no such option. It has: {', '.join(known)}.")
+        settings[name] = _value(name, text, str(known[name].annotation))
+    return settings
+
+
+def _value(name: str, text: str, annotation: str) -> Any:
+    """Return what a text says: JSON where it is, else the text.
+
+    Args:
+        name: of the option.
+        text: what was given.
+        annotation: what the writer takes, such as "int | str".
+
+    Raises:
+        StepwellError: a text for what is never one, or another number than a whole one.
+
+    Example:
+        >>> _value("n", "4", "int | None"), _value("n", "500 MB", "int | str"), _value("n", "4", "str")
+        (4, '500 MB', '4')
+        >>> _value("windows", '{"action": [0, 1]}', "Mapping[str, Any] | None")
+        {'action': [0, 1]}
+    """
+    kinds = {part.strip() for part in re.sub(r"\[.*?\]+", "", annotation).split("|")} - {"None"}
+    if kinds == {"str"}:
+        return text
+    try:
+        found = parse_json(text)
+    except ValueError:
+        found = text
+    taken = {kind for kind_name in kinds for kind in VALUES.get(kind_name, (object,))}
+    if not taken.isdisjoint({type(found), object}) or (found is None and "None" in annotation):
+        return found
+    told = " or ".join(sorted(MEANT.get(kind, kind) for kind in kinds))
+    raise StepwellError(f"--with {name}={text}: allowed is {told}.")
+
+
+def _write_lerobot(view: View, arguments: argparse.Namespace) -> dict[str, Any]:
+    from stepwell.lerobot.writing import write_dataset
+
+    if arguments.settings:
+        raise StepwellError("--with is not of LeRobot datasets, whose options are flags of their own: see --help.")
+    dataset = write_dataset(
+        view,
+        arguments.target,
+        version=arguments.format_version,
+        features=arguments.feature or None,
+        rename=dict(arguments.rename),
+        task=arguments.task,
+        cameras=arguments.cameras,
+        fps=arguments.fps,
+        append=arguments.append,
+        workers=arguments.workers,
+    )
+    info = dataset.info
+    return {
+        "path": str(dataset.root),
+        "version": info.version,
+        "fps": info.fps,
+        "num_episodes": info.total_episodes,
+        "num_steps": info.total_frames,
+        "tasks": list(dataset.tasks),
+        "features": {
+            name: {"dtype": feature.dtype, "shape": list(feature.shape)}
+            for name, feature in info.features.items()
+            if not feature.is_index
+        },
+    }
+
+
+def _table(record: dict[str, Any]) -> str:
+    name = record["path"].rsplit("/", 1)[-1]
+    if "format" in record:
+        return (
+            f"{record['path']}: {record['format']}  {counted(record['num_episodes'], 'episode')}  "
+            f"{counted(record['num_files'], 'file')}  {human_bytes(record['num_bytes'])}"
+        )
+    lines = [
+        f"{name}: LeRobot {record['version']}  {counted(record['num_episodes'], 'episode')}  "
+        f"{counted(record['num_steps'], 'step')}  {record['fps']:g} fps  {counted(len(record['tasks']), 'task')}"
+    ]
+    width = max(map(len, record["features"]), default=0)
+    for feature, told in record["features"].items():
+        lines.append(f"  {feature:{width}}  {told['dtype']:7}  {'x'.join(map(str, told['shape']))}")
+    return "\n".join(lines)

@@ -251,7 +251,7 @@ def _add_ls(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = _add(
         verbs,
-        "showing:run_show",
+        "inspecting:run_show",
         "show",
         "print one episode or one step, or draw an episode's images",
         "  stepwell show pusht.well 3              episode 3\n"
@@ -274,7 +274,7 @@ def _add_show(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _add_verify(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = _add(
         verbs,
-        "verifying:run_verify",
+        "inspecting:run_verify",
         "verify",
         "check every byte of a store against its checksum, or look for what breaks training from a LeRobot dataset",
         "  stepwell verify pusht.well && echo fine\n"
@@ -330,7 +330,7 @@ def _add_convert(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_export(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = _add(
         verbs,
-        "exporting:run_export",
+        "converting:run_export",
         "export",
         "write a store as a data set of another system: LeRobot, FFCV's .beton, WebDataset, RLDS, TFDS",
         "  stepwell export pusht.well pusht --task 'Push the T to the goal'\n"
@@ -405,7 +405,7 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def _add_warm(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add(
         verbs,
-        "warming:run_warm",
+        "benching:run_warm",
         "warm",
         "compile all kernels now, so that no run waits for them",
         "  stepwell warm",
@@ -416,7 +416,7 @@ def _add_env(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _add_json(
         _add(
             verbs,
-            "environment:run_env",
+            "benching:run_env",
             "env",
             "print versions, cores, memory and extras, for a bug report",
             "  stepwell env",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stepwell.cli.pusht import OUTLINE, ScriptedPusher, contact_points, distance_to_outline
+from stepwell.cli.demo import OUTLINE, ScriptedPusher, contact_points, distance_to_outline
 
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("gym_pusht")

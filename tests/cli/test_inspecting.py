@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.cli.inspecting import name_of
+from stepwell.cli.inspecting import describe_value, name_of, value_to_json
 from stepwell.cli.main import main
-from stepwell.cli.showing import describe_value, value_to_json
 from stepwell.store import Segment
 
 
@@ -76,7 +75,7 @@ def test_a_step_and_a_sheet_read_only_the_rows_they_show(
 def test_an_episode_that_is_too_large_is_shown_without_reading_it(
     toy_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stepwell.cli.showing.MAX_READ_BYTES", 10_000)
+    monkeypatch.setattr("stepwell.cli.inspecting.MAX_READ_BYTES", 10_000)
     assert main(["show", str(toy_path), "1"]) == 0
     out = capsys.readouterr().out
     assert "observation.image  uint8 7x24x32x3, too large to sum up" in out

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepwell.cli.benching import StreamReport, batch_bytes, stream
 from stepwell.cli.main import main
-from stepwell.cli.streaming import StreamReport, batch_bytes, stream
 from stepwell.progress import NoBar
 
 

@@ -5,7 +5,7 @@
     meta/    --> info, tasks, table of episodes --+
     data/    --> a file at a time ----------------+--> checks --> findings --> report
     videos/  --> the index of each mp4 file ------+
-    deep     --> every picture, decoded ----------+
+    deep     --> every image, decoded ------------+
 
 The checks are in `stepwell.lerobot.audits`. Nothing is changed, nothing is trusted, and no check ends the others.
 """
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import DatasetNotFoundError, EpisodeNotFoundError, FormatError
-from stepwell.lerobot.audits.cameras import check_first_images, check_pictures, check_videos, video_members
+from stepwell.lerobot.audits.cameras import check_first_images, check_images, check_videos, video_members
 from stepwell.lerobot.audits.episodes import TABLE_CHECKS, ColumnFacts, Places, check_values, find_places, is_action
 from stepwell.lerobot.audits.meta import (
     StoredStatistics,
@@ -78,9 +78,9 @@ def audit(
     Args:
         source: a directory, ``lerobot://...`` or ``"owner/name"`` of the hub, from which the files that the table of
             episodes names are fetched.
-        episodes: numbers and slices; default those of the address, else all. What is said of the dataset as a whole,
-            such as totals and statistics, is not compared with some.
-        deep: whether to decode every picture and every frame, too.
+        episodes: numbers and slices; default those of the address, else all. Totals and
+            statistics of the whole dataset are not compared with some.
+        deep: whether to decode every image and every frame, too.
         progress: draw a bar, or not; None draws it where standard error is a terminal.
 
     Returns:
@@ -161,7 +161,7 @@ class _Audit:
 
     def __init__(self, subject: Subject, deep: bool) -> None:
         self._subject, self._deep = subject, deep
-        self._said = StoredStatistics(None, {})
+        self._stored = StoredStatistics(None, {})
 
     def run(self, progress: bool | None) -> int:
         """Run all checks; returns the number of steps that were looked at."""
@@ -170,14 +170,14 @@ class _Audit:
         videos = sum(len(video_members(subject, camera)) for camera in subject.info.video_keys)
         self._guard("tasks", lambda: check_task_order(subject))
         self._guard("table of episodes", lambda: check_episode_order(subject))
-        self._said = read_statistics(subject)
+        self._stored = read_statistics(subject)
         with make_bar(len(paths) + videos, "files", "verifying", wanted=progress) as bar:
-            seen = walk_rows(subject, paths, self._said, bar.update)
+            seen = walk_rows(subject, paths, self._stored, bar.update)
             places = find_places(subject, seen.pieces, paths, seen.unread)
             self._check_rows(seen, places)
             self._guard("videos", lambda: check_videos(subject, places, bar.update))
         if self._deep:
-            self._guard("pictures", lambda: check_pictures(subject, places, self._said, progress))
+            self._guard("pictures", lambda: check_images(subject, places, self._stored, progress))
         else:
             self._guard("statistics of cameras", self._check_cameras)
         return seen.num_rows if subject.chosen is None else int(places.length[subject.chosen].sum())
@@ -191,22 +191,22 @@ class _Audit:
             subject.tally.skip("totals and statistics of the whole dataset: only some episodes were asked for")
             return
         self._guard("totals", lambda: check_totals(subject, seen.num_rows, places))
-        whole = self._said.whole
+        whole = self._stored.whole
         if whole is not None and (seen.unread or not (places.length > 0).all()):
             subject.tally.skip("statistics: not all rows could be read")
         elif whole is not None:
             self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums))
 
     def _check_cameras(self) -> None:
-        """Judge the statistics of cameras by themselves."""
+        """Check the statistics of cameras against themselves."""
         for camera in self._subject.info.cameras:
-            if self._said.whole is not None:
-                check_camera_statistics(self._subject, camera, self._said.whole, None)
-            for number, said in self._said.by_episode.items():
-                check_camera_statistics(self._subject, camera, said, None, (number,))
+            if self._stored.whole is not None:
+                check_camera_statistics(self._subject, camera, self._stored.whole, None)
+            for number, stored in self._stored.by_episode.items():
+                check_camera_statistics(self._subject, camera, stored, None, (number,))
 
     def _guard(self, name: str, check: Callable[[], None]) -> None:
-        """Run a check; what it cannot cope with is told, and the others go on."""
+        """Run a check; its exceptions become a line of the report, and the others go on."""
         try:
             check()
         except Exception as error:  # garbage on the disk may raise anything
@@ -215,7 +215,7 @@ class _Audit:
 
 @dataclass(slots=True)
 class RowsSeen:
-    """What is kept of the rows of all data files."""
+    """The facts about the rows of all data files."""
 
     pieces: Pieces  # of the index columns
     facts: dict[str, ColumnFacts]  # by numeric feature
@@ -228,7 +228,7 @@ class RowsSeen:
 @dataclass(slots=True)
 class _Walk:
     subject: Subject
-    said: StoredStatistics
+    stored: StoredStatistics
     facts: dict[str, ColumnFacts] = field(default_factory=dict)
     sums: StatisticsSum = field(default_factory=StatisticsSum)
     parts: list[Pieces] = field(default_factory=list)
@@ -252,17 +252,17 @@ class _Walk:
                 facts = self.facts.setdefault(name, ColumnFacts())
                 facts.see(values, pieces, self.num_pieces, of_action=is_action(name))
                 rows = values.reshape(-1, *feature.shape)
-                found[name] = numeric_summary(rows, per_element=self.said.is_per_element(feature))
+                found[name] = numeric_summary(rows, per_element=self.stored.is_per_element(feature))
         self.sums.add(found)
         self.parts.append(pieces)
         self.num_pieces += len(pieces)
         for number in data.episodes.tolist():
-            if number in self.said.by_episode:
-                check_statistics(subject, self.said.by_episode[number], found, number)
+            if number in self.stored.by_episode:
+                check_statistics(subject, self.stored.by_episode[number], found, number)
         return True
 
-    def _numbers(self, data: DataFile, name: str, is_told: bool) -> npt.NDArray[Any] | None:
-        """Return a numeric column; None where it is missing or is none, which is told unless it was."""
+    def _numbers(self, data: DataFile, name: str, is_reported: bool) -> npt.NDArray[Any] | None:
+        """Return a numeric column; None, and a finding unless there is one, where it cannot be read."""
         rule = SHAPE
         try:
             return data.numbers(name, self.subject.info)
@@ -271,14 +271,16 @@ class _Walk:
         except ValueError as error:
             problem = str(error)
         self.partial.add(name)
-        if not is_told:
+        if not is_reported:
             self.subject.tally.add(rule, name, problem, data.episodes)
         return None
 
 
-def walk_rows(subject: Subject, paths: Sequence[str], said: StoredStatistics, advance: Callable[[], None]) -> RowsSeen:
+def walk_rows(
+    subject: Subject, paths: Sequence[str], stored: StoredStatistics, advance: Callable[[], None]
+) -> RowsSeen:
     """Read every data file once."""
-    walk, cuts, unread, num_rows = _Walk(subject, said), episode_cuts(subject), set(paths), 0
+    walk, cuts, unread, num_rows = _Walk(subject, stored), episode_cuts(subject), set(paths), 0
     for data in read_data_files(subject, paths):
         num_rows += data.num_rows
         try:

@@ -85,7 +85,7 @@ def locate(
         DatasetNotFoundError: no such directory, repository or revision, or no access to it; or the hub cannot be
             reached and the files are not in the cache.
         FormatError: the dataset is not as its format says.
-        EpisodeNotFoundError: an episode was asked for that there is not.
+        EpisodeNotFoundError: a selected episode is not there.
         MissingDependencyError: huggingface_hub or pyarrow is not installed.
 
     Example:
@@ -401,7 +401,7 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a dataset is said to be."""
+    """The place of a dataset."""
 
     kind: Literal["directory", "hub"]  # "directory" or "hub"
     path: Path | None = None  # the directory; None for the hub

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["files_digest", "open_in_place"]
 
-# stores of references into tables that were made in another way are made anew
+# names the way in which references are made: stores made in another way are made again
 REFERENCES = b"with the states of files"
 # the store holds nothing of statistics
 UNUSED = re.compile(r"(stats\.json|episodes_stats\.jsonl|\..*)")
@@ -64,7 +64,7 @@ def open_in_place(
         cache_dir: of the hub's files.
         local_files_only: never ask the hub.
         ignore: names of features to leave out.
-        tolerance: how far a video's frame may be from the time that is asked for, seconds.
+        tolerance: how far a video's frame may be from the time of its row, seconds.
         cache: directory for what is made once; default ``$STEPWELL_CACHE``, else ``$XDG_CACHE_HOME/stepwell`` or
             ``~/.cache/stepwell``.
         progress: draw a bar, or none; None draws it on a terminal.
@@ -79,7 +79,7 @@ def open_in_place(
         DatasetNotFoundError: no dataset there.
         FormatError: a file is missing or not as the format says; the message names it.
         UntrustedFileError: a link that leads out of the directory.
-        EpisodeNotFoundError: an episode was asked for that there is not.
+        EpisodeNotFoundError: a selected episode is not there.
         ReadOnlyError: the cache cannot be written.
 
     Example:
@@ -93,7 +93,7 @@ def open_in_place(
     Notes:
         The first time numbers and text are copied into the cache, about as fast as the parquet files are read; later it
         is a look at the directories. A dataset whose files changed is copied again, and what stood for it before is
-        removed when nobody uses it. Pictures are read from the dataset: it must stay where it is.
+        removed when no process uses it. Images are read from the dataset: it must stay where it is.
     """
     if isinstance(ignore, str):
         raise StepwellError(f"ignore={ignore!r}, of which each letter would be a name. Give a list: [{ignore!r}].")
@@ -125,7 +125,7 @@ def files_digest(root: Path) -> str:
 
 
 class _Opening:
-    """What a dataset is opened with."""
+    """The options that a dataset is opened with."""
 
     def __init__(self, ignore: frozenset[str], tolerance: float, cache: Path, progress: bool | None) -> None:
         self._ignore, self._tolerance, self._cache, self._progress = ignore, tolerance, cache, progress
@@ -149,7 +149,7 @@ class _Opening:
 
         def load() -> Metadata:
             numbers = None if places is None else places.tolist()
-            # looked at as the user of the data set wants it
+            # the boundaries were checked with the caller's trust
             return Metadata.load(root, episodes=numbers, ignore=self._ignore, trust=True)
 
         return self._open(root, None, places, self._ignore, load)

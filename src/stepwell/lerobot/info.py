@@ -107,12 +107,12 @@ class FeatureInfo:
 
     @property
     def is_image(self) -> bool:
-        """Whether the rows are encoded pictures in the parquet files."""
+        """Whether the rows are encoded images in the parquet files."""
         return self.dtype == "image"
 
     @property
     def is_camera(self) -> bool:
-        """Whether the rows are pictures, in whichever way."""
+        """Whether the rows are images, in mp4 or in parquet files."""
         return self.dtype in CAMERAS
 
     @property
@@ -127,7 +127,7 @@ class FeatureInfo:
 
     @property
     def feature(self) -> Feature:
-        """The feature of a store that holds the same rows; of a camera the plain pictures, as PNG."""
+        """The feature of a store that holds the same rows; of a camera the plain images, as PNG."""
         if self.is_text:
             return Text()
         if self.is_camera:
@@ -194,7 +194,7 @@ class DatasetInfo:
 
     @property
     def image_keys(self) -> tuple[str, ...]:
-        """Names of the cameras whose pictures are in the parquet files."""
+        """Names of the cameras whose images are in the parquet files."""
         return tuple(name for name, feature in self.features.items() if feature.is_image)
 
     @property

@@ -30,7 +30,7 @@ from stepwell.errors import FormatError
 from stepwell.formats.reader import store_schema
 from stepwell.lerobot.info import INFO_PATH
 from stepwell.lerobot.meta_files import open_parquet
-from stepwell.lerobot.parquet_images import picture_format
+from stepwell.lerobot.parquet_images import png_or_jpeg
 from stepwell.progress import make_bar
 from stepwell.references.file_codec import REFERENCE_DTYPE, file_template, noting_states
 from stepwell.references.span_files import noted_states
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileRows",
     "array_of",
-    "first_picture",
+    "first_image",
     "mapped_schema",
     "read_columns",
     "read_files",
@@ -100,8 +100,8 @@ def read_columns(
             yield place, {name: column[start:stop] for name, column in columns.items()}
 
 
-def first_picture(metadata: Metadata, name: str) -> bytes:
-    """Return the first picture's file of a camera whose pictures are in the parquet files; empty without any."""
+def first_image(metadata: Metadata, name: str) -> bytes:
+    """Return the first image file of a camera in the parquet files; empty without any."""
     import pyarrow as pa
 
     records = metadata.episodes
@@ -360,7 +360,7 @@ NUMBERS = {"chunk_index": "chunk", "file_index": "file", "episode_chunk": "chunk
 
 def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, progress: bool | None = None) -> None:
     """Write the store of the selected episodes."""
-    told = {
+    described = {
         "root": str(metadata.root),
         "repo_id": metadata.repo_id,
         "revision": metadata.revision,
@@ -371,7 +371,9 @@ def write_mapped_store(path: Path, metadata: Metadata, *, tolerance: float, prog
     schema = _noting_states(mapped_schema(metadata, tolerance), metadata)
     with make_bar(len(metadata.selected), "episodes", f"map {metadata.root.name}", wanted=progress) as bar:
         blocks = _blocks(metadata, bar)
-        write_store(path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": told}, uuid=_identity(metadata))
+        write_store(
+            path, schema, blocks, fps=metadata.info.fps, metadata={"lerobot": described}, uuid=_identity(metadata)
+        )
 
 
 def _identity(metadata: Metadata) -> str:
@@ -434,8 +436,8 @@ def _escaped(text: str) -> str:
 
 
 def _first_format(metadata: Metadata, name: str) -> str:
-    """Return the format of the first picture of a camera; "png" for one that is neither PNG nor JPEG."""
-    return picture_format(first_picture(metadata, name)) or "png"
+    """Return the format of the first image of a camera; "png" for one that is neither PNG nor JPEG."""
+    return png_or_jpeg(first_image(metadata, name)) or "png"
 
 
 def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
@@ -448,12 +450,12 @@ def _blocks(metadata: Metadata, bar: Any) -> Iterator[EpisodeBlock]:
             if info.is_video:
                 columns[name] = _video_references(metadata, name, rows)
             else:
-                columns[name] = _picture_references(rows) if info.is_image else rows.columns[name]
-        yield EpisodeBlock(rows.lengths, columns, _told_of(metadata, rows.places))
+                columns[name] = _image_references(rows) if info.is_image else rows.columns[name]
+        yield EpisodeBlock(rows.lengths, columns, _episode_metadata(metadata, rows.places))
         bar.update(len(rows.places))
 
 
-def _told_of(metadata: Metadata, places: Ints) -> list[dict[str, Any]]:
+def _episode_metadata(metadata: Metadata, places: Ints) -> list[dict[str, Any]]:
     records = metadata.episodes
     numbers = records.index[places].tolist()
     return [
@@ -472,7 +474,7 @@ def _video_references(metadata: Metadata, name: str, rows: FileRows) -> Blobs:
     )
 
 
-def _picture_references(rows: FileRows) -> Blobs:
+def _image_references(rows: FileRows) -> Blobs:
     ends = np.cumsum(rows.lengths)
     num_rows = int(ends[-1]) if len(ends) else 0
     at = np.arange(num_rows) + np.repeat(rows.first_rows - (ends - rows.lengths), rows.lengths)

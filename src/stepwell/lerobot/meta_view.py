@@ -123,7 +123,7 @@ class DatasetMeta:
         store: of the items.
         repo_id: name of the dataset.
         root: its directory; None for a store that is no dataset's.
-        revision: as it was asked for.
+        revision: of the hub.
         ignore: names of features to leave out.
 
     Attributes:
@@ -134,7 +134,7 @@ class DatasetMeta:
         WindowError: a store without an fps.
 
     Notes:
-        `episodes` and `stats` are read when they are first asked for. Safe to share between threads, picklable.
+        `episodes` and `stats` are read on first use. Safe to share between threads, picklable.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class DatasetMeta:
 
     @property
     def image_keys(self) -> list[str]:
-        """Names of the cameras that are stored as pictures."""
+        """Names of the cameras that are stored as images."""
         return [name for name, each in self.features.items() if each["dtype"] == "image"]
 
     @property
@@ -274,14 +274,14 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     Features of the dataset that the store does not have are left out, those that were added come last. Features that
     vary in shape are no tensors, and are left out, too.
     """
-    schema, told = store.schema, store.metadata.get("lerobot", {}).get("info")
-    fps = store.fps if told is None else told.get("fps", store.fps)
+    schema, raw = store.schema, store.metadata.get("lerobot", {}).get("info")
+    fps = store.fps if raw is None else raw.get("fps", store.fps)
     if schema is None or not fps:
         what = "no features yet" if schema is None else "no fps"
         raise WindowError(f"{store.path} has {what}, and a LeRobot dataset has. Give them to stepwell.create.")
     # index features that a store does not hold are computed
     there = {*schema, *INDEX_FEATURES}
-    known = {} if told is None else {name: each for name, each in told["features"].items() if name in there}
+    known = {} if raw is None else {name: each for name, each in raw["features"].items() if name in there}
     own = {name: _described(each) for name, each in schema.items() if not each.is_ragged or each.kind == "text"}
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
     index = {name: own.get(name, _index_entry(name)) for name in INDEX_FEATURES if name not in known}
@@ -293,7 +293,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
         if name in INDEX_FEATURES or name not in ignore
     }
     steps = fps if isinstance(fps, int) or not float(fps).is_integer() else int(fps)
-    info = {"robot_type": None, **(told or {}), "fps": steps, "features": features}
+    info = {"robot_type": None, **(raw or {}), "fps": steps, "features": features}
     if "root" not in store.metadata.get("lerobot", {}):
         # a store of its own counts for itself, also one that was converted from some of a dataset's episodes
         table = store.episodes
@@ -303,7 +303,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
 
 
 def finished_episodes(store: Store) -> npt.NDArray[np.int64]:
-    """Return the numbers of the episodes that a dataset over a store has: nobody is recording them any more."""
+    """Return the numbers of the episodes that a dataset over a store has: none is being recorded."""
     found: npt.NDArray[np.int64] = np.flatnonzero(~store.episodes.is_open)
     return found
 

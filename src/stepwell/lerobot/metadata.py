@@ -32,11 +32,11 @@ class Metadata:
     Args:
         root: its directory, an absolute path.
         repo_id: its name on the hub, None for a directory.
-        revision: what was asked for on the hub, None for a directory.
+        revision: of the hub, None for a directory.
         info: version, rate, features.
         tasks: texts, by task_index.
         episodes: all of them.
-        selected: int64 [n], ascending: the places in ``episodes`` that were asked for, and whose files are here.
+        selected: int64 [n], ascending: the places in ``episodes`` that were selected, and whose files are here.
 
     Example:
         >>> import tempfile
@@ -48,7 +48,7 @@ class Metadata:
         ('lift the block', 'put it down')
 
     Notes:
-        Immutable: safe to share between threads; statistics are read when they are first asked for. A pickle holds all
+        Immutable: safe to share between threads; statistics are read on first use. A pickle holds all
         but these.
     """
 
@@ -87,7 +87,7 @@ class Metadata:
         Raises:
             DatasetNotFoundError: there is no dataset in this directory.
             FormatError: a file is missing or not as the format says.
-            EpisodeNotFoundError: an episode was asked for that there is not.
+            EpisodeNotFoundError: a selected episode is not there.
         """
         # resolved links would name the blobs of the hub's cache
         path = Path(os.path.abspath(root))  # noqa: PTH100
@@ -130,7 +130,7 @@ class Metadata:
         """Return the path of an mp4 file; of v2, ``file`` is the episode's number.
 
         Raises:
-            FeatureNotFoundError: no such camera, or its pictures are not in mp4 files.
+            FeatureNotFoundError: no such camera, or its images are not in mp4 files.
         """
         return self.root / self.info.video_name(key, chunk, file)
 
@@ -187,7 +187,7 @@ def read_info(root: Path, *, ignore: Collection[str] = ()) -> DatasetInfo:
 
 
 def select_episodes(episodes: Iterable[int | slice] | None, count: int, where: str) -> npt.NDArray[np.int64]:
-    """Return the places of episodes that were asked for, int64 [n], ascending, each once.
+    """Return the places of selected episodes, int64 [n], ascending, each once.
 
     Example:
         >>> select_episodes([slice(0, 3), 7, slice(-2, None)], 10, "x")

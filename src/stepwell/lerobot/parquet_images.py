@@ -40,7 +40,7 @@ __all__ = [
     "RowGroups",
     "Stamp",
     "TableFile",
-    "picture_format",
+    "png_or_jpeg",
     "stamp_of",
 ]
 
@@ -212,11 +212,11 @@ PILLOW_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"
 _ROW_GROUPS = RowGroups()
 
 
-def picture_format(head: bytes) -> str | None:
+def png_or_jpeg(head: bytes) -> str | None:
     r"""Return "png" or "jpeg" by a file's first bytes; None for anything else.
 
     Example:
-        >>> picture_format(b"\xff\xd8\xff\xe0")
+        >>> png_or_jpeg(b"\xff\xd8\xff\xe0")
         'jpeg'
     """
     found = image_format(head)
@@ -225,7 +225,7 @@ def picture_format(head: bytes) -> str | None:
 
 @register_codec
 class ParquetImageCodec(NumberedFileCodec):
-    """References into parquet files: chunk, file, and the row there, of a column of picture files."""
+    """References into parquet files: chunk, file, and the row there, of a column of image files."""
 
     name: ClassVar[str] = "parquet-image"
     option_names: ClassVar[tuple[str, ...] | None] = ("files", "column", "format", "states")
@@ -240,21 +240,21 @@ class ParquetImageCodec(NumberedFileCodec):
         self._stamps: dict[tuple[int, int], Stamp] = {}
 
     def embedded(self) -> Feature:
-        """Return the feature that holds the pictures' files; see `FileCodec.embedded`."""
+        """Return the feature that holds the image files; see `FileCodec.embedded`."""
         return self._stored_as(self._format)
 
     def embed(self, blobs: Sequence[npt.NDArray[np.uint8]]) -> EmbeddedRows:
-        """Return the pictures' files as they are; one of another format is encoded anew. See `FileCodec.embed`."""
-        return _Pictures(self, list(blobs))
+        """Return the image files as they are; one of another format is encoded again. See `FileCodec.embed`."""
+        return _Images(self, list(blobs))
 
     def decode(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Return the picture; see `Codec.decode`."""
+        """Return the image; see `Codec.decode`."""
         out = np.empty(self.feature.fixed_shape, self.feature.np_dtype)
         self.decode_into(blob, out)
         return out
 
     def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
-        """Decode the picture into `out`; see `Codec.decode_into`."""
+        """Decode the image into `out`; see `Codec.decode_into`."""
         file = self.file_of(blob)
         try:
             self._decode_file(file, out)
@@ -268,41 +268,41 @@ class ParquetImageCodec(NumberedFileCodec):
         file = self.file_of(blob)
         codec = self._codec_of(file)
         if codec is not None:
-            # what it refuses may be read whole; if not, that says why
+            # files that it refuses may be read whole, or that raises the reason
             with suppress(DecodeError):
                 return codec.decode_crop(file, box, size)
         return super().decode_crop(blob, box, size)
 
     def file_of(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return the bytes of the picture's file, a read-only view."""
+        """Return the bytes of the image file, a read-only view."""
         chunk, file, row = _parse(blob)
         stamp = self._stamps.get((chunk, file))
         if stamp is None:
             stamp = self._stamps[chunk, file] = self._stamp_of(chunk, file)
         found = _ROW_GROUPS.row(stamp, self._column, row)
         if not len(found):
-            raise DecodeError(f"{self._where(blob)} has no bytes: the picture was left in a file of its own.")
+            raise DecodeError(f"{self._where(blob)} has no bytes: the image was left in a file of its own.")
         return found
 
     def _stamp_of(self, chunk: int, file: int) -> Stamp:
-        """Return what tells a file from others, which is as it was when references were made."""
+        """Return the path and state of a file, which is as it was when references were made."""
         path = self.reached(chunk, file)
         stamp = stamp_of(path)
-        told = difference(path, self._noted.get(f"{chunk} {file}", ""), stamp[1])
-        if told is not None:
-            raise DecodeError(f"{path}: {told}")
+        change = difference(path, self._noted.get(f"{chunk} {file}", ""), stamp[1])
+        if change is not None:
+            raise DecodeError(f"{path}: {change}")
         return stamp
 
     @functools.cached_property
     def _noted(self) -> dict[str, str]:
-        """What is noted of files, by their two numbers."""
+        """The noted states of files, by their two numbers."""
         parts = (line.rsplit(" ", 2) for line in lines_of(self.feature.option("states", "")))
         return {numbers: " ".join(state) for numbers, *state in parts}
 
     def as_embedded(self, blob: npt.NDArray[np.uint8]) -> bytes:
-        """Return a picture as `embedded` has it."""
+        """Return an image as `embedded` has it."""
         file = self.file_of(blob)
-        if picture_format(file[:8].tobytes()) == self._format:
+        if png_or_jpeg(file[:8].tobytes()) == self._format:
             return file.tobytes()
         return self._codecs[self._format].encode(self.decode(blob))
 
@@ -314,14 +314,14 @@ class ParquetImageCodec(NumberedFileCodec):
         try:
             codec.decode_into(file, out)
         except DecodeError as error:
-            # what the codec complains of others may read
+            # Pillow reads some files that the codec refuses
             try:
                 out[...] = _decode_other(file, self.feature)
             except (DecodeError, MissingDependencyError):
                 raise error from None
 
     def _codec_of(self, file: npt.NDArray[np.uint8]) -> Codec | None:
-        found = picture_format(file[:8].tobytes())
+        found = png_or_jpeg(file[:8].tobytes())
         if found is None:
             return None
         codec = self._codecs.get(found)
@@ -337,8 +337,8 @@ class ParquetImageCodec(NumberedFileCodec):
         return f"{self.path_of(chunk, file)}, row {row} of column {self._column!r}"
 
 
-class _Pictures:
-    """The picture files of an episode."""
+class _Images:
+    """The image files of an episode."""
 
     def __init__(self, codec: ParquetImageCodec, blobs: list[npt.NDArray[np.uint8]]) -> None:
         self._codec, self._blobs = codec, blobs
@@ -352,7 +352,7 @@ class _Pictures:
         """Yield the files, first to last."""
         own = self._codec.embedded()
         if (feature.codec, feature.shape, feature.dtype) != (own.codec, own.shape, own.dtype):
-            raise SchemaError(f"the pictures are {own!r}, not {feature!r}. Make the feature like them.")
+            raise SchemaError(f"the images are {own!r}, not {feature!r}. Make the feature like them.")
         return map(self._codec.as_embedded, self._blobs)
 
 
@@ -367,24 +367,24 @@ def _parse(blob: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
 
 
 def _decode_other(file: npt.NDArray[np.uint8], feature: Feature) -> npt.NDArray[Any]:
-    """Return the pixels of a picture as Pillow reads it."""
+    """Return the pixels of an image as Pillow reads it."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingDependencyError(
-            f"the picture begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
+            f"the image begins with {file[:4].tobytes()!r}: it is neither PNG nor JPEG. Type: pip install pillow"
         ) from error
     try:
         # others are read by programs, or are lists of files
-        with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as picture:
-            if (picture.height, picture.width) != feature.fixed_shape[:2]:
+        with Image.open(io.BytesIO(file.tobytes()), formats=PILLOW_FORMATS) as image:
+            if (image.height, image.width) != feature.fixed_shape[:2]:
                 # before memory is taken for it
                 raise DecodeError(
-                    f"a picture of {picture.height}x{picture.width}, where the feature has {feature.fixed_shape}."
+                    f"an image of {image.height}x{image.width}, where the feature has {feature.fixed_shape}."
                 )
-            pixels = np.asarray(picture)
+            pixels = np.asarray(image)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DecodeError(f"a picture of {file.size} bytes: {error}.") from error
+        raise DecodeError(f"an image of {file.size} bytes: {error}.") from error
     if pixels.size != np.prod(feature.fixed_shape) or pixels.shape[:2] != feature.fixed_shape[:2]:
-        raise DecodeError(f"a picture of shape {pixels.shape}, where the feature has {feature.fixed_shape}.")
+        raise DecodeError(f"an image of shape {pixels.shape}, where the feature has {feature.fixed_shape}.")
     return pixels.reshape(feature.fixed_shape)

@@ -185,7 +185,7 @@ def _refused(name: str, why: str, *, can_rename: bool = False) -> SchemaError:
 
 
 def _names(feature: Feature, dtype: str, shape: tuple[int, ...], origin: Any) -> Any:
-    """Return names of elements: as the dataset said them that the feature came from, else the feature's own."""
+    """Return names of elements: those of the dataset that the feature came from, else the feature's own."""
     if dtype in ("image", "video"):
         return list(HEIGHT_WIDTH_CHANNELS)
     if isinstance(origin, Mapping) and origin.get("dtype") == dtype and origin.get("shape") == list(shape):

@@ -328,7 +328,7 @@ def _merged_feature(feature: str, rows: Sequence[Sequence[Any]], where: str) -> 
     low, high, mean, std, counts = arrays
     try:
         weights = counts.reshape(len(rows), *[1] * (mean.ndim - 1))
-        # features with infinities have no mean, and that is what is said
+        # features with infinities have no mean: NaN
         with np.errstate(all="ignore"):
             whole = (mean * weights).sum(0) / weights.sum()
             variance = ((std**2 + (mean - whole) ** 2) * weights).sum(0) / weights.sum()
@@ -359,7 +359,7 @@ def _array(value: Any, where: str) -> npt.NDArray[np.float64]:
 
 
 class EpisodeStatistics:
-    """The stored statistics of single episodes, read when they are first asked for."""
+    """The stored statistics of single episodes, read on first use."""
 
     def __init__(self, root: Path, info: DatasetInfo) -> None:
         self._root, self._info = root, info

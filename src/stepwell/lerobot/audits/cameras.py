@@ -32,7 +32,7 @@ from stepwell.lerobot.statistics import StatisticsSum, image_summary, sampled_st
 from stepwell.progress import make_bar
 from stepwell.references.video_index import VideoIndex, make_index
 
-__all__ = ["UNREADABLE", "check_first_images", "check_pictures", "check_videos", "video_members"]
+__all__ = ["UNREADABLE", "check_first_images", "check_images", "check_videos", "video_members"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -150,7 +150,7 @@ class VideoFile:
         return at < len(self.index.keys) and self.index.keys.item(at) == packet
 
     def needs_before(self, frame: int) -> bool:
-        """Whether what follows the key frame, or the frame itself, needs pictures before it: an open group."""
+        """Whether what follows the key frame, or the frame itself, needs frames before it: an open group."""
         packet = self.index.packet_of(frame)
         if self.index.samples.kind == "h264" and not self._is_idr(packet):
             return True
@@ -190,7 +190,7 @@ def open_video_file(subject: Subject, camera: str, path: str, episodes: Integers
         subject.tally.add(MISSING, about, "no such file", episodes)
     except MissingDependencyError as error:
         subject.tally.skip(f"videos: {error}")
-    except Exception as error:  # whatever is on the disk must not end the audit
+    except Exception as error:  # nothing on the disk may end the audit
         problem = str(error) if isinstance(error, StepwellError) else f"{type(error).__name__}: {error}"
         subject.tally.add(UNREADABLE, about, problem, episodes)
     else:
@@ -207,7 +207,7 @@ def _check_size(subject: Subject, camera: str, index: VideoIndex, episodes: Inte
 
 
 def _check_times(subject: Subject, camera: str, path: str, index: VideoIndex, episodes: Integers) -> bool:
-    """Look whether frame n is shown at n / fps; returns whether it is."""
+    """Check that frame n is shown at n / fps; returns whether it is."""
     fps, seconds = subject.info.fps, index.seconds
     if not len(seconds):
         subject.tally.add(UNREADABLE, f"{camera}: {path}", "no frames", episodes)
@@ -282,7 +282,7 @@ def _spans_of(subject: Subject, camera: str, members: Integers, places: Places) 
 
 
 def _check_bytes(about: str, file: VideoFile, spans: _Spans) -> None:
-    """Look whether the file is as long as its index says; one that was cut off ends in mid-episode."""
+    """Check that the file is as long as its index says; one that was cut off ends within an episode."""
     if file.needed_bytes <= file.num_bytes:
         return
     first = file.nearest(spans.start).tolist()
@@ -303,13 +303,13 @@ def _check_spans(file: VideoFile, spans: _Spans, before: int) -> None:
         _check_lengths(spans)
         is_sound = _check_ends(file, spans)
         is_sound &= _check_grid(file, spans, is_sound)
-    # where frames are not at their times, nobody can say which one is the first
+    # of frames that are not at their times none is known to be the first
     if file.is_regular:
         _check_beginnings(file, spans, is_sound)
 
 
 def _restarted(file: VideoFile, spans: _Spans, before: int) -> _Spans:
-    """Return the spans as they would be if they began anew in this file, where the dataset counted on."""
+    """Return the spans as they would be if times began at 0 in this file, where the dataset counted on."""
     fps, shift = spans.subject.info.fps, float(spans.start[0])
     goes_on = before > 0 and abs(shift * fps - before) < HALF_FRAME
     if not goes_on or (spans.start[-1] * fps + spans.length[-1]) < file.num_frames + HALF_FRAME:
@@ -388,7 +388,7 @@ def _check_beginnings(file: VideoFile, spans: _Spans, is_sound: Mask) -> None:
 
 
 def check_first_images(subject: Subject, data: DataFile) -> None:
-    """Look at the head of the first picture of each camera in a file."""
+    """Look at the head of the first image of each camera in a file."""
     for camera in subject.info.image_keys:
         for blob in _blobs(subject, data, camera, 1):
             _checked(subject, camera, blob, data.episodes[:1].tolist(), f"{data.path}, row 0", decode=False)
@@ -398,7 +398,7 @@ def check_first_images(subject: Subject, data: DataFile) -> None:
 def watch_images(
     subject: Subject, data: DataFile, owners: npt.NDArray[np.int64], watches: dict[str, CameraWatch]
 ) -> None:
-    """Decode every picture of a file."""
+    """Decode every image of a file."""
     steps: dict[int, int] = {}
     for camera, watch in watches.items():
         steps.clear()
@@ -412,7 +412,7 @@ def watch_images(
 
 
 def _blobs(subject: Subject, data: DataFile, camera: str, rows: int) -> Iterator[bytes | None]:
-    """Yield the bytes of each row's picture, None where they are missing, as far as the column can be read."""
+    """Yield the bytes of each row's image, None where they are missing, as far as the column can be read."""
     if camera not in data.file.schema_arrow.names:
         return
     try:
@@ -450,7 +450,7 @@ def _checked(
 
 @dataclass(slots=True)
 class _Episode:
-    """What is kept of one episode while it is looked at."""
+    """The facts about one episode's images."""
 
     first: npt.NDArray[np.float64]
     num_steps: int = 0
@@ -459,16 +459,16 @@ class _Episode:
 
 
 class CameraWatch:
-    """Looks at the pictures of one camera, in any order."""
+    """Looks at the images of one camera, in any order."""
 
-    def __init__(self, subject: Subject, camera: str, places: Places, said: StoredStatistics) -> None:
-        self.subject, self.camera, self.places, self._said = subject, camera, places, said
+    def __init__(self, subject: Subject, camera: str, places: Places, stored: StoredStatistics) -> None:
+        self.subject, self.camera, self.places, self._stored = subject, camera, places, stored
         self._episodes: dict[int, _Episode] = {}
         self._kept: dict[int, list[Pixels]] = {}
         self._sums = StatisticsSum()
 
     def see(self, place: int, step: int, pixels: Pixels) -> None:
-        """Look at one picture."""
+        """Look at one image, uint8 [H, W, 3]."""
         small = _thumbnail(pixels)
         episode = self._episodes.setdefault(place, _Episode(small))
         episode.num_steps += 1
@@ -482,20 +482,20 @@ class CameraWatch:
             self._sum_up(place)
 
     def _sum_up(self, place: int) -> None:
-        """Make statistics of what was kept of an episode."""
-        pictures = self._kept.pop(place, [])
+        """Make statistics of the images that were kept of an episode."""
+        images = self._kept.pop(place, [])
         feature = self.subject.info.features[self.camera]
-        fitting = [pixels for pixels in pictures if pixels.shape == feature.feature.fixed_shape]
+        fitting = [pixels for pixels in images if pixels.shape == feature.feature.fixed_shape]
         if not fitting:
             return
         found = image_summary(fitting, feature.feature)
         self._sums.add({self.camera: found})
         number = int(self.subject.episodes.index[place])
-        if number in self._said.by_episode:
-            check_camera_statistics(self.subject, self.camera, self._said.by_episode[number], found, (number,))
+        if number in self._stored.by_episode:
+            check_camera_statistics(self.subject, self.camera, self._stored.by_episode[number], found, (number,))
 
     def report(self) -> None:
-        """Tell what was found, after the last picture."""
+        """Report findings, after the last image."""
         for place in list(self._kept):
             self._sum_up(place)
         numbers = self.subject.episodes.index
@@ -507,8 +507,8 @@ class CameraWatch:
         if still:
             self.subject.tally.add(FROZEN, self.camera, "the same picture in every step", numbers[still])
         found = self._sums.result().get(self.camera)
-        if self._said.whole is not None and found is not None and self.subject.chosen is None:
-            check_camera_statistics(self.subject, self.camera, self._said.whole, found)
+        if self._stored.whole is not None and found is not None and self.subject.chosen is None:
+            check_camera_statistics(self.subject, self.camera, self._stored.whole, found)
 
 
 def _thumbnail(pixels: Pixels) -> npt.NDArray[np.float64]:
@@ -542,7 +542,7 @@ def watch_frames(watch: CameraWatch, path: str, members: Integers, advance: Call
             shown += 1
             advance()
     except FileNotFoundError:
-        return  # already told
+        return  # is a finding already
     except MissingDependencyError as error:
         subject.tally.skip(f"videos: {error}")
         return
@@ -559,10 +559,10 @@ def _frames(path: Any) -> Iterator[Any]:
         yield from container.decode(video)
 
 
-def check_pictures(subject: Subject, places: Places, said: StoredStatistics, progress: bool | None) -> None:
-    """Decode every picture."""
+def check_images(subject: Subject, places: Places, stored: StoredStatistics, progress: bool | None) -> None:
+    """Decode every image and frame."""
     info = subject.info
-    watches = {camera: CameraWatch(subject, camera, places, said) for camera in info.cameras}
+    watches = {camera: CameraWatch(subject, camera, places, stored) for camera in info.cameras}
     total = int(places.length[subject.places].sum()) * len(watches)
     with make_bar(total, "pictures", "decoding", wanted=progress) as bar:
         if info.image_keys:

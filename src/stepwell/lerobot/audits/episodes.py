@@ -167,19 +167,19 @@ def _by_rows(subject: Subject, pieces: Pieces) -> tuple[Integers, Integers]:
         known.setdefault(number, []).append(place)
     is_sane, is_counted = _sane_ranges(episodes, pieces)
     for place in subject.places.tolist():
-        number, said = int(episodes.index[place]), (int(episodes.first[place]), int(episodes.stop[place]))
+        number, listed = int(episodes.index[place]), (int(episodes.first[place]), int(episodes.stop[place]))
         found = known.get(number, [])
         bounds = [(int(runs.first[run]), int(runs.stop[run])) for run in found]
         is_believed = bool(found) and bool(runs.is_sound[found].all())
-        if is_counted[place] and all(said[0] <= begin and end <= said[1] for begin, end in bounds):
+        if is_counted[place] and all(listed[0] <= begin and end <= listed[1] for begin, end in bounds):
             is_believed = False
-        if said in bounds or (is_sane[place] and not is_believed):
-            first[place], stop[place] = said
+        if listed in bounds or (is_sane[place] and not is_believed):
+            first[place], stop[place] = listed
         elif found:
             first[place], stop[place] = bounds[0]
             right = f"its rows are [{bounds[0][0]}, {bounds[0][1]})"
             subject.tally.add(
-                RANGE, "", f"episode {number} is said to be rows [{said[0]}, {said[1]}); {right}", [number]
+                RANGE, "", f"episode {number} is said to be rows [{listed[0]}, {listed[1]}); {right}", [number]
             )
     return first, stop
 
@@ -245,16 +245,16 @@ def _check_lengths(subject: Subject, places: Places) -> None:
     found = np.intersect1d(subject.places, places.of_piece)
     for place in found[episodes.table_length[found] != places.length[found]].tolist():
         number = int(episodes.index[place])
-        said = f"said to have {episodes.table_length[place]} steps, there are {places.length[place]} rows"
-        subject.tally.add(LENGTH, "", f"episode {number} is {said}", [number])
+        lengths = f"said to have {episodes.table_length[place]} steps, there are {places.length[place]} rows"
+        subject.tally.add(LENGTH, "", f"episode {number} is {lengths}", [number])
 
 
 def _check_files(subject: Subject, places: Places, pieces: Pieces, paths: Sequence[str]) -> None:
     for place, file in sorted({*zip(places.of_piece.tolist(), pieces.file.tolist(), strict=True)}):
-        said = subject.data_path(place) if place >= 0 else None
-        if said is not None and said != paths[file]:
+        listed = subject.data_path(place) if place >= 0 else None
+        if listed is not None and listed != paths[file]:
             number = int(subject.episodes.index[place])
-            detail = f"episode {number} is said to be in {said}; its rows are in {paths[file]}"
+            detail = f"episode {number} is said to be in {listed}; its rows are in {paths[file]}"
             subject.tally.add(FILE, "", detail, [number])
 
 

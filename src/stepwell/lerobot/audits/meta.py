@@ -210,7 +210,7 @@ def read_statistics(subject: Subject) -> StoredStatistics:
 
 
 def check_statistics(
-    subject: Subject, said: Mapping[str, Any], found: Mapping[str, FeatureStatistics], episode: int | None = None
+    subject: Subject, stored: Mapping[str, Any], found: Mapping[str, FeatureStatistics], episode: int | None = None
 ) -> None:
     """Compare stored statistics of numbers with those of the rows."""
     episodes = [] if episode is None else [episode]
@@ -219,37 +219,37 @@ def check_statistics(
         # indexes are not normalised, and values that are not finite are another finding
         if subject.info.features[name].is_index or (summary.num_nan + summary.num_inf).any():
             continue
-        if name not in said:
+        if name not in stored:
             subject.tally.add(MISSING, name, f"no statistics{of_what}", episodes)
             continue
-        broken = _broken_rule(said[name], summary, subject.info.features[name])
+        broken = _broken_rule(stored[name], summary, subject.info.features[name])
         if broken is not None:
             subject.tally.add(broken[0], name, broken[1] + of_what, episodes)
 
 
-def _broken_rule(said: Any, found: FeatureStatistics, feature: FeatureInfo) -> tuple[Rule, str] | None:
+def _broken_rule(stored: Any, found: FeatureStatistics, feature: FeatureInfo) -> tuple[Rule, str] | None:
     """Return what is wrong with the statistics of one feature; None if nothing is."""
     try:
-        problem = _moment_problem(said, as_lerobot(found, feature))
+        problem = _moment_problem(stored, as_lerobot(found, feature))
         if problem is not None:
             return WRONG, problem
-        problem = _quantile_problem(said, found)
+        problem = _quantile_problem(stored, found)
         return None if problem is None else (QUANTILE, problem)
     except (AttributeError, TypeError, ValueError) as error:
         return WRONG, f"cannot be read: {type(error).__name__}: {error}"
 
 
-def _values(said: Mapping[str, Any], key: str) -> Floats | None:
-    """Return one entry as stored; None where it is not there."""
-    return None if said.get(key) is None else np.asarray(said[key], np.float64).ravel()
+def _values(entry: Mapping[str, Any], key: str) -> Floats | None:
+    """Return one value of a feature's statistics, flat; None where it is not there."""
+    return None if entry.get(key) is None else np.asarray(entry[key], np.float64).ravel()
 
 
-def _moment_problem(said: Mapping[str, Any], right: Mapping[str, npt.NDArray[Any]]) -> str | None:
+def _moment_problem(entry: Mapping[str, Any], right: Mapping[str, npt.NDArray[Any]]) -> str | None:
     """Return what is wrong with min, max, mean, std and count; None if nothing is."""
     spread = np.nan_to_num(right["max"] - right["min"]).ravel()
     scale = np.abs(np.nan_to_num(right["max"])).ravel()
     for key in ("min", "max", "mean", "std"):
-        stored, expected = _values(said, key), right[key].ravel()
+        stored, expected = _values(entry, key), right[key].ravel()
         if stored is None:
             return f"no {key}"
         if stored.size != expected.size:
@@ -261,15 +261,15 @@ def _moment_problem(said: Mapping[str, Any], right: Mapping[str, npt.NDArray[Any
         if wrong.any():
             at = int(np.argmax(wrong))
             return f"{key}{_place(at, stored.size)} is {stored[at]:.6g}, {expected[at]:.6g} is right"
-    count = _values(said, "count")
+    count = _values(entry, "count")
     if count is not None and count.size and count[0] != right["count"][0]:
         return f"count is {count[0]:g}, {right['count'][0]} is right"
     return None
 
 
-def _quantile_problem(said: Mapping[str, Any], found: FeatureStatistics) -> str | None:
+def _quantile_problem(entry: Mapping[str, Any], found: FeatureStatistics) -> str | None:
     """Return which quantile is not one: too few or too many values are below it."""
-    stored = {key: values for key in QUANTILES if (values := _values(said, key)) is not None}
+    stored = {key: values for key in QUANTILES if (values := _values(entry, key)) is not None}
     wrong_size = next((key for key, values in stored.items() if values.size != found.count.size), None)
     if wrong_size is not None:
         return f"{wrong_size} has {stored[wrong_size].size} numbers, {found.count.size} are right"
@@ -293,16 +293,16 @@ def _place(at: int, size: int) -> str:
 def check_camera_statistics(
     subject: Subject,
     camera: str,
-    said: Mapping[str, Any],
+    stored: Mapping[str, Any],
     found: FeatureStatistics | None,
     episodes: tuple[int, ...] = (),
 ) -> None:
     """Compare stored statistics of a camera with its images (`found`), or, without these, with themselves."""
-    if camera not in said:
+    if camera not in stored:
         subject.tally.add(MISSING, camera, "no statistics", episodes)
         return
     try:
-        values = {key: _values(said[camera], key) for key in ("mean", "std", "q01", "q99")}
+        values = {key: _values(stored[camera], key) for key in ("mean", "std", "q01", "q99")}
     except (AttributeError, TypeError, ValueError) as error:
         subject.tally.add(CAMERA, camera, f"cannot be read: {type(error).__name__}: {error}", episodes)
         return
@@ -335,13 +335,13 @@ def _check_pixels(
 ) -> None:
     right = as_lerobot(found, subject.info.features[camera])
     mean, std = right["mean"].ravel(), right["std"].ravel()
-    for key, said, expected, is_wrong in (
+    for key, values, expected, is_wrong in (
         ("mean", stored[0], mean, ~(np.abs(stored[0] - mean) <= PIXEL_MEAN_TOLERANCE)),
         ("std", stored[1], std, ~(stored[1] <= std * PIXEL_STD_FACTOR + PIXEL_MEAN_TOLERANCE)),
         ("std", stored[1], std, ~(stored[1] * PIXEL_STD_FACTOR + 1e-3 >= std)),
     ):
         if is_wrong.any():
             at = int(np.argmax(is_wrong))
-            detail = f"{key}[{at}] is {said[at]:.3g}, that of its pictures is {expected[at]:.3g}"
+            detail = f"{key}[{at}] is {values[at]:.3g}, that of its pictures is {expected[at]:.3g}"
             subject.tally.add(CAMERA, camera, detail, episodes)
             return

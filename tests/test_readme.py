@@ -31,7 +31,7 @@ from stepwell.codecs import codec
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-TEXTS = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "design").glob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "design").glob("*.md"))]
 FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)\s]*)?\)")
 WIDEST_LINE = 160

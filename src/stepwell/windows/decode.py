@@ -66,6 +66,7 @@ class ColumnDecoder:
     def __init__(self, column: MappedColumn, number: int, stores: Int64s) -> None:
         self._column, self._slot, self._stores = column, 2 * number, stores
         self._codecs: list[Codec] = [make_codec(feature) for feature in column.features]
+        self._is_raw = [feature.is_raw for feature in column.features]
         sizes = {codec.stored_row_bytes for codec in self._codecs}
         self._is_bulk = len(sizes) == 1 and None not in sizes
         self._has_one_codec = len({(feature, feature.reach) for feature in column.features}) == 1
@@ -77,7 +78,7 @@ class ColumnDecoder:
 
     def is_raw_in(self, segment: int) -> bool:
         """Return whether the segment's store has the column as plain rows."""
-        return self._column.features[int(self._stores[segment])].is_raw
+        return self._is_raw[int(self._stores[segment])]
 
     def read(
         self,
@@ -138,14 +139,12 @@ class ColumnDecoder:
 
     def _stored(self, cells: Cells, segment: int, ways: dict[Codec, Any] | None = None) -> StoredRows:
         """Return the rows of a segment; what decodes one is made once for each codec of a batch."""
-        codec, maps = self._codecs[int(self._stores[segment])], cells.table.arrays[segment] or []
-        first, second = maps[self._slot], maps[self._slot + 1]
-        name, num_rows = self._column.name, int(cells.table.num_rows[segment])
+        store, maps = int(self._stores[segment]), cells.table.arrays[segment] or []
+        codec, num_rows = self._codecs[store], int(cells.table.num_rows[segment])
+        offsets: Any = None if self._is_raw[store] else maps[self._slot]
+        rows: Any = maps[self._slot if self._is_raw[store] else self._slot + 1]
         way = None if ways is None else ways.get(codec)
-        if codec.feature.is_raw:
-            stored = StoredRows(name, codec, None, first, num_rows, decode_into=way)  # type: ignore[arg-type]
-        else:
-            stored = StoredRows(name, codec, first, second, num_rows, decode_into=way)  # type: ignore[arg-type]
+        stored = StoredRows(self._column.name, codec, offsets, rows, num_rows, decode_into=way)
         if ways is not None:
             ways[codec] = stored.decode_into
         return stored

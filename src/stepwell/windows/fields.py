@@ -334,6 +334,8 @@ class ResolvedField:
 
     Attributes:
         window_shape: shape of the offsets, () without a time axis.
+        pad: the padding rule: "edge", "zero" or "drop".
+        is_ragged: whether the output is an object array: a text, bytes or array of its own size in each cell.
         has_mask: whether the batch has ``<key>_is_pad``.
         keys: of the batch: its own, and its mask's.
         is_step: whether it is the anchor's step alone, which no padding concerns.
@@ -348,6 +350,8 @@ class ResolvedField:
     dtype: np.dtype[Any]
     # read for every batch
     window_shape: tuple[int, ...] = dataclass_field(init=False)
+    pad: str = dataclass_field(init=False)
+    is_ragged: bool = dataclass_field(init=False)
     has_mask: bool = dataclass_field(init=False)
     keys: tuple[str, ...] = dataclass_field(init=False)
     is_step: bool = dataclass_field(init=False)
@@ -356,6 +360,8 @@ class ResolvedField:
     def __post_init__(self) -> None:
         set_value = object.__setattr__
         set_value(self, "window_shape", self.field.window_shape)
+        set_value(self, "pad", self.field.pad)
+        set_value(self, "is_ragged", self.sources[0].kind == "ragged")
         is_step = self.window_shape == () and int(self.offsets[0]) == 0
         is_computed = len(self.sources) == 1 and self.sources[0].kind == "virtual"
         set_value(self, "has_mask", self.pad != "drop" and not is_step)
@@ -369,11 +375,6 @@ class ResolvedField:
         return self.window_shape if self.is_ragged else self.window_shape + tuple(int(n or 0) for n in self.step_shape)
 
     @property
-    def pad(self) -> str:
-        """The padding rule: "edge", "zero" or "drop"."""
-        return self.field.pad
-
-    @property
     def min_offset(self) -> int:
         """The earliest step of the window."""
         return int(self.offsets.min())
@@ -382,11 +383,6 @@ class ResolvedField:
     def max_offset(self) -> int:
         """The latest step of the window."""
         return int(self.offsets.max())
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether the output is an object array: a text, bytes or array of its own size in each cell."""
-        return self.sources[0].kind == "ragged"
 
     @property
     def is_held(self) -> bool:

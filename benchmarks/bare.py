@@ -35,7 +35,7 @@ class BareKernel:
         self._layout: Layout = make_layout(fields, [self._tables], positions.shape[1])
         self._places = [reader.index.places(batch) for batch in positions]
         self._memory = aligned_empty(self._layout.num_bytes)
-        self.batch_bytes = sum(int(np.prod(out.shape)) * out.dtype.itemsize for out in self._layout.outputs)
+        self.batch_bytes = sum(int(np.prod(shape)) * dtype.itemsize for _, shape, dtype, _ in self._layout.views)
 
     def run(self, number: int) -> dict[str, np.ndarray]:
         """Gather a batch and return views of the memory, which the next batch overwrites."""

@@ -1,9 +1,16 @@
-"""How the fields of a ``.beton`` file are read: one class for each type, and those that users register.
+"""How the fields of a ``.beton`` file are read: one class for each type, and the classes that users register.
 
 ::
 
-    a sample's row ──> ValueField.values   numbers that stand in the row, or what is computed from it
+    a sample's row ──> ValueField.values   numbers in the row, or numbers that are computed from it
                   └──> SpanField.spans     where in the file its bytes are; they stay there
+
+Images of all sizes; JPEG files are decoded by the "fast" transform, to the pixels that FFCV shows::
+
+    modes in the rows     all of one size            of several sizes
+    JPEG                  Image((H, W, 3), "jpeg")   Image((None, None, 3), "jpeg")
+    raw                   Image((H, W, 3))           Image((None, None, 3)), in place "beton-image": rows know the sizes
+    both                  "jpeg-or-raw"              "jpeg-or-raw", in place "beton-image" likewise
 """
 
 from __future__ import annotations
@@ -12,25 +19,28 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.layout import IMAGE_ROW, PTR_ROW, RAW_MODE, SIZED_ROW, FieldDescriptor, FieldType
+from stepwell.beton.layout import IMAGE_ROW, JPEG_MODE, PTR_ROW, RAW_MODE, SIZED_ROW, FieldDescriptor, FieldType
 from stepwell.errors import FormatError
 from stepwell.schema import Array, Bytes, Feature, Image, Text
 
 __all__ = [
     "BetonField",
     "ImageField",
+    "ImageKind",
     "SampleSource",
     "SpanField",
     "ValueField",
     "field_modules",
     "field_of",
     "register_beton_field",
+    "stays_as_image",
 ]
 
 CHANNELS = 3
@@ -156,15 +166,7 @@ def field_modules(custom_fields: Mapping[str, type[BetonField]]) -> list[str]:
 
 
 def field_of(descriptor: FieldDescriptor, custom_fields: Mapping[str, type[BetonField]]) -> BetonField:
-    """Return what reads a field.
-
-    Args:
-        descriptor: what the file says of it.
-        custom_fields: classes by the names of fields; before those that are registered or built in.
-
-    Raises:
-        FormatError: a type that nobody registered, or arguments that are none; the message does not name the file.
-    """
+    """Return what reads a field."""
     name, type_id = descriptor.name, descriptor.type_id
     found = custom_fields.get(name) or _REGISTRY.get(name) or _REGISTRY.get(type_id)
     if found is not None:
@@ -238,11 +240,7 @@ class JsonField(SpanField):
 
 
 class ArrayField(SpanField):
-    """An array of one shape and dtype, at any address: an ndarray or a tensor.
-
-    Args:
-        array_type: shape and dtype.
-    """
+    """An array of one shape and dtype, at any address: an ndarray or a tensor."""
 
     metadata_type: npt.DTypeLike = PTR_ROW
 
@@ -261,11 +259,7 @@ class ArrayField(SpanField):
 
 
 class ImageField(SpanField):
-    """RGB images: JPEG files, or plain pixels, each row as its mode says.
-
-    Notes:
-        The feature says the least that is true of all such fields; that of a file is told by `ImageKind`.
-    """
+    """RGB images: JPEG files, or plain pixels, each row as its mode says."""
 
     metadata_type: npt.DTypeLike = IMAGE_ROW
     feature: Feature = Image((None, None, 3), codec="jpeg-or-raw")
@@ -294,3 +288,43 @@ _BUILT_IN: dict[int, Any] = {
     FieldType.JSON: JsonField,
     FieldType.TENSOR: ArrayField,
 }
+
+
+MIXED_CODEC = "jpeg-or-raw"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageKind:
+    """What is true of some images."""
+
+    modes: frozenset[int] = frozenset()
+    shape: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, rows: npt.NDArray[Any]) -> ImageKind:
+        """Return the kind of images, by what the samples' rows hold of them, [n] of `IMAGE_ROW`."""
+        if not len(rows):
+            return cls()
+        sides = {name: (int(rows[name].min()), int(rows[name].max())) for name in ("mode", "height", "width")}
+        is_fixed = all(sides[name][0] == sides[name][1] for name in ("height", "width"))
+        return cls(frozenset(sides["mode"]), (sides["height"][0], sides["width"][0]) if is_fixed else None)
+
+    def merged(self, other: ImageKind) -> ImageKind:
+        """Return the kind of both sets of images together."""
+        if not self.modes or not other.modes:
+            return other if not self.modes else self
+        return ImageKind(self.modes | other.modes, self.shape if self.shape == other.shape else None)
+
+    @property
+    def feature(self) -> Feature:
+        """The images as a store holds them."""
+        shape = (*(self.shape or (None, None)), 3)
+        if self.modes == {RAW_MODE}:
+            return Image(shape)
+        # as FFCV decodes them
+        return Image(shape, codec="jpeg" if self.modes <= {JPEG_MODE} else MIXED_CODEC, dct="fast")
+
+
+def stays_as_image(feature: Feature) -> bool:
+    """Whether the bytes of images do not say what they are, so that the references have to: see "beton-image"."""
+    return feature.codec == MIXED_CODEC or (feature.codec == "raw" and feature.is_ragged)

@@ -1,14 +1,15 @@
-"""Samples become bytes in many processes, and get their places in one: the file is the same for every number of them.
+"""Samples become bytes in many processes and get their places in one: the file is the same for every number of them.
 
 ::
 
     parent    lot 0, lot 1, ...  ──────────────> place them in order: PageCursor ──────────────> finish the file
                    │                                ^               │
-                 Lot                          Measure: sizes      Placed: where
+                  Lot                        Measure: sizes       places
                    v                                │               v
     worker    Lots.encode: bytes are kept  ─────────┘     Lots.write: straight into the file
 
-A worker encodes the next lots while one waits for those before it; how many it keeps is bounded.
+All bytes of a sample lie on one page. So the cursor places units, a sample's regions or a run of rows that many samples
+share; a unit that does not fit into the rest of a page begins the next one.
 """
 
 from __future__ import annotations
@@ -17,23 +18,31 @@ from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stepwell.beton.pages import PageCursor
-from stepwell.beton.unfinished import FilePart, UnfinishedFile
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, StartMethod, run_chunks
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Lot", "Lots", "Measure", "lay"]
+from stepwell.beton.unfinished import FilePart, UnfinishedFile
+from stepwell.errors import FormatError
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, StartMethod, run_chunks
+from stepwell.sizes import parse_bytes
+
+__all__ = [
+    "MAX_PAGE_BYTES",
+    "Lot",
+    "Lots",
+    "Measure",
+    "PageCursor",
+    "aligned",
+    "check_alignment",
+    "check_page_size",
+    "lay",
+    "too_large",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Consecutive samples.
-
-    Args:
-        number: from 0, in the order in which lots are placed.
-        start: first sample.
-        stop: one past the last.
-        home: lots of one home are encoded by one worker, in order; None: by any.
-    """
+    """Consecutive samples."""
 
     number: int
     start: int
@@ -49,31 +58,15 @@ class Measure(Protocol):
 
 
 class Lots(Protocol):
-    """What is written: sent to each worker once, by pickle.
-
-    Notes:
-        A worker calls both methods from one thread.
-    """
+    """What is written: sent to each worker once, by pickle."""
 
     noun: str
 
     def encode(self, lot: Lot, at: Callable[[int], None]) -> tuple[Any, Measure]:
-        """Return what is to be written of a lot, which stays in the worker, and its measure.
-
-        Args:
-            lot: which samples.
-            at: told which sample is next.
-        """
+        """Return what is to be written of a lot, which stays in the worker, and its measure."""
 
     def write(self, lot: Lot, encoded: Any, places: Any, part: FilePart) -> int:
-        """Write a lot; returns the bytes.
-
-        Args:
-            lot: which samples.
-            encoded: of `encode`.
-            places: of ``Measure.place``.
-            part: of the file.
-        """
+        """Write a lot; returns the bytes."""
 
 
 class _LayingJob:
@@ -119,21 +112,7 @@ def lay(
     progress: bool | None,
     start_method: StartMethod = "spawn",
 ) -> None:
-    """Write all lots and complete the file.
-
-    Args:
-        lots: by number, together all samples.
-        source: what makes bytes of them.
-        file: to be written.
-        workers: processes; 0 or 1: this one.
-        progress: see `stepwell.progress.make_bar`.
-        start_method: of the processes.
-
-    Raises:
-        WorkerError: a sample that could not be written, or a worker that was killed.
-        FormatError: a unit that fits no page.
-        DiskFullError: no space.
-    """
+    """Write all lots and complete the file."""
     cursor = PageCursor(file.layout.pages_start, file.layout.header.page_size)
     job = _LayingJob(source, file)
     try:
@@ -150,3 +129,90 @@ def lay(
     finally:
         job.close()
     file.finish(cursor.stop if cursor.stop > cursor.start else file.layout.rows_stop)
+
+
+MIN_PAGE_BYTES = 1 << 16
+MAX_PAGE_BYTES = 1 << 31
+
+
+class PageCursor:
+    """Where the next byte of data goes."""
+
+    def __init__(self, start: int, page_size: int) -> None:
+        self.start, self.page_size = start, page_size
+        self._next = start
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left of the page."""
+        return -self._next % self.page_size or self.page_size
+
+    @property
+    def stop(self) -> int:
+        """Where the pages end that something is on."""
+        return -(-self._next // self.page_size) * self.page_size
+
+    def take(self, num_bytes: int) -> int:
+        """Return the place of a unit of ``num_bytes``, at most a page: on this page, or at the front of the next."""
+        if num_bytes > self.room:
+            self.turn()
+        place = self._next
+        self._next += num_bytes
+        return place
+
+    def turn(self) -> None:
+        """Leave what is left of the page."""
+        self._next += -self._next % self.page_size
+
+    def take_all(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the places of units that follow each other."""
+        ends = np.cumsum(sizes)
+        places = ends - sizes
+        done = 0
+        while done < len(sizes):
+            before = int(places[done])
+            fitting = int(np.searchsorted(ends, before + self.room, side="right"))
+            if fitting <= done:
+                self.turn()
+                continue
+            places[done:fitting] += self._next - before
+            self._next += int(ends[fitting - 1]) - before
+            done = fitting
+        return places
+
+
+def aligned(sizes: Any, alignment: int) -> Any:
+    """Return what regions take up: at least a byte each, so that no two share a place, up to a multiple."""
+    return -(-np.maximum(sizes, 1) // alignment) * alignment
+
+
+def check_page_size(page_size: int | str) -> int:
+    """Return a page size in bytes."""
+    found = parse_bytes("page_size", page_size, error=FormatError)
+    if found & (found - 1) or not MIN_PAGE_BYTES <= found <= MAX_PAGE_BYTES:
+        raise FormatError(
+            f"page_size={page_size!r} is {found} bytes. Allowed: powers of two from {MIN_PAGE_BYTES} to "
+            f"{MAX_PAGE_BYTES}; FFCV's own writer begins at {1 << 21}."
+        )
+    return found
+
+
+def check_alignment(align: int, page_size: int) -> int:
+    """Return an alignment of regions in bytes; FormatError unless it is a power of two of at most a page."""
+    if isinstance(align, bool) or not isinstance(align, int) or align < 1 or align & (align - 1) or align > page_size:
+        raise FormatError(f"align={align!r}. Allowed: powers of two from 1 to the page size, {page_size}.")
+    return align
+
+
+def too_large(what: str, parts: str, num_bytes: int, page_size: int) -> FormatError:
+    """Return the error for a unit that fits no page."""
+    needed = 1 << (num_bytes - 1).bit_length()
+    cure = (
+        f"Give page_size={needed}, or more."
+        if needed <= MAX_PAGE_BYTES
+        else f"The largest page has {MAX_PAGE_BYTES} bytes: make it smaller."
+    )
+    return FormatError(
+        f"{what} has {num_bytes} bytes ({parts}), and all that belongs to a sample lies on one page of {page_size} "
+        f"bytes. {cure}"
+    )

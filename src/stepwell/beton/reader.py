@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.fields import BetonField, ImageField, ValueField, field_modules
-from stepwell.beton.images import ImageKind, stays_as_image
+from stepwell.beton.fields import BetonField, ImageField, ImageKind, ValueField, field_modules, stays_as_image
 from stepwell.beton.layout import HEADER_BYTES, Header
 from stepwell.beton.reading import BetonFile
 from stepwell.beton.stored_images import BetonImages, beton_image_feature, make_image_references

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.beton.encoding import Encoder, encode_named
-from stepwell.beton.laying import Lot
+from stepwell.beton.laying import Lot, Lots, PageCursor, aligned, lay, too_large
 from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
-from stepwell.beton.pages import PageCursor, aligned, too_large
-from stepwell.beton.unfinished import FilePart
+from stepwell.beton.unfinished import FilePart, unfinished_file
 from stepwell.errors import StepError
-from stepwell.recorders.chunks import Failure
+from stepwell.recorders.chunks import Failure, StartMethod, num_workers
 from stepwell.recorders.sources import NUM_CHUNKS
 
-__all__ = ["IndexedSamples", "SampleLots", "StreamedSamples", "lots_of", "stream_lots"]
+__all__ = [
+    "IndexedSamples",
+    "SampleLots",
+    "StreamedSamples",
+    "Target",
+    "check_not_empty",
+    "lots_of",
+    "stream_lots",
+    "write_indexed",
+    "write_streams",
+]
 
 LOT_BYTES = 8 << 20
 MAX_LOT_SAMPLES = 1024
@@ -53,13 +63,7 @@ class _Units:
 
 
 class SampleLots(ABC):
-    """Samples that are written one by one; see `stepwell.beton.laying.Lots`.
-
-    Args:
-        encoders: of the fields, by name.
-        page_size: in bytes.
-        align: regions begin at multiples of it.
-    """
+    """Samples that are written one by one; see `stepwell.beton.laying.Lots`."""
 
     noun = "sample"
 
@@ -104,15 +108,7 @@ class SampleLots(ABC):
         return len(encoded.data)
 
     def lot_samples(self, most: int, num_samples: int) -> int:
-        """Return how many samples a lot gets; the first one is read for that.
-
-        Args:
-            most: that it may get.
-            num_samples: of all.
-
-        Raises:
-            WorkerError: the first one cannot be written.
-        """
+        """Return how many samples a lot gets; the first one is read for that."""
         try:
             encoded, _ = self.encode(self._first, lambda _: None)
         except Exception as error:
@@ -168,15 +164,7 @@ class SampleLots(ABC):
 
 
 class IndexedSamples(SampleLots):
-    """Samples of a dataset with ``dataset[i]``.
-
-    Args:
-        dataset: of tuples or mappings of values.
-        indices: int64 [n], of the samples in the file's order; None: all.
-        encoders: see `SampleLots`.
-        page_size: see `SampleLots`.
-        align: see `SampleLots`.
-    """
+    """Samples of a dataset with ``dataset[i]``."""
 
     def __init__(
         self, dataset: Any, indices: Int64s | None, encoders: Mapping[str, Encoder], page_size: int, align: int
@@ -199,16 +187,7 @@ class IndexedSamples(SampleLots):
 
 
 class StreamedSamples(SampleLots):
-    """Samples of several streams, each read once from its beginning; a lot's ``home`` is the number of its stream.
-
-    Args:
-        open_stream: returns an iterator of the samples of a stream, by its number.
-        firsts: int64 [S + 1], the first sample of each stream, and how many there are.
-        names: of the streams, for messages.
-        encoders: see `SampleLots`.
-        page_size: see `SampleLots`.
-        align: see `SampleLots`.
-    """
+    """Samples of several streams, each read once from its beginning; a lot's ``home`` is the number of its stream."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -256,24 +235,13 @@ class StreamedSamples(SampleLots):
 
 
 def lots_of(num_samples: int, length: int) -> list[Lot]:
-    """Return lots of consecutive samples.
-
-    Args:
-        num_samples: of all.
-        length: samples a lot; the last one may have fewer.
-    """
+    """Return lots of consecutive samples."""
     starts = range(0, num_samples, length)
     return [Lot(number, start, min(start + length, num_samples)) for number, start in enumerate(starts)]
 
 
 def stream_lots(firsts: Int64s, length: int, streams_at_once: int) -> list[Lot]:
-    """Return lots of streams: some streams side by side, so that many workers read, whatever their number.
-
-    Args:
-        firsts: int64 [S + 1], see `StreamedSamples`.
-        length: samples a lot.
-        streams_at_once: how many are side by side.
-    """
+    """Return lots of streams: some streams side by side, so that many workers read, whatever their number."""
     spans = []
     for group in range(0, len(firsts) - 1, streams_at_once):
         homes = range(group, min(group + streams_at_once, len(firsts) - 1))
@@ -284,3 +252,71 @@ def stream_lots(firsts: Int64s, length: int, streams_at_once: int) -> list[Lot]:
                 if start < stop:
                     spans.append((start, min(start + length, stop), home))
     return [Lot(number, start, stop, home) for number, (start, stop, home) in enumerate(spans)]
+
+
+STREAMS_AT_ONCE = 16
+
+
+class Target:
+    """Where samples are written to, and how; see `stepwell.beton.write_beton` for what is not said here."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        path: str | os.PathLike[str],
+        page_size: int,
+        align: int = 1,
+        workers: int | None = None,
+        progress: bool | None = None,
+        replaces: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> None:
+        self.path, self.page_size, self.align = path, page_size, align
+        self.workers, self.progress = num_workers(workers), progress
+        self.replaces, self.start_method = replaces, start_method
+
+    def lay(self, source: Lots, lots: Sequence[Lot], encoders: Mapping[str, Encoder]) -> None:
+        """Write lots, which begin with sample 0, into the file."""
+        fields = tuple(encoder.descriptor(name) for name, encoder in encoders.items())
+        number = max(lot.stop for lot in lots)
+        with unfinished_file(self.path, fields, self.page_size, number, replaces=self.replaces) as file:
+            lay(lots, source, file, workers=self.workers, progress=self.progress, start_method=self.start_method)
+
+
+def write_indexed(
+    target: Target,
+    dataset: Any,
+    encoders: Mapping[str, Encoder],
+    *,
+    indices: npt.NDArray[np.int64] | None = None,
+    lot_samples: int = 1 << 30,
+) -> None:
+    """Write the samples of a dataset that has ``len()`` and ``dataset[i]``."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise StepError(f"the dataset is a {type(dataset).__name__}. Give one with len() and dataset[i].")
+    number = len(dataset) if indices is None else len(indices)
+    check_not_empty(number)
+    source = IndexedSamples(dataset, indices, encoders, target.page_size, target.align)
+    target.lay(source, lots_of(number, source.lot_samples(lot_samples, number)), encoders)
+
+
+def write_streams(
+    target: Target,
+    open_stream: Callable[[int], Iterator[Any]],
+    counts: Sequence[int],
+    names: Sequence[str],
+    encoders: Mapping[str, Encoder],
+    *,
+    lot_samples: int = 1 << 30,
+) -> None:
+    """Write the samples of several streams, one after the other in the file."""
+    firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    check_not_empty(int(firsts[-1]))
+    source: SampleLots = StreamedSamples(open_stream, firsts, names, encoders, target.page_size, target.align)
+    length = source.lot_samples(lot_samples, int(firsts[-1]))
+    target.lay(source, stream_lots(firsts, length, STREAMS_AT_ONCE), encoders)
+
+
+def check_not_empty(number: int) -> None:
+    """Refuse to write a file without samples."""
+    if number == 0:
+        raise StepError("there are no samples. A .beton file without any is one that FFCV's loader cannot iterate.")

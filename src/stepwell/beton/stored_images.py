@@ -1,11 +1,14 @@
-"""RGB images of ``.beton`` files, left where they are: plain pixels of several sizes, or JPEG files among them.
+"""Codecs of RGB images of ``.beton`` files: "beton-image" leaves them where they are, "jpeg-or-raw" holds them.
 
-What an image is stands in the file's table of samples, not in front of its bytes: so the reference says it.
+The size of an image stands in the file's table of samples, not in front of its bytes: so the row says it.
 
 ::
 
-    NAME.bin    | file  size            0 offset |       a JPEG file of `size` bytes
-                | file  height width    1 offset |       height x width x 3 bytes of pixels; 1 is the highest bit
+    "beton-image"   | file  size            0 offset |        a JPEG file of `size` bytes
+                    | file  height width    1 offset |        height x width x 3 bytes of pixels; 1 is the highest bit
+
+    "jpeg-or-raw"   FF D8 ...                                       a JPEG file
+                    00 | uint16 height | uint16 width | pixels      plain, little-endian sizes, C order
 """
 
 from __future__ import annotations
@@ -19,17 +22,24 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.jpeg_or_raw import jpeg_codec_like, raw_row
-from stepwell.codecs.codec import choice_option, register_codec
+from stepwell.codecs.codec import Codec, choice_option, register_codec
 from stepwell.codecs.jpeg import JpegCodec
 from stepwell.codecs.raw import SIDES, bytes_of
-from stepwell.errors import DecodeError, SchemaError
+from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.references.file_codec import ListedFileCodec, files_of, left_in_files
 from stepwell.references.file_spans import SPAN_DTYPE
 from stepwell.references.span_files import FilesOfBatch, PathLike, SpanFiles, common_root, paths_of
-from stepwell.schema import Feature
+from stepwell.schema import Feature, Image
 
-__all__ = ["BetonImageCodec", "BetonImages", "beton_image_feature", "make_image_references"]
+__all__ = [
+    "BetonImageCodec",
+    "BetonImages",
+    "JpegOrRawCodec",
+    "beton_image_feature",
+    "jpeg_codec_like",
+    "make_image_references",
+    "raw_row",
+]
 
 NAME = "beton-image"
 PLAIN = "raw"
@@ -45,30 +55,12 @@ Int64s = npt.NDArray[np.int64]
 
 
 def beton_image_feature(feature: Feature, paths: Sequence[str]) -> Feature:
-    """Return the feature whose rows are images of these files, left there.
-
-    Args:
-        feature: as a store would hold them: of codec "jpeg-or-raw", or "raw" where all are plain.
-        paths: of all files that rows may lie in; a reference's ``file`` counts in them.
-
-    Raises:
-        SchemaError: a path has a line break.
-    """
+    """Return the feature whose rows are images of these files, left there."""
     return left_in_files(feature, NAME, paths)
 
 
 def make_image_references(file: int, rows: npt.NDArray[Any], offsets: Int64s, sizes: Int64s) -> Blob:
-    """Return references to images of one file.
-
-    Args:
-        file: its number.
-        rows: [n], with ``mode`` (1: plain), ``height`` and ``width`` of each image.
-        offsets: int64 [n], place of each image's first byte.
-        sizes: int64 [n], its bytes.
-
-    Returns:
-        uint8 [n, 16].
-    """
+    """Return references to images of one file."""
     is_plain = rows["mode"] == 1
     references = np.empty(len(rows), SPAN_DTYPE)
     references["file"] = file
@@ -84,20 +76,7 @@ def _image_bytes(spans: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 @register_codec
 class BetonImageCodec(ListedFileCodec):
-    """References to images of ``.beton`` files, JPEG files or plain pixels.
-
-    Args:
-        feature: an RGB image of uint8, of fixed size or any. Options: ``root``, ``files``, ``states``, see
-            `ListedFileCodec`; ``format``, the codec that would hold them, "jpeg-or-raw" (default), or "raw" where all
-            are plain; ``dct``, as of codec "jpeg". `beton_image_feature` makes such a feature.
-
-    Raises:
-        SchemaError: an option that is missing or wrong.
-        MissingDependencyError: simplejpeg is not installed.
-
-    Notes:
-        As for `stepwell.references.file_spans.FileSpanCodec`. Of a crop of plain pixels only its rows are read.
-    """
+    """References to images of ``.beton`` files, JPEG files or plain pixels."""
 
     name: ClassVar[str] = NAME
     option_names: ClassVar[tuple[str, ...] | None] = ("dct", "files", "format", "root", "states")
@@ -284,3 +263,89 @@ def _checked(blob: Blob) -> Blob:
     if blob.size != REFERENCE.size:
         raise DecodeError(f"a row of {blob.size} bytes. A reference to an image has {REFERENCE.size}.")
     return blob
+
+
+RAW_HEAD = struct.Struct("<BHH")
+RAW_MARK = 0
+MAX_SIDE = 65535
+
+
+def raw_row(pixels: bytes | npt.NDArray[np.uint8], height: int, width: int) -> bytes:
+    """Return a plain image as a row of the codec."""
+    return RAW_HEAD.pack(RAW_MARK, height, width) + bytes(pixels)
+
+
+def jpeg_codec_like(feature: Feature) -> JpegCodec:
+    """Return the codec of a feature's rows that are JPEG files."""
+    if not feature.is_rgb_image:
+        raise SchemaError(
+            f"codec {feature.codec!r} cannot store {feature.np_dtype.name} {feature.shape}. Allowed: uint8, RGB images."
+        )
+    return JpegCodec(Image(feature.shape, codec="jpeg", dct=feature.option("dct", "exact")))
+
+
+@register_codec
+class JpegOrRawCodec(Codec):
+    """JPEG files and plain pixels in one column; new rows are stored plain, so that nothing is lost."""
+
+    name: ClassVar[str] = "jpeg-or-raw"
+    option_names: ClassVar[tuple[str, ...] | None] = ("dct",)
+    decoding_options: ClassVar[tuple[str, ...]] = ("dct",)
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(feature)
+        self._jpeg = jpeg_codec_like(feature)
+        self._size = None if feature.is_ragged else feature.fixed_shape[:2]
+
+    def encode(self, value: Any) -> bytes:
+        """Return the image as plain pixels; see `Codec.encode`."""
+        image = np.ascontiguousarray(value, np.uint8)
+        height, width = image.shape[:2]
+        if max(height, width) > MAX_SIDE:
+            raise StepError(f"an image of {height}x{width}. Allowed: sides of 1 to {MAX_SIDE}.")
+        return raw_row(bytes_of(image), height, width)
+
+    def decode(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the image; see `Codec.decode`."""
+        return self._pixels(blob).copy() if _is_raw(blob) else self._jpeg.decode(blob)
+
+    def decode_into(self, blob: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+        """Copy or decode the image into `out`; see `Codec.decode_into`."""
+        if not _is_raw(blob):
+            self._jpeg.decode_into(blob, out)
+            return
+        pixels = self._pixels(blob)
+        if pixels.shape != out.shape:
+            raise DecodeError(f"a plain image of shape {pixels.shape}, where {out.shape} is wanted.")
+        out[...] = pixels
+
+    def decode_crop(
+        self, blob: npt.NDArray[np.uint8], box: tuple[int, int, int, int], size: tuple[int, int]
+    ) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a part; see `Codec.decode_crop`."""
+        if not _is_raw(blob):
+            return self._jpeg.decode_crop(blob, box, size)
+        top, left, height, width = box
+        return self._pixels(blob)[top : top + height, left : left + width]
+
+    def image_size(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int]:
+        """Return height and width as the row's head tells them; see `Codec.image_size`."""
+        if not _is_raw(blob):
+            return self._jpeg.image_size(blob)
+        height, width = self._pixels(blob).shape[:2]
+        return height, width
+
+    def _pixels(self, blob: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a plain row, a view of it."""
+        height, width = RAW_HEAD.unpack_from(blob.data)[1:] if blob.size >= RAW_HEAD.size else (0, 0)
+        wanted = self._size or (height, width)
+        if (height, width) != wanted or not height * width or blob.size != RAW_HEAD.size + height * width * 3:
+            raise DecodeError(
+                f"a plain row of {blob.size} bytes, whose head tells of an image of {height}x{width}, where the "
+                f"feature is {self.feature.shape}."
+            )
+        return blob[RAW_HEAD.size :].reshape(height, width, 3)
+
+
+def _is_raw(blob: npt.NDArray[np.uint8]) -> bool:
+    return blob.size > 0 and blob[0] == RAW_MARK

@@ -34,17 +34,7 @@ COPY_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedFile:
-    """The files of a ``.beton`` file that is being written.
-
-    Args:
-        path: what it will be, for messages.
-        partial: the hidden file.
-        table: the hidden allocation table.
-        layout: of the file, ``table_ptr`` being 0.
-
-    Notes:
-        A value that is sent to other processes; each opens the files by `FilePart`.
-    """
+    """The files of a ``.beton`` file that is being written."""
 
     path: str
     partial: str
@@ -52,14 +42,7 @@ class UnfinishedFile:
     layout: BetonLayout
 
     def finish(self, stop: int) -> None:
-        """Complete the hidden file.
-
-        Args:
-            stop: where its pages end, or the rows where there are none.
-
-        Raises:
-            DiskFullError: no space.
-        """
+        """Complete the hidden file."""
         header = replace(self.layout.header, table_ptr=stop)
         with Path(self.table).open("rb") as source, Path(self.partial).open("r+b") as target:
             os.ftruncate(target.fileno(), stop)
@@ -74,14 +57,7 @@ class UnfinishedFile:
 
 
 class FilePart:
-    """What one process writes of an `UnfinishedFile`.
-
-    Args:
-        file: it.
-
-    Notes:
-        Opens the files when it is made; for one thread.
-    """
+    """What one process writes of an `UnfinishedFile`."""
 
     def __init__(self, file: UnfinishedFile) -> None:
         self._layout = file.layout
@@ -93,13 +69,7 @@ class FilePart:
         _write_all(self._data, data, ptr)
 
     def write_samples(self, first: int, rows: npt.NDArray[Any], table: npt.NDArray[Any]) -> None:
-        """Write what is kept of samples.
-
-        Args:
-            first: of consecutive samples.
-            rows: [n], of the layout's ``rows``.
-            table: `ALLOCATION_DTYPE` [n, regions a sample].
-        """
+        """Write what is kept of samples."""
         _write_all(self._data, rows.tobytes(), self._layout.rows_start + first * rows.itemsize)
         if table.size:
             _write_all(self._table, table.tobytes(), first * table.shape[1] * ALLOCATION_DTYPE.itemsize)
@@ -119,21 +89,7 @@ def unfinished_file(
     *,
     replaces: bool,
 ) -> Iterator[UnfinishedFile]:
-    """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone.
-
-    What a killed process left of an earlier try is removed.
-
-    Args:
-        path: of the file to be.
-        fields: its descriptors.
-        page_size: in bytes.
-        num_samples: rows.
-        replaces: whether a file that is there is replaced.
-
-    Raises:
-        StoreExistsError: something is at the path already.
-        DiskFullError: no space.
-    """
+    """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone."""
     target = Path(local_path(path)).absolute()
     target = target.resolve() if target.is_symlink() else target
     layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields))

@@ -1,4 +1,4 @@
-"""Windows of a store as fields of a ``.beton`` file: which FFCV field each becomes, and what its samples share.
+"""Windows of a store as fields of a ``.beton`` file: the FFCV field of each, and the rows that its samples share.
 
 ::
 
@@ -8,39 +8,49 @@
     JPEG files, images of any size, text, bytes   RGBImageField, BytesField: one for each offset, named NAME_0, NAME_1;
                                                   a step's row is one region, whatever windows it is in
     combined or computed columns                  NDArrayField, each window by itself
+
+A window of consecutive steps is a run of the episode's rows. Rows outside of the episode are repeated before and after
+it, so that padded windows are runs, too. For every second or third step the rows form as many chains::
+
+    episode             0 1 2 3 4 5                 anchors 0 .. 5
+    [-1, 0, 1], edge    0|0 1 2 3 4 5|5             the window of anchor 0 is the run at 0, that of anchor 1 at 1, ...
+    [0, 2], edge        0 2 4|5    1 3 5|5          anchors 0, 2, 4 in the first chain, 1, 3, 5 in the second
+    [0, 3, 4], edge     0 3 4  1 4 5  2 5 5 ...     no equal steps: each window by itself
+
+Fields with windows of the same steps at other offsets, such as observation and next observation, share the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, Encoder, FloatEncoder, IntEncoder, check_names
+from stepwell.beton.encoding import (
+    ArrayEncoder,
+    BytesEncoder,
+    Encoder,
+    FloatEncoder,
+    ImageEncoder,
+    IntEncoder,
+    check_names,
+)
 from stepwell.beton.layout import RAW_MODE
-from stepwell.beton.pictures import ImageEncoder
-from stepwell.beton.shared_rows import SharedRows, stride_of
 from stepwell.errors import SchemaError
 from stepwell.schema import Feature
 from stepwell.windows.fields import ResolvedField
 
-__all__ = ["OutField", "RowRegions", "SharedColumn", "WindowPlan", "plan_windows"]
+__all__ = ["OutField", "RowRegions", "SharedColumn", "SharedRows", "WindowPlan", "plan_windows", "stride_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedColumn:
-    """Rows of one feature of fixed size, in the order of `SharedRows`.
-
-    Args:
-        source: name of the feature.
-        dtype: of an element, as it is written.
-        row_bytes: of a row, as it is written.
-        rows: their order.
-        is_zero: whether rows outside of an episode are zeros; else the nearest of its rows.
-        is_final: whether windows may reach the final row.
-    """
+    """Rows of one feature of fixed size, in the order of `SharedRows`."""
 
     source: str
     dtype: np.dtype[Any]
@@ -52,14 +62,7 @@ class SharedColumn:
 
 @dataclass(frozen=True, slots=True)
 class RowRegions:
-    """Rows of one feature that are a region each.
-
-    Args:
-        source: name of the feature.
-        encoder: of a row.
-        offsets: of all windows over it.
-        is_final: whether windows may reach the final row.
-    """
+    """Rows of one feature that are a region each."""
 
     source: str
     encoder: Encoder
@@ -69,18 +72,7 @@ class RowRegions:
 
 @dataclass(frozen=True, slots=True)
 class OutField:
-    """A field of the file.
-
-    Args:
-        name: in the file.
-        encoder: its kind.
-        kind: "cell": in the row; "read": each window by itself; "shared": a run of a `SharedColumn`; "region": a row
-            of `RowRegions`.
-        key: of the windows.
-        number: of its column or of its regions, in the plan.
-        offset: "shared": of the window's first step; "region": of its only one.
-        cell: what stands in the row beside the ptr.
-    """
+    """A field of the file."""
 
     name: str
     encoder: Encoder
@@ -98,13 +90,7 @@ class OutField:
 
 @dataclass(slots=True)
 class WindowPlan:
-    """All fields of a file, and what they share.
-
-    Args:
-        fields: in the file's order.
-        columns: rows that windows are runs of.
-        regions: rows that are a region each.
-    """
+    """All fields of a file, and what they share."""
 
     fields: list[OutField] = field(default_factory=list)
     columns: list[SharedColumn] = field(default_factory=list)
@@ -143,17 +129,7 @@ def plan_windows(
     *,
     masks: bool,
 ) -> WindowPlan:
-    """Return how windows are written.
-
-    Args:
-        fields: of the windows, by key.
-        rename: keys to names in the file.
-        image_encoder: how the RGB images of a feature are written.
-        masks: whether ``<key>_is_pad`` becomes a field, too.
-
-    Raises:
-        SchemaError: a field or name that a file cannot hold.
-    """
+    """Return how windows are written."""
     unknown = [key for key in rename if key not in fields and key.removesuffix("_is_pad") not in fields]
     if unknown:
         raise SchemaError(f"rename= has {unknown[0]!r}, which is not among the fields: {', '.join(fields)}.")
@@ -291,3 +267,78 @@ def _why_not(feature: Feature) -> str:
         "FFCV's images have 3 channels of uint8, and others have to be of one size. Read folders, Hugging Face's data "
         "sets and WebDataset's shards with channels=3 (grey to RGB, without alpha), or leave it out."
     )
+
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """The rows of one feature that the windows of consecutive anchors need, in order."""
+
+    offsets: tuple[int, ...]
+    spread: int = 0
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return len(self.offsets)
+
+    def num_rows(self, number: int) -> int:
+        """Return how many rows the windows of some consecutive anchors need."""
+        anchors = number + self.spread
+        return anchors + self._num_chains(anchors) * (self.length - 1)
+
+    def rows(self, first: int, number: int) -> Int64s:
+        """Return these rows; some may lie outside of the episode."""
+        anchors = number + self.spread
+        stride = stride_of(self.offsets)
+        if stride is None:
+            windows: Int64s = first + np.arange(anchors)[:, None] + np.array(self.offsets)
+            return windows.reshape(-1)
+        begin = first + self.offsets[0] + (0 if stride > 0 else anchors - 1)
+        chains = range(self._num_chains(anchors))
+        return np.concatenate(
+            [
+                begin
+                + np.sign(stride) * chain
+                + stride * np.arange(self._chain_anchors(chain, anchors) + self.length - 1)
+                for chain in chains
+            ]
+        ).astype(np.int64)
+
+    def starts(self, number: int, later: int = 0) -> Int64s:
+        """Return at which of the rows each anchor's window begins, int64 [number]."""
+        anchors = number + self.spread
+        stride = stride_of(self.offsets)
+        wanted = np.arange(number) + later
+        if stride is None:
+            return wanted * self.length
+        # anchors are dealt out from the end where windows run backwards
+        dealt = wanted if stride > 0 else anchors - 1 - wanted
+        chains = np.array([self._chain_anchors(chain, anchors) for chain in range(self._num_chains(anchors))], np.int64)
+        firsts = np.cumsum(chains + self.length - 1) - (chains + self.length - 1)
+        found: Int64s = firsts[dealt % len(chains)] + dealt // len(chains)
+        return found
+
+    def _num_chains(self, anchors: int) -> int:
+        stride = stride_of(self.offsets)
+        return anchors if stride is None else min(abs(stride), anchors)
+
+    def _chain_anchors(self, chain: int, anchors: int) -> int:
+        chains = self._num_chains(anchors)
+        return -(-(anchors - chain) // chains)
+
+
+def stride_of(offsets: Sequence[int]) -> int | None:
+    """Return the step between offsets where it is the same everywhere, and None elsewhere."""
+    return _stride(tuple(offsets))
+
+
+# asked for every piece, of the few windows that a file has
+@lru_cache(maxsize=256)
+def _stride(offsets: tuple[int, ...]) -> int | None:
+    if len(offsets) == 1:
+        return 1
+    steps = {after - before for before, after in pairwise(offsets)}
+    return steps.pop() if len(steps) == 1 and 0 not in steps else None

@@ -1,8 +1,17 @@
-"""The windows of a view as lots of anchors; see `stepwell.beton.laying` for who calls what."""
+"""The windows of a view as lots of anchors, cut into pieces: consecutive anchors with all rows of their windows.
+
+::
+
+    anchors of a lot    | episode 3 ......... | episode 4 ... | episode 5 ..........      spans
+    pages               | 3 ....... | 3 .. 4 ... 5 .. | 5 .....                           pieces: rows at a cut are
+                                                                                          there twice
+    piece   | rows of column 0 | rows of column 1 | windows by themselves | regions |     each part aligned
+                  ^ ^ ^ ptrs of shared fields           ^    ^    ^          ^ ^  ptrs of fields that are regions
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,23 +19,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.laying import Lot
+from stepwell.beton.encoding import JPEG_START
+from stepwell.beton.laying import Lot, PageCursor, aligned, too_large
 from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
-from stepwell.beton.piece_filling import Piece, Rows
-from stepwell.beton.pieces import LotSizes, RegionRows, Span
-from stepwell.beton.stored_rows import row_values
 from stepwell.beton.unfinished import FilePart
-from stepwell.beton.window_fields import RowRegions, WindowPlan
-from stepwell.codecs import codec_class
+from stepwell.beton.window_fields import OutField, RowRegions, SharedColumn, WindowPlan
+from stepwell.codecs import SequentialCodec, codec_class, make_codec
 from stepwell.errors import StepError
 from stepwell.references.file_codec import FileCodec
+from stepwell.schema import Feature
 from stepwell.store import Segment
 from stepwell.windows import View
 from stepwell.windows.fields import resolve_fields, schema_of
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.reader import WindowReader
 
-__all__ = ["WindowLots"]
+__all__ = ["JPEG_CODECS", "LotSizes", "Piece", "RegionRows", "Rows", "Span", "WindowLots", "plain_rows", "row_values"]
 
 LOT_BYTES = 16 << 20
 # at most a piece each: the places of a few lots fit into a pipe, so that nobody waits for who waits for him
@@ -45,17 +53,7 @@ class _Encoded:
 
 
 class WindowLots:
-    """The windows of a view's anchors; sample i is the anchor at position i.
-
-    Args:
-        view: the episodes.
-        windows: key to field.
-        plan: how they are written.
-        align: where runs of rows begin.
-
-    Notes:
-        Pickles as its view and windows; used by one thread.
-    """
+    """The windows of a view's anchors; sample i is the anchor at position i."""
 
     noun = "sample"
 
@@ -200,3 +198,265 @@ class WindowLots:
         for out in self._plan.fields:
             if out.kind == "cell":
                 rows[out.name] = read[out.key]
+
+
+# whose rows are JPEG files, or are so where they begin like one
+JPEG_CODECS = ("jpeg", "jpeg-or-raw", "image-file")
+BATCH_BYTES = 32 << 20
+UNKNOWN_ROW_BYTES = 1 << 20
+
+
+def plain_rows(segment: Segment, name: str, rows: Int64s, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:
+    """Return rows of a feature of fixed size as bytes."""
+    first, stop = int(rows.min()), int(rows.max()) + 1
+    found = segment.read_rows(name, first, stop)
+    number, row_bytes = len(found), found.dtype.itemsize * int(np.prod(found.shape[1:], dtype=np.int64))
+    as_bytes = np.ascontiguousarray(found).reshape(-1).view(np.uint8).reshape(number, row_bytes)
+    if len(rows) != number or not np.array_equal(rows, np.arange(first, stop)):
+        as_bytes = np.take(as_bytes, rows - first, axis=0)
+    if found.dtype == dtype:
+        return as_bytes
+    converted: npt.NDArray[Any] = as_bytes.reshape(-1).view(found.dtype).astype(dtype)
+    return converted.view(np.uint8).reshape(len(rows), -1)
+
+
+def row_values(segment: Segment, name: str, feature: Feature, rows: Int64s) -> Iterator[Any]:
+    """Yield what an encoder takes of each row: the bytes of a JPEG file that is stored as such, else the value."""
+    codec = None if feature.is_raw else make_codec(feature)
+    if codec is None or isinstance(codec, SequentialCodec):
+        yield from _read_values(segment, name, feature, rows)
+        return
+    offsets, blobs = segment.offsets_map(name), segment.blob_map(name)
+    first, stop = offsets[rows].astype(np.int64), offsets[rows + 1].astype(np.int64)
+    stored = [blobs[begin:end] for begin, end in zip(first.tolist(), stop.tolist(), strict=True)]
+    if isinstance(codec, FileCodec) and feature.kind == "image" and codec.embedded().codec in JPEG_CODECS:
+        embedded = codec.embedded()
+        inner = make_codec(embedded)
+        for row in codec.embed(stored).rows(embedded):
+            blob = np.frombuffer(row, np.uint8)
+            yield row if row[:2] == JPEG_START else inner.decode(blob)
+        return
+    for blob in stored:
+        is_file = feature.codec in JPEG_CODECS and blob[:2].tobytes() == JPEG_START
+        yield blob.data if is_file else codec.decode(blob)
+
+
+def _read_values(segment: Segment, name: str, feature: Feature, rows: Int64s) -> Iterator[Any]:
+    """Yield decoded rows, a batch of them in memory."""
+    size = UNKNOWN_ROW_BYTES if feature.is_ragged else max(1, feature.row_bytes)
+    most = max(1, BATCH_BYTES // size)
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+        for begin in range(0, len(run), most):
+            few = run[begin : begin + most]
+            yield from segment.read_rows(name, int(few[0]), int(few[-1]) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive anchors of one episode."""
+
+    sample: int
+    segment: int
+    first: int
+    number: int
+    lo: int
+    hi_step: int
+    hi_final: int
+
+    def clamped(self, rows: Int64s, is_final: bool) -> Int64s:
+        """Return rows of the episode, the nearest of those that lie outside."""
+        return np.clip(rows, self.lo, (self.hi_final if is_final else self.hi_step) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRows:
+    """Rows of a span that are a region each."""
+
+    rows: Int64s
+    sizes: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class LotSizes:
+    """The measure of a lot of anchors; see `stepwell.beton.laying.Measure`."""
+
+    plan: WindowPlan
+    spans: Sequence[Span]
+    regions: Sequence[Sequence[RegionRows]]
+    align: int
+
+    def place(self, cursor: PageCursor) -> Int64s:
+        """Return the pieces, int64 [p, 4]: span, first anchor in it, anchors, place."""
+        pieces = []
+        for number, span in enumerate(self.spans):
+            done = 0
+            while done < span.number:
+                count = self._fitting(number, done, cursor)
+                pieces.append((number, done, count, cursor.take(self.num_bytes(number, done, count))))
+                done += count
+        return np.array(pieces, np.int64).reshape(-1, 4)
+
+    def num_bytes(self, number: int, first: int, count: int) -> int:
+        """Return what a piece takes up."""
+        total = sum(int(aligned(size, self.align)) for size in self.part_bytes(count))
+        for at, regions in enumerate(self.regions[number]):
+            used = self.used_rows(number, at, first, count)
+            total += int(aligned(regions.sizes[used], self.align).sum())
+        return total
+
+    def part_bytes(self, count: int) -> list[int]:
+        """Return the bytes of each column's rows, and of the windows that are written by themselves."""
+        columns = [column.rows.num_rows(count) * column.row_bytes for column in self.plan.columns]
+        return columns + [count * size for size in self.plan.window_bytes]
+
+    def used_rows(self, number: int, at: int, first: int, count: int) -> Int64s:
+        """Return which of a span's regions a piece has, as indices, ascending."""
+        return np.unique(self.region_places(number, at, first, count))
+
+    def region_places(self, number: int, at: int, first: int, count: int) -> Int64s:
+        """Return which of a span's regions each anchor's windows show, int64 [count, offsets]."""
+        span, told = self.spans[number], self.plan.regions[at]
+        wanted = span.first + first + np.arange(count)[:, None] + np.array(told.offsets)
+        return np.searchsorted(self.regions[number][at].rows, span.clamped(wanted, told.is_final))
+
+    def _fitting(self, number: int, done: int, cursor: PageCursor) -> int:
+        """Return how many anchors the next piece has; the cursor turns the page where that is better."""
+        left = self.spans[number].number - done
+        whole = self.num_bytes(number, done, left)
+        if whole <= cursor.room:
+            return left
+        count = self._most(number, done, left, cursor.room)
+        if count:
+            # rows at the cut are there twice, the room that is left is there for nothing
+            twice = self.num_bytes(number, done, count) + self.num_bytes(number, done + count, left - count) - whole
+            if twice < cursor.room:
+                return count
+        cursor.turn()
+        count = left if whole <= cursor.room else self._most(number, done, left, cursor.room)
+        if not count:
+            raise self._too_large(number, done, cursor.page_size)
+        return count
+
+    def _most(self, number: int, done: int, left: int, room: int) -> int:
+        """Return how many anchors fit at most: more anchors never take less."""
+        fits, beyond = 0, left + 1
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            if self.num_bytes(number, done, middle) <= room:
+                fits = middle
+            else:
+                beyond = middle
+        return fits
+
+    def _too_large(self, number: int, done: int, page_size: int) -> Exception:
+        parts = [f"{_name(column)} {size}" for column, size in zip(self.plan.columns, self.part_bytes(1), strict=False)]
+        for at, told in enumerate(self.plan.regions):
+            sizes = self.regions[number][at].sizes[self.used_rows(number, at, done, 1)]
+            parts.append(f"{told.source} {int(sizes.sum())}")
+        what = f"sample {self.spans[number].sample + done}"
+        return too_large(what, ", ".join(parts), self.num_bytes(number, done, 1), page_size)
+
+
+def _name(column: SharedColumn) -> str:
+    return f"{column.rows.length} rows of {column.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that are regions, and what stands in the samples' rows beside their ptrs."""
+
+    regions: Sequence[Any]
+    cells: Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Consecutive anchors of a span, which go to one page together."""
+
+    sizes: LotSizes
+    kept: Sequence[Rows]
+    segment: Segment
+    number: int
+    first: int
+    count: int
+
+    def fill(
+        self, place: int, windows: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[Any], table: npt.NDArray[Any]
+    ) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the piece."""
+        plan = self.sizes.plan
+        data = np.zeros(self._begins[-1] + sum(num_bytes for _, num_bytes in self._regions), np.uint8)
+        for column, begin in zip(plan.columns, self._begins, strict=False):
+            self._copy_column(column, data[begin:])
+        for out, begin in zip(plan.read_fields, self._begins[len(plan.columns) :], strict=False):
+            given = np.ascontiguousarray(windows[out.key], out.array.dtype)
+            data[begin : begin + given.nbytes] = given.reshape(-1).view(np.uint8)
+        for at in range(len(self.kept)):
+            self._copy_regions(at, data)
+        for at, out in enumerate(plan.with_region):
+            ptrs, sizes, cells = self._told(out)
+            table["ptr"][:, at], table["size"][:, at] = ptrs + place, sizes
+            out.encoder.fill(rows[out.name], cells, ptrs + place, sizes)
+        return data
+
+    @property
+    def _span(self) -> Span:
+        return self.sizes.spans[self.number]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where the parts begin; last, where the regions do."""
+        parts = [int(aligned(size, self.sizes.align)) for size in self.sizes.part_bytes(self.count)]
+        begins: list[int] = np.cumsum([0, *parts]).tolist()
+        return begins
+
+    @cached_property
+    def _shown(self) -> list[Int64s]:
+        """Of each kind of regions which of the span's rows each anchor shows, int64 [count, offsets]."""
+        kinds = range(len(self.kept))
+        return [self.sizes.region_places(self.number, at, self.first, self.count) for at in kinds]
+
+    @cached_property
+    def _regions(self) -> list[tuple[Int64s, int]]:
+        """Of each kind of regions the place of each row of the span, -1 where it is not shown; and their bytes."""
+        begin, found = self._begins[-1], []
+        for shown, told in zip(self._shown, self.sizes.regions[self.number], strict=True):
+            used = np.unique(shown)
+            reserved = aligned(told.sizes[used], self.sizes.align)
+            ends = np.cumsum(reserved)
+            ptrs = np.full(len(told.rows), -1, np.int64)
+            ptrs[used] = begin + ends - reserved
+            begin += int(ends[-1])
+            found.append((ptrs, int(ends[-1])))
+        return found
+
+    def _told(self, out: OutField) -> tuple[Int64s, Int64s, Sequence[Any]]:
+        """Return ptrs in the piece and sizes, int64 [count], and cells of a field."""
+        plan = self.sizes.plan
+        if out.kind == "region":
+            used = self._shown[out.number][:, plan.regions[out.number].offsets.index(out.offset)]
+            cells = [self.kept[out.number].cells[each] for each in used.tolist()]
+            return self._regions[out.number][0][used], self.sizes.regions[self.number][out.number].sizes[used], cells
+        if out.kind == "shared":
+            column = plan.columns[out.number]
+            starts = column.rows.starts(self.count, out.offset - column.rows.offsets[0])
+            ptrs = self._begins[out.number] + starts * column.row_bytes
+            size = column.rows.length * column.row_bytes
+        else:
+            size = out.array.num_bytes
+            ptrs = self._begins[len(plan.columns) + plan.read_fields.index(out)] + np.arange(self.count) * size
+        return ptrs, np.full(self.count, size), [out.cell] * self.count
+
+    def _copy_column(self, column: SharedColumn, out: npt.NDArray[np.uint8]) -> None:
+        wanted = column.rows.rows(self._span.first + self.first, self.count)
+        rows = self._span.clamped(wanted, column.is_final)
+        found = plain_rows(self.segment, column.source, rows, column.dtype)
+        target = out[: found.size].reshape(found.shape)
+        target[:] = found
+        if column.is_zero:
+            target[rows != wanted] = 0
+
+    def _copy_regions(self, at: int, data: npt.NDArray[np.uint8]) -> None:
+        for region, ptr in zip(self.kept[at].regions, self._regions[at][0].tolist(), strict=True):
+            if ptr >= 0:
+                data[ptr : ptr + len(region)] = np.frombuffer(region, np.uint8)

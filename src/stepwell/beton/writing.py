@@ -13,13 +13,20 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, Encoder, FloatEncoder, IntEncoder, check_names
-from stepwell.beton.pages import check_alignment, check_page_size
-from stepwell.beton.pictures import ImageEncoder, WriteMode
-from stepwell.beton.sample_writing import Target, check_not_empty, write_indexed
-from stepwell.beton.stored_rows import JPEG_CODECS
+from stepwell.beton.encoding import (
+    ArrayEncoder,
+    BytesEncoder,
+    Encoder,
+    FloatEncoder,
+    ImageEncoder,
+    IntEncoder,
+    WriteMode,
+    check_names,
+)
+from stepwell.beton.laying import check_alignment, check_page_size
+from stepwell.beton.sample_lots import Target, check_not_empty, write_indexed
 from stepwell.beton.window_fields import plan_windows
-from stepwell.beton.window_lots import WindowLots
+from stepwell.beton.window_lots import JPEG_CODECS, WindowLots
 from stepwell.errors import SchemaError
 from stepwell.files.addresses import local_path
 from stepwell.formats.source_episodes import as_view

@@ -76,7 +76,7 @@ _BUILT_IN = {
     "video-file": "references.video_in_files",
     "file-span": "references.file_spans",
     "parquet-image": "lerobot.parquet_images",
-    "jpeg-or-raw": "beton.jpeg_or_raw",
+    "jpeg-or-raw": "beton.stored_images",
     "beton-image": "beton.stored_images",
 }
 

@@ -15,11 +15,12 @@ from stepwell.beton.encoding import (
     BytesEncoder,
     Encoder,
     FloatEncoder,
+    ImageEncoder,
     IntEncoder,
     JsonEncoder,
+    WriteMode,
 )
 from stepwell.beton.layout import FieldDescriptor, FieldType
-from stepwell.beton.pictures import ImageEncoder, WriteMode
 from stepwell.errors import DecodeError, SchemaError, StepError
 from stepwell.json_text import parse_json
 
@@ -184,7 +185,7 @@ class RGBImageField(Field):
     """RGB images: uint8 [height, width, 3], PIL images, or the bytes of JPEG files.
 
     Args:
-        write_mode: "raw" (default), "jpg", "smart" or "proportion"; see `stepwell.beton.pictures.ImageEncoder`.
+        write_mode: "raw" (default), "jpg", "smart" or "proportion"; see `stepwell.beton.encoding.ImageEncoder`.
         max_resolution: the longest side; larger images become smaller.
         smart_threshold: bytes of pixels above which "smart" writes JPEG; None: it never does, as in FFCV.
         jpeg_quality: 1 to 100, default 90.

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_reader import SpecFile
 
-from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, FloatEncoder, IntEncoder, JsonEncoder
-from stepwell.beton.pictures import ImageEncoder
-from stepwell.beton.sample_writing import Target, write_indexed, write_streams
+from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, FloatEncoder, ImageEncoder, IntEncoder, JsonEncoder
+from stepwell.beton.sample_lots import Target, write_indexed, write_streams
 from stepwell.errors import DiskFullError, StepError, StoreExistsError, WorkerError
 from stepwell.formats import import_dataset
 from stepwell.progress import RateBar

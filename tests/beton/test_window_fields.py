@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.beton.shared_rows import SharedRows, stride_of
+from stepwell.beton.window_fields import SharedRows, stride_of
 
 STEADY = st.builds(
     lambda first, stride, length: tuple(first + stride * i for i in range(length)),

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.beton.pages import PageCursor, aligned, check_alignment, check_page_size, too_large
+from stepwell.beton.laying import PageCursor, aligned, check_alignment, check_page_size, too_large
 from stepwell.errors import FormatError
 
 PAGE = 64

@@ -321,7 +321,7 @@ def test_a_writer_that_is_killed_or_interrupted_leaves_no_file_and_its_workers_e
         "import sys, pathlib, signal; sys.path.insert(0, sys.argv[1])\n"
         # what a shell starts in the background ignores it
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import sample_sets as sets, test_sample_writing as tests\n"
+        "import sample_sets as sets, test_sample_lots as tests\n"
         "folder = pathlib.Path(sys.argv[2])\n"
         "tests.write_indexed(tests.target(folder / 'a.beton', workers=2), sets.SlowSamples(folder / 'pids'),\n"
         "                    tests.encoders(), lot_samples=4)\n"

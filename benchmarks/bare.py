@@ -42,7 +42,7 @@ class BareKernel:
         tables = self._tables
         places = self._places[number]
         gather(self._layout.plans[0], tables.runs, tables.offsets, self._bases, places, self._memory)
-        return {out.key: np.ndarray(out.shape, out.dtype, self._memory, out.offset) for out in self._layout.outputs}
+        return {key: np.ndarray(shape, dtype, self._memory, start) for key, shape, dtype, start in self._layout.views}
 
     def work(self, units: float) -> Work:
         """Return a work that gathers one batch after the other, each worth ``units``."""

@@ -39,10 +39,9 @@ import stepwell
 from stepwell import Image
 from stepwell.codecs import make_codec
 from stepwell.formats import import_dataset
-from stepwell.tfds.crc32c import masked_crc32c
 from stepwell.tfds.examples import encode_example
 from stepwell.tfds.features import Fields, Leaf, Repeated, feature_json
-from stepwell.tfds.framing import framed
+from stepwell.tfds.framing import framed, masked_crc32c
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
-from stepwell.tfds.array_records import ArrayRecordFile
+from stepwell.tfds.record_files import ArrayRecordFile
 
 module = pytest.importorskip("array_record.python.array_record_module")
 
@@ -22,7 +22,7 @@ CHILD = """
 import json, sys
 from stepwell.errors import StepwellError
 from stepwell.testing.damage import check_damage
-from stepwell.tfds.array_records import ArrayRecordFile
+from stepwell.tfds.record_files import ArrayRecordFile
 from pathlib import Path
 def read(path):
     with ArrayRecordFile(path) as file:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.tfds.crc32c import crc32c, masked, masked_crc32c
-from stepwell.tfds.crc32c_kernels import crc32c_by_tables
+from stepwell.tfds.framing import crc32c, masked, masked_crc32c
+from stepwell.tfds.record_kernels import crc32c_by_tables
 
 # RFC 3720, appendix B.4
 KNOWN = {bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, bytes(range(32)): 0x46DD794E, b"": 0}

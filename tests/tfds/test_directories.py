@@ -10,8 +10,7 @@ from remote_sets import in_memory, own_cache
 from web_server import WebServer
 
 from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
-from stepwell.tfds.directories import Directory, find_version, named_version
-from stepwell.tfds.info import read_info
+from stepwell.tfds.dataset_files import Directory, find_version, named_version, read_info
 
 
 @pytest.fixture(autouse=True)

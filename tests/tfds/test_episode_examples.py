@@ -11,7 +11,7 @@ from stepwell.tfds import episode_examples
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples, encode_all, nested, runs_of
 from stepwell.tfds.examples import ExampleKeys
 from stepwell.tfds.features import Fields, Leaf, Repeated
-from stepwell.tfds.step_columns import step_columns
+from stepwell.tfds.step_forms import step_columns
 
 FLAGS = ["is_first", "is_last", "is_terminal"]
 SCHEMA = {"observation": Array(2, final=True), "action": Array((), "int64"), "task": Text()}

@@ -66,7 +66,7 @@ def test_a_damaged_size_is_found_without_reading_the_record(tmp_path):
 
 
 def test_a_size_beyond_the_end_is_an_error_before_memory_is_taken(tmp_path):
-    from stepwell.tfds.crc32c import masked_crc32c
+    from stepwell.tfds.framing import masked_crc32c
 
     size = struct.pack("<Q", 2**50)
     path = tmp_path / "a.tfrecord"

@@ -6,10 +6,9 @@ import pytest
 from made_sets import episode, simple_tree, write_set
 
 from stepwell.errors import DatasetNotFoundError, FormatError
-from stepwell.tfds.directories import Directory
+from stepwell.tfds.dataset_files import Directory, label_names, read_info
 from stepwell.tfds.features import Fields, Leaf, walk
-from stepwell.tfds.info import label_names, read_info
-from stepwell.tfds.selection import select
+from stepwell.tfds.shards import select
 
 
 def made(root, **more):

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import SchemaError
+from stepwell.tfds.episode_examples import metadata_columns
 from stepwell.tfds.examples import ExampleKeys, encode_example
 from stepwell.tfds.features import Leaf, Repeated
-from stepwell.tfds.metadata_columns import metadata_columns
 
 
 def kinds(*metadata, **options):

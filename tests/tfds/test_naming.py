@@ -4,8 +4,8 @@ import pytest
 from made_sets import FLAG, FLOATS, TEXT, simple_tree, steps_of
 
 from stepwell.errors import FeatureNotFoundError, FormatError
+from stepwell.tfds.columns import choose
 from stepwell.tfds.features import Fields, Leaf, Repeated
-from stepwell.tfds.naming import choose
 
 IMAGE = Leaf("image", "uint8", (8, 8, 3))
 TREE = Fields(

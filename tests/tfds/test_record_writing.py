@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.tfds.array_records import ArrayRecordFile
-from stepwell.tfds.record_writing import write_records
+from stepwell.tfds.record_files import ArrayRecordFile, write_records
 
 
 def crc32c(data):

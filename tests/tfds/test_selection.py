@@ -8,8 +8,8 @@ from made_sets import episode, simple_tree, write_set
 
 from stepwell.errors import DatasetNotFoundError, FormatError
 from stepwell.formats import even_splits
-from stepwell.tfds.info import read_info
-from stepwell.tfds.selection import files_of, lengths_by_split, select
+from stepwell.tfds.dataset_files import read_info
+from stepwell.tfds.shards import files_of, lengths_by_split, select
 
 SHARDS = {"train": [[episode(2)] * 3, [], [episode(1)] * 2], "val": [[episode(1)] * 2]}
 

@@ -11,8 +11,8 @@ from stepwell.formats.source_episodes import as_view
 from stepwell.testing import tiny_store
 from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
 from stepwell.tfds.record_files import TFRecordFile
-from stepwell.tfds.shard_writing import Shard, ShardJob, cut_shards, mean_row_bytes, write_shards
-from stepwell.tfds.step_columns import step_columns
+from stepwell.tfds.step_forms import step_columns
+from stepwell.tfds.writing import Shard, ShardJob, cut_shards, mean_row_bytes, write_shards
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.data())

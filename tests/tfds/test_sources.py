@@ -6,7 +6,7 @@ import stepwell
 from stepwell import Array
 from stepwell.errors import EpisodeNotFoundError, StepwellError
 from stepwell.tfds.features import Leaf
-from stepwell.tfds.sources import entries_of, steps_of, views_of
+from stepwell.tfds.writing import entries_of, steps_of, views_of
 
 TOLD = {"steps/phase": ["open", "closed"], "steps/wide": ["a"], "episode_metadata/robot": ["panda", "ur5"]}
 

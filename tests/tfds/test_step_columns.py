@@ -5,7 +5,7 @@ import pytest
 from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.schema import Array, Image, Schema
 from stepwell.tfds.features import Leaf
-from stepwell.tfds.step_columns import step_columns
+from stepwell.tfds.step_forms import step_columns
 
 SCHEMA = Schema(
     {

@@ -9,12 +9,11 @@ from stepwell.errors import FormatError
 from stepwell.references.file_spans import span_feature
 from stepwell.schema import Array, Image
 from stepwell.tfds.columns import column_of
-from stepwell.tfds.episode_blocks import block_of
 from stepwell.tfds.examples import encode_example
 from stepwell.tfds.features import Leaf, Placed, walk
 from stepwell.tfds.framing import framed
 from stepwell.tfds.record_files import TFRecordFile
-from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder
+from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, block_of
 
 FEATURE = Image((6, 7, 3), codec="png")
 TREE = simple_tree(image=Leaf("image", "uint8", (6, 7, 3), image_format="png"))

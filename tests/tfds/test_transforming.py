@@ -8,7 +8,7 @@ from stepwell.errors import FormatError
 from stepwell.recorders import EpisodeData
 from stepwell.schema import Array, Image, Schema, Text
 from stepwell.store import EncodedRows
-from stepwell.tfds.transforming import transform_of, transformed_schema
+from stepwell.tfds.steps import transform_of, transformed_schema
 
 BEFORE = Schema({"top": Image((8, 8, 3), codec="png"), "goal": Array((None, 2)), "action": Array(2)})
 

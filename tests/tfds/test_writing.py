@@ -25,7 +25,7 @@ from stepwell.errors import (
 )
 from stepwell.formats import import_dataset
 from stepwell.testing import tiny_store
-from stepwell.tfds import shard_writing, write_rlds, write_tfds
+from stepwell.tfds import write_rlds, write_tfds, writing
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared RLDS sets are not beside this checkout")
@@ -261,17 +261,17 @@ def refuse(path, records, file_format):
 
 
 def on_a_full_disk(state):
-    shard_writing.write_records = refuse
-    job = object.__new__(shard_writing.ShardJob)
+    writing.write_records = refuse
+    job = object.__new__(writing.ShardJob)
     job.__dict__.update(state)
     return job
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_told_as_such_and_leaves_nothing(store, tmp_path, monkeypatch, workers):
-    monkeypatch.setattr(shard_writing, "write_records", refuse)
+    monkeypatch.setattr(writing, "write_records", refuse)
     # another process has no patches: it makes them when it is sent the job
-    monkeypatch.setattr(shard_writing.ShardJob, "__reduce__", lambda job: (on_a_full_disk, (job.__getstate__(),)))
+    monkeypatch.setattr(writing.ShardJob, "__reduce__", lambda job: (on_a_full_disk, (job.__getstate__(),)))
     with pytest.raises(DiskFullError, match=r"no space left"):
         write_rlds(store, tmp_path / "out", name="arm", num_shards=2, workers=workers, progress=False)
     assert not list((tmp_path / "out").rglob("*.*"))
@@ -293,13 +293,13 @@ def test_a_damaged_row_is_told_by_a_worker_with_its_episode(tmp_path):
 
 KILLED = """
 import sys, time
-from stepwell.tfds import shard_writing, write_rlds
-write = shard_writing.write_records
+from stepwell.tfds import writing, write_rlds
+write = writing.write_records
 def slowly(path, records, file_format):
     print("begun", flush=True)
     time.sleep(30)
     return write(path, records, file_format)
-shard_writing.write_records = slowly
+writing.write_records = slowly
 write_rlds(sys.argv[1], sys.argv[2], name="arm", workers=1, progress=False)
 """
 

@@ -484,7 +484,7 @@ def _zip(data: bytes, _: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
 
 
 def _records(data: bytes, _: tuple[str, ...]) -> Iterator[tuple[str, bool, bytes]]:
-    from stepwell.tfds.crc32c import masked_crc32c
+    from stepwell.tfds.framing import masked_crc32c
 
     for size in (2**40, 2**63, 2**64 - 8):
         head = struct.pack("<Q", size)

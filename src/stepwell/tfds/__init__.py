@@ -8,7 +8,7 @@ from stepwell.lazy import load_name
 
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
-    "ArrayRecordFile": "stepwell.tfds.array_records",
+    "ArrayRecordFile": "stepwell.tfds.record_files",
     "TfdsReader": "stepwell.tfds.reader",
     "write_rlds": "stepwell.tfds.writing",
     "write_tfds": "stepwell.tfds.writing",

@@ -1,4 +1,13 @@
-"""Columns of a store from features of TFDS: which feature stands for which, and the rows of some examples at once.
+"""Features of a dataset as columns of a store: which are read, their names, and the rows of some examples at once.
+
+::
+
+    steps/observation/image         observation.image            a column
+    steps/is_first                  steps.is_first               stepwell computes an is_first of its own
+    episode_metadata/file_path      metadata["file_path"]
+    label (no steps)                label                        a column: the example is one step
+
+What they are there:
 
 ::
 
@@ -16,19 +25,256 @@
 from __future__ import annotations
 
 import json
+import re
+import zlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import FormatError
-from stepwell.schema import Array, Bytes, Feature, Image, Text
+from stepwell.codecs import make_codec
+from stepwell.codecs.decoded_sizes import WHAT_TO_SET, most_bytes
+from stepwell.codecs.image_files import read_image_head
+from stepwell.errors import DecodeError, FeatureNotFoundError, FormatError
+from stepwell.schema import RESERVED, Array, Bytes, Feature, Image, Text
 from stepwell.tfds.examples import Examples
-from stepwell.tfds.features import Placed, Shape
-from stepwell.tfds.values import Values, default_of, item_size, values_of
+from stepwell.tfds.features import Fields, Leaf, Node, Placed, Repeated, Shape, walk
+from stepwell.windows.fields import VIRTUAL_DTYPES
 
-__all__ = ["Column", "column_of"]
+__all__ = ["Chosen", "Column", "Values", "choose", "column_of", "default_of", "item_size", "values_of"]
+
+STEPS, METADATA = "steps", "episode_metadata"
+# what stepwell says of an episode itself
+OWN_METADATA = frozenset({"terminated", "truncated", "final", "columns", "self", "tfds_split"})
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The features that are read.
+
+    Args:
+        steps: path of the sequence of steps; None where an example is one step.
+        columns: name in the store to leaf.
+        sources: name in the store to the one in the dataset, below the steps.
+        metadata: names of an entry, from the outermost, and leaf.
+    """
+
+    steps: tuple[str, ...] | None
+    columns: Mapping[str, Placed]
+    sources: Mapping[str, str]
+    metadata: Sequence[tuple[tuple[str, ...], Placed]]
+
+    def flag(self, name: str, tree: Node) -> str | None:
+        """Return the key of a flag of steps, such as ``is_last``; None where there is none."""
+        if self.steps is None:
+            return None
+        wanted = "/".join((*self.steps, name))
+        return next((wanted for found in walk(tree) if found.key == wanted and found.leaf.dtype == "bool"), None)
+
+
+def choose(
+    tree: Node,
+    *,
+    steps: str | None = None,
+    features: Collection[str] | None = None,
+    ignore: Collection[str] = (),
+    rename: Mapping[str, str] | None = None,
+) -> Chosen:
+    """Return which features are read, and their names.
+
+    Args:
+        tree: of features.json.
+        steps: path of the sequence whose items are the steps, with dots; default: the Dataset there is.
+        features: names to keep, and with each what is nested in it; default: all.
+        ignore: the same, to leave out.
+        rename: name to the one in the store.
+
+    Raises:
+        FeatureNotFoundError: a name that the dataset does not have.
+        FormatError: no such steps, nothing left, or two features of one name.
+    """
+    path = _steps_path(tree, steps)
+    placed = {_dotted(found, path): found for found in walk(tree)}
+    for names in (features or (), ignore, rename or ()):
+        _check_known(names, placed)
+    kept = {
+        name: found
+        for name, found in placed.items()
+        if (features is None or _is_named(name, features)) and not _is_named(name, ignore)
+    }
+    columns: dict[str, Placed] = {}
+    sources: dict[str, str] = {}
+    for name, found in kept.items():
+        if path is None or found.path[: len(path)] == path:
+            stored = (rename or {}).get(name) or (rename or {}).get(_stored(name)) or _stored(name)
+            if stored in columns:
+                raise FormatError(f"two features would be called {stored!r}. Give one another name by rename=.")
+            columns[stored], sources[stored] = found, name
+    if not columns:
+        raise FormatError(f"no features of steps are left. There are: {', '.join(placed) or 'none'}.")
+    told = [found for found in kept.values() if path is not None and found.path[: len(path)] != path]
+    return Chosen(path, columns, sources, [(_entry(found, told), found) for found in told])
+
+
+def _steps_path(tree: Node, steps: str | None) -> tuple[str, ...] | None:
+    top = tree.features if isinstance(tree, Fields) else {}
+    if steps is None:
+        found = [name for name, node in top.items() if isinstance(node, Repeated) and node.is_dataset]
+        if len(found) > 1 and STEPS not in found:
+            raise FormatError(
+                f'several sequences could be the steps: {", ".join(found)}. Say which: steps="{found[0]}".'
+            )
+        return None if not found else (STEPS if STEPS in found else found[0],)
+    node: Node = tree
+    path = tuple(steps.replace("/", ".").split("."))
+    for name in path:
+        if not isinstance(node, Fields) or name not in node.features:
+            raise FormatError(f"steps={steps!r}: there is no such feature. There are: {', '.join(top)}.")
+        node = node.features[name]
+    if not isinstance(node, Repeated):
+        raise FormatError(f"steps={steps!r} is no sequence. Name one: a Dataset, a Sequence or a Video.")
+    return path
+
+
+def _dotted(found: Placed, steps: tuple[str, ...] | None) -> str:
+    """Return a feature's name: below the steps, or in the example."""
+    if steps is not None and found.path[: len(steps)] == steps:
+        return ".".join(found.path[len(steps) :] or steps[-1:])
+    return ".".join(found.path)
+
+
+def _is_named(name: str, wanted: Collection[str]) -> bool:
+    """Return whether it, or what it is nested in, is one of some names: of the dataset, or of the store."""
+    return any(own == one or own.startswith(f"{one}.") for one in wanted for own in (name, _stored(name)))
+
+
+def _check_known(names: Collection[str], placed: Mapping[str, Any]) -> None:
+    for name in names:
+        if not any(_is_named(known, [name]) for known in placed):
+            raise FeatureNotFoundError(f"no feature {name!r}. There are: {', '.join(placed)}.")
+
+
+def _stored(name: str) -> str:
+    """Return a name that a store may have, and that hides none of those it computes."""
+    plain = NOT_IN_NAMES.sub("_", name)
+    is_taken = plain in VIRTUAL_DTYPES or plain in RESERVED
+    return f"{STEPS}.{plain}" if is_taken or plain.startswith((".", "-")) else plain
+
+
+def _entry(found: Placed, told: Sequence[Placed]) -> tuple[str, ...]:
+    """Return where a feature of an episode stands in its metadata: those of ``episode_metadata`` at the top."""
+    path = found.path
+    tops = {other.path[0] for other in told} | OWN_METADATA
+    if len(path) > 1 and path[0] == METADATA and path[1] not in tops:
+        return path[1:]
+    return (f"{STEPS}.{path[0]}", *path[1:]) if path[0] in OWN_METADATA else path
+
+
+Values = npt.NDArray[Any] | list[Any]
+
+
+def item_size(leaf: Leaf, shape: tuple[int, ...]) -> int:
+    """Return how many numbers or strings of a list are one value of a shape."""
+    is_string = leaf.dtype == "string" or leaf.encoding != "none" or leaf.kind == "image"
+    return 1 if is_string else int(np.prod(shape, dtype=np.int64))
+
+
+def values_of(leaf: Leaf, key: str, shape: tuple[int, ...], examples: Examples, *, is_text: bool) -> Values:
+    """Return the values of a key, of all examples one after the other.
+
+    Args:
+        leaf: the feature.
+        key: of the lists.
+        shape: of a value: of numbers without what varies from row to row.
+        examples: that were parsed.
+        is_text: whether strings are UTF-8.
+
+    Returns:
+        [n, *shape] of the feature's dtype; a list of strings; or of tensors, where their shapes vary.
+
+    Raises:
+        FormatError: values that are not as the feature says.
+    """
+    if leaf.kind == "image":
+        return _float_images(examples.strings(key), shape, key)
+    if leaf.encoding != "none":
+        tensors = [_tensor(blob, leaf, key) for blob in examples.strings(key)]
+        return tensors if None in leaf.shape else np.array(tensors, leaf.dtype).reshape(len(tensors), *shape)
+    if leaf.dtype == "string":
+        return [_text(blob, key) for blob in examples.strings(key)] if is_text else examples.strings(key)
+    is_float = np.dtype(leaf.dtype).kind == "f"
+    found = examples.floats(key).astype(leaf.dtype, copy=False) if is_float else examples.ints(key, leaf.dtype)
+    size = item_size(leaf, shape)
+    if found.size % max(1, size):
+        raise FormatError(f"{key!r}: {found.size} values, in groups of {size} by features.json.")
+    return found.reshape(found.size // max(1, size), *shape)
+
+
+def default_of(leaf: Leaf, shape: tuple[int, ...], *, is_text: bool) -> Any:
+    """Return what TFDS gives for an optional value that is missing: the dtype's lowest number, False, or nothing."""
+    if leaf.dtype == "string":
+        return "" if is_text else b""
+    dtype = np.dtype(leaf.dtype)
+    if dtype.kind == "b":
+        return np.zeros(shape, dtype)
+    return np.full(shape, np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
+
+
+def _float_images(blobs: list[bytes], shape: tuple[int, ...], key: str) -> npt.NDArray[np.float32]:
+    """Return images whose float32 are the bytes of PNG files of four channels: [n, height, width, 1]."""
+    codec = make_codec(Image((*shape[:2], 4), codec="png"))
+    pixels = np.empty((len(blobs), *shape[:2], 4), np.uint8)
+    try:
+        for blob, out in zip(blobs, pixels, strict=True):
+            head = read_image_head(blob)
+            if head is not None and (head.channels, head.dtype) != (4, "uint8"):
+                raise FormatError(f"{key!r}: a png file of {head.channels} channels of {head.dtype}, not 4 of uint8.")
+            codec.decode_into(np.frombuffer(blob, np.uint8), out)
+    except DecodeError as error:
+        raise FormatError(f"{key!r}: {error}") from error
+    return pixels.view("<f4").astype(np.float32, copy=False)
+
+
+def _text(blob: bytes, key: str) -> str:
+    try:
+        return blob.decode()
+    except UnicodeDecodeError as error:
+        name = key.removeprefix("steps/").replace("/", ".")
+        raise FormatError(
+            f"{key!r}: bytes that are no text ({error}). Import them as they are, by as_bytes=[{name!r}], or leave "
+            f"them out, by ignore=[{name!r}]."
+        ) from error
+
+
+def _tensor(blob: bytes, leaf: Leaf, key: str) -> npt.NDArray[Any]:
+    """Return a tensor from its bytes, little-endian, compressed or not."""
+    dtype = np.dtype(leaf.dtype).newbyteorder("<")
+    size = int(np.prod([side for side in leaf.shape if side is not None], dtype=np.int64)) * dtype.itemsize
+    is_fixed = None not in leaf.shape
+    if leaf.encoding == "zlib":
+        blob = _inflated(blob, size if is_fixed else None, key)
+    if (len(blob) != size) if is_fixed else (not size or len(blob) % size):
+        raise FormatError(f"{key!r}: a tensor of {len(blob)} bytes, by features.json of {leaf.shape} {leaf.dtype}.")
+    return np.frombuffer(blob, dtype).astype(leaf.dtype, copy=False).reshape([side or -1 for side in leaf.shape])
+
+
+def _inflated(blob: bytes, size: int | None, key: str) -> bytes:
+    """Return what was compressed; one byte more than there should be is enough to know that it is wrong."""
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(blob, 1 + (most_bytes(len(blob)) if size is None else size))
+    except zlib.error as error:
+        raise FormatError(f"{key!r}: {error} in a compressed tensor. The record is damaged: write it again.") from error
+    if size is None and len(found) > most_bytes(len(blob)):
+        raise FormatError(f"{key!r}: a compressed tensor of {len(blob):,} bytes that is too large. {WHAT_TO_SET}")
+    if not inflater.eof and (size is None or len(found) <= size):
+        raise FormatError(f"{key!r}: a compressed tensor that is cut off. The record is damaged: write it again.")
+    return found
+
 
 FLAT, LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"
 # shorter rows are copied: a reference takes 16 bytes, and a read

@@ -29,18 +29,22 @@ from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_spans import FileSpans, span_feature
 from stepwell.schema import Schema
 from stepwell.store.bulk_writing import EpisodeBlock
-from stepwell.tfds.columns import Column, column_of
-from stepwell.tfds.directories import INFO, find_version, named_version
-from stepwell.tfds.episode_blocks import block_of
+from stepwell.tfds.columns import Column, choose, column_of
+from stepwell.tfds.dataset_files import INFO, described_by, find_version, label_names, named_version, read_info
 from stepwell.tfds.features import walk
 from stepwell.tfds.images import Images, images_of, with_image_features
-from stepwell.tfds.info import described_by, label_names, read_info
-from stepwell.tfds.naming import choose
 from stepwell.tfds.record_files import Records
-from stepwell.tfds.selection import files_of, lengths_by_split, select
-from stepwell.tfds.shards import Shards
-from stepwell.tfds.steps import HeldSpans, ImageRows, StepDecoder, Steps
-from stepwell.tfds.transforming import Transform, transform_of, transformed_schema
+from stepwell.tfds.shards import Shards, files_of, lengths_by_split, select
+from stepwell.tfds.steps import (
+    HeldSpans,
+    ImageRows,
+    StepDecoder,
+    Steps,
+    Transform,
+    block_of,
+    transform_of,
+    transformed_schema,
+)
 
 __all__ = ["RldsReader", "TfdsReader"]
 

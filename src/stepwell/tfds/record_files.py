@@ -1,26 +1,34 @@
-"""The files of a split, one after the other: records by number, whichever format they are of.
+"""Files of records, read by number and written: TFRecord files, compressed ones, ArrayRecord files.
 
 ::
 
     TFRecord               TFRecordFile      in order, or an index; many short records a read, which may stay there
     TFRecord, compressed   CompressedFile    from the beginning on; who asks in ascending order waits for nothing twice
     ArrayRecord            IndexedFile       by the package array_record
+
+The hashes of ArrayRecord files are the package's to check: what is damaged is an error here, not other bytes.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from itertools import islice
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs.decoded_sizes import WHAT_TO_SET, is_too_large
-from stepwell.errors import FormatError
+from stepwell.errors import DatasetNotFoundError, FormatError, MissingDependencyError
 from stepwell.files.local_files import open_file, state_of
-from stepwell.tfds.crc32c import masked_crc32c
+from stepwell.store.beneath import FULL
 from stepwell.tfds.framing import (
     FOOTER,
     HEADER,
@@ -28,11 +36,131 @@ from stepwell.tfds.framing import (
     RecordIndex,
     index_records,
     is_compressed,
+    masked_crc32c,
     read_next,
     read_records,
 )
 
-__all__ = ["CompressedFile", "IndexedFile", "RecordFile", "Records", "TFRecordFile", "open_records"]
+__all__ = [
+    "ArrayRecordFile",
+    "CompressedFile",
+    "FileFormat",
+    "IndexedFile",
+    "RecordFile",
+    "Records",
+    "TFRecordFile",
+    "import_array_record",
+    "open_records",
+    "write_records",
+]
+
+# one record at a time, no threads that read ahead: those would not survive a fork, and hold memory for nothing
+OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+MAX_GROUP = 1024
+
+
+class ArrayRecordFile:
+    """The records of one ArrayRecord file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        DatasetNotFoundError: there is no such file.
+        FormatError: it is cut off or damaged at its end, where its index is.
+        MissingDependencyError: array_record is not installed.
+
+    Notes:
+        Used by one thread. Holds the records of one chunk of the file. Pickles as its path. Opened when it is made: a
+        forked child makes its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        module = import_array_record()
+        if not Path(self.path).is_file():
+            raise DatasetNotFoundError(f"{self.path}: there is no such file.")
+        self._reader: Any = module.ArrayRecordReader(self.path, options=OPTIONS)
+        if not self._reader.ok():
+            raise FormatError(f"{self.path}: {self._failure()}. Is it complete? Copy or write it again.")
+        self._length = int(self._reader.num_records())
+        self._group = min(_group_size(self._reader.writer_options_string()), MAX_GROUP)
+        # the records of one chunk, which is decompressed as a whole
+        self._first, self._held = 0, list[bytes]()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> bytes:
+        """Return a record.
+
+        Raises:
+            IndexError: there is none of that number.
+            FormatError: it is damaged; names the file and the record.
+        """
+        if not 0 <= number < self._length:
+            raise IndexError(f"{self.path} has no record {number}: it has {self._length}.")
+        if not 0 <= number - self._first < len(self._held):
+            self._first = number // self._group * self._group
+            self._held = self._read(self._first, min(self._first + self._group, self._length))
+        return self._held[number - self._first]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[number] for number in range(self._length))
+
+    def close(self) -> None:
+        """Close the file; it may be called again."""
+        # what was wrong with the file was said when it was read
+        with suppress(RuntimeError):
+            self._reader.close()
+
+    def __enter__(self) -> ArrayRecordFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrayRecordFile, (self.path,)
+
+    def _read(self, start: int, stop: int) -> list[bytes]:
+        try:
+            found: list[bytes] = self._reader.read(start, stop)
+        except RuntimeError as error:
+            raise FormatError(f"{self.path}: record {self._named(start, stop)} cannot be read: {error}.") from error
+        if len(found) != stop - start:
+            raise FormatError(f"{self.path}: {len(found)} records where {start} to {stop - 1} should be.")
+        return found
+
+    def _named(self, start: int, stop: int) -> str:
+        return f"{start}" if stop == start + 1 else f"{start} or one of those up to {stop - 1}"
+
+    def _failure(self) -> str:
+        """Return what the package says is wrong: it tells when the file is closed."""
+        try:
+            self._reader.close()
+        except RuntimeError as error:
+            return str(error)
+        return "not an ArrayRecord file"
+
+
+def import_array_record() -> Any:
+    """Return array_record's module of readers and writers.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        return import_module("array_record.python.array_record_module")
+    except ImportError as error:
+        raise MissingDependencyError.of("array_record", "tfds") from error
+
+
+def _group_size(options: Any) -> int:
+    """Return how many records lie in a chunk, as the writer's options in the file say."""
+    found = re.search(r"group_size:(\d+)", str(options or ""))
+    return max(1, int(found[1])) if found else 1
+
 
 FORMATS = ("tfrecord", "array_record")
 READ_BYTES = 1 << 20
@@ -279,7 +407,6 @@ class IndexedFile:
     """
 
     def __init__(self, path: str) -> None:
-        from stepwell.tfds.array_records import ArrayRecordFile
 
         self._file = ArrayRecordFile(path)
 
@@ -350,3 +477,71 @@ def open_records(path: str, file_format: str, *, is_verified: bool = True) -> Re
         raise FormatError(f"{path}: files of format {file_format!r}. Allowed: {', '.join(FORMATS)}.")
     kind = CompressedFile if is_compressed(path) else TFRecordFile
     return kind(path, is_verified=is_verified)
+
+
+FileFormat = Literal["tfrecord", "array_record"]
+SIZE = struct.Struct("<Q")
+BUFFER_BYTES = 1 << 20
+
+
+def write_records(path: str | os.PathLike[str], records: Iterable[bytes], file_format: FileFormat = "tfrecord") -> int:
+    """Write a new file of records, and wait until it is on the disk.
+
+    Args:
+        path: of the file.
+        records: one after the other.
+        file_format: of the file.
+
+    Returns:
+        Bytes of all records, without what frames them.
+
+    Raises:
+        OSError: the disk is full, or it cannot be written.
+        MissingDependencyError: array_record is not installed, for that format.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/a.tfrecord-00000-of-00001"
+        >>> write_records(path, [b"abc", b""]), os.path.getsize(path)
+        (3, 35)
+    """
+    return _write_tfrecord(path, records) if file_format == "tfrecord" else _write_array_record(path, records)
+
+
+def _write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
+    total = 0
+    with Path(path).open("wb", buffering=BUFFER_BYTES) as file:
+        for record in records:
+            # in three parts: a record may be as large as an episode, and needs no copy
+            file.write(HEADER.pack(len(record), masked_crc32c(SIZE.pack(len(record)))))
+            file.write(record)
+            file.write(FOOTER.pack(masked_crc32c(record)))
+            total += len(record)
+        file.flush()
+        os.fsync(file.fileno())
+    return total
+
+
+def _write_array_record(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
+    total = 0
+    writer = import_array_record().ArrayRecordWriter(os.fspath(path), "group_size:1")
+    try:
+        for record in records:
+            writer.write(record)
+            total += len(record)
+        writer.close()
+    except RuntimeError as error:
+        raise _system_error(error, path) from error
+    finally:
+        # what was wrong is being raised
+        with suppress(RuntimeError):
+            writer.close()
+    with Path(path).open("rb+") as file:
+        os.fsync(file.fileno())
+    return total
+
+
+def _system_error(error: RuntimeError, path: str | os.PathLike[str]) -> OSError:
+    """Return what the package tells in words as an error with its number."""
+    numbers = [number for number in FULL if os.strerror(number) in str(error)]
+    return OSError(numbers[0], os.strerror(numbers[0]), path) if numbers else OSError(f"{path}: {error}")

@@ -8,24 +8,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
 from stepwell.formats.images import SIGNATURES
 from stepwell.json_text import parse_json
-from stepwell.references.file_spans import FileSpanCodec, FileSpans, rows_of
-from stepwell.schema import Feature
-from stepwell.store.values import EncodedRows
+from stepwell.recorders.sources import EpisodeData
+from stepwell.references.file_spans import SPAN_DTYPE, FileSpanCodec, FileSpans, make_spans, rows_of
+from stepwell.schema import Feature, Schema, flatten, infer_feature
+from stepwell.store.bulk_writing import Blobs, EpisodeBlock
+from stepwell.store.values import EncodedRows, HasRows
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys, Examples
 from stepwell.tfds.record_files import Records
 
-__all__ = ["HeldSpans", "ImageRows", "StepDecoder", "Steps"]
+__all__ = [
+    "HeldSpans",
+    "ImageRows",
+    "StepDecoder",
+    "Steps",
+    "Transform",
+    "block_of",
+    "transform_of",
+    "transformed_schema",
+]
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -304,3 +317,94 @@ def _one(records: Records, place: int) -> Records:
     """Return one of some records."""
     part = slice(place, place + 1)
     return Records(records.first + place, records.data, records.starts[part], records.stops[part], records.offset)
+
+
+def block_of(
+    steps: Steps, first: int, columns: Sequence[Column], told: Sequence[Mapping[str, Any]], shard: int | None
+) -> EpisodeBlock:
+    """Return a block of episodes.
+
+    Args:
+        steps: of records.
+        first: record that the block begins with.
+        columns: of them.
+        told: metadata of each record of the block.
+        shard: number of the file where images are left; None: they are copied.
+    """
+    end = first + len(told)
+    start, stop = int(steps.edges[first]), int(steps.edges[end])
+    return EpisodeBlock(
+        np.diff(steps.edges[first : end + 1]),
+        {column.name: _column(steps.rows[column.name], start, stop, column.feature, shard) for column in columns},
+        told,
+        steps.terminated[first:end],
+        steps.truncated[first:end],
+    )
+
+
+def _column(rows: Any, start: int, stop: int, feature: Feature | None, shard: int | None) -> npt.NDArray[Any] | Blobs:
+    assert feature is not None
+    if isinstance(rows, ImageRows):
+        if shard is not None:
+            spans = make_spans(shard, *rows.in_file(start, stop))
+            return Blobs(spans.reshape(-1), np.full(len(spans), SPAN_DTYPE.itemsize, np.int64))
+        found = rows.in_memory(start, stop, feature)
+        return found if isinstance(found, np.ndarray) else _blobs(list(found))
+    if feature.is_raw:
+        return np.ascontiguousarray(rows[start:stop], feature.np_dtype)
+    encode = make_codec(feature).encode
+    return _blobs([encode(row) for row in rows[start:stop]])
+
+
+def _blobs(rows: Sequence[bytes]) -> Blobs:
+    return Blobs(np.frombuffer(b"".join(rows), np.uint8), np.array(list(map(len, rows)), np.int64))
+
+
+Transform = Callable[[EpisodeData], EpisodeData]
+
+
+def transform_of(given: Transform | str | None) -> Transform | None:
+    """Return a function that may be given as ``"module:function"``.
+
+    Raises:
+        FormatError: there is no such function.
+    """
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.partition(":")
+    try:
+        found: Transform = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FormatError(
+            f'transform={given!r}: {error}. Give "module:function" of a module on sys.path; on the command line, '
+            "--import MODULE finds one in the current directory."
+        ) from error
+    return found
+
+
+def transformed_schema(episode: EpisodeData, before: Schema) -> Schema:
+    """Return the features of an episode that was transformed.
+
+    Args:
+        episode: the first one, as it came out.
+        before: the features it had before.
+
+    Raises:
+        FormatError: a column that tells no feature.
+        SchemaError: a value that no store has.
+    """
+    return Schema({name: _feature(name, values, before) for name, values in flatten(episode.columns)})
+
+
+def _feature(name: str, values: Any, before: Schema) -> Feature:
+    if isinstance(values, HasRows):
+        own = getattr(values, "feature", before.get(name))
+        if not isinstance(own, Feature):
+            raise FormatError(f"transform= gives {name!r} as encoded rows. Keep their name, or give arrays.")
+        return own
+    if len(values) == 0:
+        raise FormatError(f"transform= gives no steps of {name!r}, of the first episode.")
+    found = infer_feature(values[0])
+    known = before.get(name)
+    is_same = known is not None and (known.kind, known.np_dtype) == (found.kind, found.np_dtype)
+    return known if is_same and known is not None and known.shape in (found.shape, (None, *found.shape[1:])) else found

@@ -5,31 +5,294 @@
     view ──> episodes ──> EpisodeExamples ──> records ──> shards          by several processes
                  |                                          |
                  └── metadata: a type for each entry        └── dataset_info.json, features.json, labels; a rename
+
+Shards are runs of consecutive episodes:
+
+::
+
+    episodes  | 0 1 2 3 | 4 5 6 | 7 8 9 |       cut by rows, the same for every number of processes
+                  |         |       |
+    shards    00000-of-3  00001   00002         each by whoever is free
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
-from stepwell.errors import EpisodeNotFoundError, StepwellError
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.errors import EpisodeNotFoundError, SchemaError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
+from stepwell.formats.source_episodes import SourceEpisode, as_view, episodes_of, schema_of
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, run_chunks
+from stepwell.schema import Schema
 from stepwell.sizes import parse_bytes
+from stepwell.store import Store
 from stepwell.store.layout import built_directory
-from stepwell.tfds.array_records import import_array_record
-from stepwell.tfds.dataset_files import DatasetName, WrittenSplit, shard_name, write_info
-from stepwell.tfds.episode_examples import EpisodeExamples, StepExamples
+from stepwell.tfds.columns import METADATA, STEPS
+from stepwell.tfds.dataset_files import DatasetName, WrittenSplit, check_name, shard_name, write_info
+from stepwell.tfds.episode_examples import (
+    EpisodeExamples,
+    MetadataColumn,
+    StepExamples,
+    encode_all,
+    metadata_columns,
+    runs_of,
+)
 from stepwell.tfds.features import Encoding
-from stepwell.tfds.record_writing import FileFormat
-from stepwell.tfds.shard_writing import Shard, ShardJob, cut_shards, mean_row_bytes, write_shards
-from stepwell.tfds.sources import Source, entries_of, steps_of, views_of
-from stepwell.tfds.step_forms import ImageFormat
+from stepwell.tfds.record_files import FileFormat, import_array_record, write_records
+from stepwell.tfds.step_forms import ImageFormat, StepColumn, own_name, step_columns
 from stepwell.windows import View
 
-__all__ = ["write_rlds", "write_tfds"]
+__all__ = [
+    "Shard",
+    "ShardJob",
+    "ShardResult",
+    "Source",
+    "cut_shards",
+    "entries_of",
+    "mean_row_bytes",
+    "steps_of",
+    "views_of",
+    "write_rlds",
+    "write_shards",
+    "write_tfds",
+]
+
+Source = Store | View | str | os.PathLike[str]
+Names = Mapping[str, Sequence[str]]
+ENTRY = f"{METADATA}."
+# what an import of several splits says of each episode: where it is written it is in a split again
+SPLIT_ENTRY = "tfds_split"
+
+
+def views_of(source: Source | Mapping[str, Source], split: str) -> dict[str, View]:
+    """Return the view of each split.
+
+    Args:
+        source: as `stepwell.tfds.write_rlds` takes it.
+        split: what a single source is.
+
+    Raises:
+        StepwellError: a name that TFDS does not take.
+        EpisodeNotFoundError: no splits at all.
+    """
+    views = {name: as_view(one) for name, one in (source if isinstance(source, Mapping) else {split: source}).items()}
+    for name in views:
+        check_name("split", name)
+    if not views:
+        raise EpisodeNotFoundError("no splits. Give a mapping of at least one name to a store or view.")
+    return views
+
+
+def steps_of(
+    views: Mapping[str, View], features: Collection[str] | None, labels: Names | None, **choices: Any
+) -> tuple[StepColumn, ...]:
+    """Return the columns of steps, which all splits have; see `step_columns`.
+
+    Raises:
+        SchemaError: splits of different features.
+    """
+    first, *others = (_chosen(schema_of(view), features) for view in views.values())
+    for split, schema in zip(list(views)[1:], others, strict=True):
+        if schema != first:
+            raise SchemaError(f"split {split!r} has other features than those before it. Choose equal ones: features=.")
+    told = {path.removeprefix(f"{STEPS}/"): names for path, names in _told(views).items()}
+    found = {name: told[path] for name in first if (path := own_name(name).replace(".", "/")) in told}
+    own = {name: names for name, names in (labels or {}).items() if not name.startswith(ENTRY)}
+    kept = {name: names for name, names in found.items() if first[name].np_dtype == "<i8" and not first[name].shape}
+    return step_columns(first, features=features, labels={**kept, **own}, **choices)
+
+
+def entries_of(
+    views: Mapping[str, View], names: Collection[str] | None, labels: Names | None
+) -> tuple[MetadataColumn, ...]:
+    """Return how the metadata of the episodes are written; see `metadata_columns`."""
+    own = {
+        name.removeprefix(ENTRY).replace(".", "/"): given
+        for name, given in (labels or {}).items()
+        if name.startswith(ENTRY)
+    }
+    prefix = f"{METADATA}/"
+    told = {path.removeprefix(prefix): given for path, given in _told(views).items() if path.startswith(prefix)}
+    found = metadata_columns(_metadata(views), names, own)
+    return tuple(
+        column.with_labels(told[column.path])
+        if column.path in told and column.labels is None and column.may_have_labels
+        else column
+        for column in found
+        if names is not None or column.path != SPLIT_ENTRY
+    )
+
+
+def _metadata(views: Mapping[str, View]) -> Iterator[Mapping[str, Any]]:
+    for view in views.values():
+        for part in view.parts:
+            yield from (part.table.metadata(i) for i in part.indices.tolist() if part.table.length[i])
+
+
+def _told(views: Mapping[str, View]) -> Names:
+    """Return the names of classes that an import of a TFDS dataset left, by the paths that it had."""
+    told = next(iter(views.values())).stores[0].metadata.get("tfds")
+    labels = told.get("labels") if isinstance(told, Mapping) else None
+    return labels if isinstance(labels, Mapping) else {}
+
+
+def _chosen(schema: Schema, features: Collection[str] | None) -> Schema:
+    if features is None or isinstance(features, str):
+        return schema
+    found = {name: feature for name, feature in schema.items() if name in features}
+    return Schema(found) if len(found) == len(set(features)) else schema
+
+
+NUM_PROBED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file and the episodes that it gets.
+
+    Args:
+        path: of the file.
+        split: it belongs to.
+        start: the first episode of the split.
+        stop: one past the last.
+    """
+
+    path: str
+    split: str
+    start: int
+    stop: int
+
+
+class ShardResult(NamedTuple):
+    """What a shard became.
+
+    Args:
+        path: of its file.
+        num_records: in it.
+        num_bytes: of the records.
+    """
+
+    path: str
+    num_records: int
+    num_bytes: int
+
+
+class ShardJob:
+    """What every worker needs to write any shard.
+
+    Args:
+        views: split to its episodes.
+        examples: how an episode becomes records.
+        file_format: of the files.
+
+    Notes:
+        Picklable; each worker opens the stores for itself.
+    """
+
+    noun = "episode"
+
+    def __init__(
+        self, views: Mapping[str, View], examples: EpisodeExamples | StepExamples, file_format: FileFormat
+    ) -> None:
+        self.views, self.examples, self.file_format = dict(views), examples, file_format
+        self._episodes: dict[str, list[SourceEpisode]] = {}
+
+    def write(self, shard: Shard, counters: MutableSequence[int]) -> ShardResult:
+        """Write one shard."""
+        before = counters[NUM_BYTES]
+        num_records = 0
+
+        def records() -> Iterator[bytes]:
+            nonlocal num_records
+            chosen = self.episodes(shard.split)[shard.start : shard.stop]
+            counters[ITEM] = shard.start
+            for run in runs_of(chosen):
+                for episode, encoded in zip(run, encode_all(self.examples, run), strict=True):
+                    yield from encoded
+                    num_records += len(encoded)
+                    counters[NUM_BYTES] += sum(map(len, encoded))
+                    counters[NUM_STEPS] += episode.length
+                    counters[NUM_ITEMS] += 1
+                    counters[ITEM] += 1
+
+        write_records(shard.path, records(), self.file_format)
+        return ShardResult(shard.path, num_records, counters[NUM_BYTES] - before)
+
+    def episodes(self, split: str) -> list[SourceEpisode]:
+        """Return the episodes of a split."""
+        if split not in self._episodes:
+            self._episodes[split] = list(episodes_of(self.views[split]))
+        return self._episodes[split]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # episodes hold maps of files, which every process has its own of
+        return {**self.__dict__, "_episodes": {}}
+
+
+def cut_shards(rows: npt.ArrayLike, num_shards: int) -> list[tuple[int, int]]:
+    """Return the half-open range of episodes of each shard: about the same number of rows, at least one episode.
+
+    Args:
+        rows: int [n], of each episode.
+        num_shards: at most n.
+
+    Example:
+        >>> cut_shards([10, 10, 10, 90, 10], 2), cut_shards([5, 5], 2)
+        ([(0, 3), (3, 5)], [(0, 1), (1, 2)])
+    """
+    ends = np.cumsum(np.asarray(rows, np.int64))
+    number = len(ends)
+    # cuts are put where they lie nearest to equal parts
+    middles = ends - np.asarray(rows, np.int64) / 2
+    cuts = np.searchsorted(middles, ends[-1] * np.arange(1, num_shards) / num_shards)
+    place = np.arange(1, num_shards)
+    cuts = np.maximum.accumulate(np.maximum(cuts, place) - place) + place
+    cuts = np.minimum(cuts, number - num_shards + place)
+    edges = [0, *cuts.tolist(), number]
+    return list(pairwise(edges))
+
+
+def mean_row_bytes(job: ShardJob, split: str) -> float:
+    """Return about how many bytes a row of the records has: some episodes are encoded to find it."""
+    episodes = job.episodes(split)
+    chosen = np.unique(np.linspace(0, len(episodes) - 1, NUM_PROBED).astype(np.int64)).tolist()
+    sizes = [sum(map(len, job.examples.encode(episodes[index]))) for index in chosen]
+    num_rows: int = sum(episodes[index].length for index in chosen)
+    return sum(sizes) / num_rows
+
+
+def write_shards(
+    job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
+) -> dict[str, ShardResult]:
+    """Write all shards; returns path to result.
+
+    Args:
+        job: what to write.
+        shards: of all splits.
+        workers: processes; None: one a processor.
+        progress: whether to show a bar; None: where somebody sees it.
+
+    Raises:
+        OSError: the disk is full.
+        WorkerError: an episode that could not be written, where several processes write.
+    """
+    total = sum(shard.stop - shard.start for shard in shards)
+    try:
+        results = run_chunks(job, shards, workers=workers, total=total, unit="episodes", progress=progress)
+    except WorkerError as error:
+        # an error of this process is raised as it is
+        found = error.__cause__ or error
+        raise found from found.__cause__
+    return {result.path: result for result in results}
+
 
 SHARD_BYTES = "256 MiB"
 

@@ -1,4 +1,4 @@
-"""CRC-32C of bytes at plain addresses: by the processor's own instruction where it has one, else by eight tables.
+"""Records of TFRecord files, found and checked: CRC-32C by the processor's own instruction, else by eight tables.
 
 The instruction takes three cycles and one can begin each cycle, so three stretches are summed at a time. What follows
 from the bytes before a stretch is added afterwards: a CRC is linear, and passing ``n`` zero bytes a fixed matrix::
@@ -24,7 +24,7 @@ from numba.core import config
 from stepwell.kernels.kernel import intrinsic, kernel
 from stepwell.kernels.memory import load_u8, load_u64
 
-__all__ = ["HAS_INSTRUCTION", "crc32c", "crc32c_by_tables"]
+__all__ = ["BAD_DATA", "BAD_HEADER", "HAS_INSTRUCTION", "TOO_LONG", "crc32c", "crc32c_by_tables", "scan_records"]
 
 POLYNOMIAL = 0x82F63B78
 # stretches: long ones for what comes in megabytes, short ones for what is left and for small records
@@ -172,3 +172,51 @@ def crc32c(crc: Any, address: Any, num_bytes: Any) -> Any:
 def crc32c_by_tables(crc: Any, address: Any, num_bytes: Any) -> Any:
     """Return the same without the processor's instruction."""
     return _by_tables(np.int64(crc) ^ 0xFFFFFFFF, address, address + num_bytes) ^ 0xFFFFFFFF
+
+
+HEADER, FOOTER = 12, 4
+BAD_HEADER, BAD_DATA, TOO_LONG = 1, 2, 3
+MASK_DELTA = 0xA282EAD8
+
+
+@kernel
+def _masked(crc: Any) -> Any:
+    return (((crc >> 15) | (crc << 17) & 0xFFFFFFFF) + MASK_DELTA) & 0xFFFFFFFF
+
+
+@kernel
+def _load_u32(address: Any) -> Any:
+    return load_u8(address) | load_u8(address + 1) << 8 | load_u8(address + 2) << 16 | load_u8(address + 3) << 24
+
+
+@kernel
+def scan_records(data: Any, left: Any, is_checked: Any, out: Any) -> Any:
+    """Find the records that begin in a piece of a file.
+
+    Args:
+        data: uint8 [n], which begins with a record.
+        left: bytes of the file from there to its end.
+        is_checked: whether records themselves are checked: one that is not whole is left for the next piece. Else
+            their headers only, and the last one may reach beyond the piece.
+        out: int64 [most, 2], written: place and size of each record in the piece.
+
+    Returns:
+        How many were found, where the next one begins, and what is wrong there, or 0.
+    """
+    base, count, place = data.ctypes.data, 0, np.int64(0)
+    while count < len(out) and place + HEADER <= data.size:
+        size = load_u64(base + place)
+        if _masked(crc32c(0, base + place, 8)) != _load_u32(base + place + 8):
+            return count, place, BAD_HEADER
+        if size < 0 or size > left - place - HEADER - FOOTER:
+            return count, place, TOO_LONG
+        end = place + HEADER + size
+        if is_checked:
+            if end + FOOTER > data.size:
+                break
+            if _masked(crc32c(0, base + place + HEADER, size)) != _load_u32(base + end):
+                return count, place, BAD_DATA
+        out[count, 0], out[count, 1] = place + HEADER, size
+        count += 1
+        place = end + FOOTER
+    return count, place, 0

@@ -80,6 +80,13 @@ def test_values_are_told_apart_whole() -> None:
     assert len({option_key(value, files=set()) for value in values}) == len(values)
 
 
+def test_keys_of_which_stores_have_their_identity_stay() -> None:
+    assert option_key("train[:10%]") == "'train[:10%]'"
+    assert option_key({"b": [1, None], "a": {"y", "x"}}) == "{'a': {'x', 'y'}, 'b': [1, None]}"
+    found = option_key(even_splits("train", 2)[0])
+    assert found == "stepwell.formats.slicing:EvenSplit 7185792955a8e827ddb80308e4e27ebe"
+
+
 def test_a_function_counts_by_its_name_and_the_file_of_its_module() -> None:
     files: set[str] = set()
     assert option_key({"transform": partial(flag_of, "x"), "root": math.sqrt}, files=files).count("partial") == 1

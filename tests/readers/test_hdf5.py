@@ -178,30 +178,10 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(path: str, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(hdf5, "_piece", interrupted)
+        patched.setattr(hdf5, "_receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             read_varying(path, "/group/deep/text", 3, 4)
     assert read_varying(path, "/group/deep/text", 1, 2) == [b"\xc3\xa9"]
-
-
-def test_a_fork_does_not_repeat_what_its_parent_was_asking(path: str):
-    script = f"""
-import json, os
-from stepwell.readers import hdf5
-ask = {path!r}, "/group/deep/text", 2, 3
-hdf5.read_varying(*ask)
-pipes = hdf5._CHILD[0][1]
-request = dict(path={path!r}, name=ask[1], ask="values", start=2, stop=3)
-pipes.stdin.write(json.dumps(request).encode() + b"\\n")
-child = os.fork()
-if not child:
-    hdf5.read_varying(*ask)
-    os._exit(0)
-os.waitpid(child, 0)
-print(pipes.communicate()[0].count(b"sizes"))
-"""
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert (found.stdout, found.stderr) == ("1\n", "")
 
 
 def test_a_request_of_any_length_is_written_whole(path: str):

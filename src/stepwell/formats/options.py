@@ -29,6 +29,8 @@ __all__ = ["flag_of", "names_of", "option_key", "renames_of"]
 WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(Ellipsis), range, slice)
 MAX_DEPTH = 32
+# states of loaders belong to a store whose identity has the name that a class had first
+FIRST_NAMES = {"stepwell.formats.splits:EvenSplit": "stepwell.formats.slicing:EvenSplit"}
 # names functions that have no name of their own, for as long as this process lives
 PROCESS = uuid.uuid4().hex
 
@@ -91,8 +93,8 @@ def _key(value: Any, files: set[str] | None, depth: int) -> str:
         return _named(value, files)
     parts = _parts_of(value)
     if parts is not None:
-        kind = type(value)
-        return f"{kind.__module__}:{kind.__qualname__} {_digest(_key(parts, files, depth + 1))}"
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        return f"{FIRST_NAMES.get(name, name)} {_digest(_key(parts, files, depth + 1))}"
     if isinstance(value, Mapping):
         pairs = [f"{_key(key, files, depth + 1)}: {_key(part, files, depth + 1)}" for key, part in value.items()]
         return f"{{{', '.join(sorted(pairs))}}}"

@@ -6,14 +6,14 @@ import atexit
 import json
 import math
 import os
-import select
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,7 @@ __all__ = [
 SILENT_SECONDS = 60.0
 """Silence of the process after which its file counts as damaged; it begins to answer in milliseconds."""
 
-PIECE_BYTES = 1 << 20
-_CHILD: list[tuple[int, subprocess.Popen[bytes]]] = []
+_CHILD: list[_Child] = []
 _TURN = [threading.Lock()]
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
@@ -95,19 +94,19 @@ def _ask(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], by
 
 
 def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    request = {"path": os.path.abspath(path), "name": name, **more}  # noqa: PTH100  links stay
     child = _running()
     try:
-        _send(child, json.dumps({"path": os.path.abspath(path), "name": name, **more}).encode() + b"\n")  # noqa: PTH100  links stay
-        line, rest = _line(child)
-        told: dict[str, Any] = parse_json(line)
-        missing = sum(told.get("sizes", ())) - len(rest)
-        while missing > 0:
-            part = _piece(child)
-            missing -= len(part)
-            rest += part
+        child.connection.send_bytes(json.dumps(request).encode())
+        # an empty message says that it goes on
+        while not (message := _receive(child)):
+            pass
+        told: dict[str, Any] = parse_json(message)
+        values = _receive(child) if "sizes" in told else b""
     except (OSError, EOFError, TimeoutError) as error:
         end_child()
-        raise FormatError(f"{path}, {name}: {error or type(error).__name__}. The file is damaged.") from error
+        reason = "libhdf5 ended the process that read it" if isinstance(error, EOFError | ConnectionError) else error
+        raise FormatError(f"{path}, {name}: {reason}. The file is damaged.") from error
     except BaseException:
         # of one that was interrupted, what still comes would be taken for the next answer
         end_child()
@@ -119,82 +118,59 @@ def _answer(path: str, name: str, more: dict[str, Any]) -> tuple[dict[str, Any],
         )
     if "error" in told:
         raise FormatError(f"{path}, {name}: {told['error']}. It is damaged, or not the file that it should be.")
-    return told, bytes(rest)
+    return told, values
 
 
-def _send(child: subprocess.Popen[bytes], request: bytes) -> None:
-    assert child.stdin is not None
-    rest = memoryview(request)
-    while rest:
-        rest = rest[child.stdin.write(rest) :]
+def _receive(child: _Child) -> bytes:
+    if not child.connection.poll(SILENT_SECONDS):
+        raise TimeoutError(f"libhdf5 did not come back from it within {SILENT_SECONDS:g} s")
+    return child.connection.recv_bytes()
 
 
-def _line(child: subprocess.Popen[bytes]) -> tuple[bytes, bytearray]:
-    """Return the first line of an answer, and what came after it."""
-    found = bytearray()
-    while b"\n" not in found:
-        found += _piece(child)
-        # an empty line says that it goes on
-        del found[: len(found) - len(found.lstrip(b"\n"))]
-    line, _, rest = found.partition(b"\n")
-    return bytes(line), bytearray(rest)
+class _Child:
+    """The process that answers this one."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "stepwell.readers.hdf5_child", str(theirs.fileno())]
+            null = subprocess.DEVNULL
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null, stderr=null)
+        self.connection = Connection(ours.detach())
+        self.owner = os.getpid()
+
+    def end(self) -> None:
+        """End the process; in a child of a fork let go of it, as the parent goes on with it."""
+        self.connection.close()
+        if self.owner == os.getpid():
+            self.process.kill()
+            self.process.wait()
+        else:
+            self.process.returncode = 0
 
 
-def _piece(child: subprocess.Popen[bytes]) -> bytes:
-    """Return the next bytes that a process writes."""
-    assert child.stdout is not None
-    until = time.monotonic() + SILENT_SECONDS
-    while True:
-        ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            raise TimeoutError(f"libhdf5 did not come back from it within {SILENT_SECONDS:g} s")
-        part = os.read(child.stdout.fileno(), PIECE_BYTES)
-        if not part:
-            raise EOFError("libhdf5 ended the process that read it")
-        return part
-
-
-def _running() -> subprocess.Popen[bytes]:
+def _running() -> _Child:
     """Return this process's reader, started if there is none."""
-    if _CHILD and (_CHILD[0][0] != os.getpid() or _CHILD[0][1].poll() is not None):
+    if _CHILD and (_CHILD[0].owner != os.getpid() or _CHILD[0].process.poll() is not None):
         end_child()
     if not _CHILD:
-        command = [sys.executable, "-m", "stepwell.readers.hdf5_child"]
-        pipe = subprocess.PIPE
-        # a buffer would be a fork's, too, which writes what is in it when it lets go of the pipe
-        child = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-        _CHILD.append((os.getpid(), child))
-    return _CHILD[0][1]
+        _CHILD.append(_Child())
+    return _CHILD[0]
 
 
 def end_child() -> None:
     """End the process; the next request starts another."""
     while _CHILD:
-        owner, child = _CHILD.pop()
-        if owner == os.getpid():
-            with suppress(OSError):
-                child.kill()
-            child.communicate()
-        else:
-            _leave(child)
+        _CHILD.pop().end()
 
 
-def _leave(child: subprocess.Popen[bytes]) -> None:
-    """Close the pipes of the parent's process in a child of a fork; the parent goes on with it."""
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
-    # it is not this process's to wait for
-    child.returncode = 0
-
-
-def _take_turns_anew() -> None:
+def _replace_lock() -> None:
     """Replace the lock in a child of a fork, where no thread releases the parent's."""
     _TURN[0] = threading.Lock()
 
 
 atexit.register(end_child)
-os.register_at_fork(after_in_child=_take_turns_anew)
+os.register_at_fork(after_in_child=_replace_lock)
 
 
 def is_hdf5(source: str) -> bool:

@@ -5,9 +5,9 @@ in the same process can stop it. See `stepwell.readers.hdf5`, which asks.
 
 ::
 
-    stdin   {"path": ..., "name": ..., "start": 0, "stop": 5}        a line of JSON a request
-    stdout  {"sizes": [3, 0, 7, ...]}  and the bytes, back to back
-            or {"attributes": {...}}, {"names": [...]}, {"outside": ...}, {"error": ...}; empty lines while it goes on
+    request   {"path": ..., "name": ..., "ask": "values", "start": 0, "stop": 5}       JSON, a message of a socket
+    answer    {"sizes": [3, 0, 7, ...]}, and a message of the bytes, back to back
+              or {"attributes": {...}}, {"names": [...]}, {"outside": ...}, {"error": ...}; empty while it goes on
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
@@ -27,17 +29,18 @@ HEARTBEAT = 1000
 
 def main() -> None:
     """Answer requests until there are no more."""
-    source, target = sys.stdin.buffer, sys.stdout.buffer
+    connection = Connection(int(sys.argv[1]))
     held: dict[str, Any] = {}
-    for line in source:
-        answer(json.loads(line), held, target)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            answer(json.loads(connection.recv_bytes()), held, connection)
 
 
 class OutsideError(Exception):
     """A part of a file lies in another one."""
 
 
-def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> None:
+def answer(request: dict[str, Any], held: dict[str, Any], target: Connection) -> None:
     """Write the answer to a request."""
     values: list[bytes] = []
     try:
@@ -56,9 +59,9 @@ def answer(request: dict[str, Any], held: dict[str, Any], target: BinaryIO) -> N
         told, values = {"outside": str(error)}, []
     except Exception as error:
         told, values = {"error": f"{type(error).__name__}: {error}"}, []
-    target.write(json.dumps(told).encode() + b"\n")
-    target.writelines(values)
-    target.flush()
+    target.send_bytes(json.dumps(told).encode())
+    if "sizes" in told:
+        target.send_bytes(b"".join(values))
 
 
 def _opened(path: str, held: dict[str, Any]) -> Any:
@@ -72,7 +75,7 @@ def _opened(path: str, held: dict[str, Any]) -> Any:
     return held[path]
 
 
-def _survey(file: Any, target: BinaryIO) -> None:
+def _survey(file: Any, target: Connection) -> None:
     """Look at everything that readers look at, so that libhdf5 hangs here if it does."""
     import h5py
 
@@ -94,8 +97,7 @@ def _survey(file: Any, target: BinaryIO) -> None:
                 pending.append((node, depth + 1))
             count += 1
             if count % HEARTBEAT == 0:
-                target.write(b"\n")
-                target.flush()
+                target.send_bytes(b"")
 
 
 def _check_is_inside(dataset: Any) -> None:

@@ -116,12 +116,17 @@ def holds(feature: Feature, head: ImageHead) -> bool:
     return is_read and head.channels <= channels and head.dtype == feature.np_dtype.name
 
 
-def image_head(blob: Blob) -> ImageHead:
-    """Return size and kind of an image file; DecodeError where it is none, is cut off, or has a damaged header."""
+def image_head(blob: Blob, channels: int = COLORS, dtype: str | None = None) -> ImageHead:
+    """Return size and kind of an image file.
+
+    Raises:
+        DecodeError: it is none, is cut off, has a damaged header, or cannot be decoded to these channels and dtype.
+        SchemaError: no codec of its format has these.
+    """
     head = look_at_image(blob)
     if head is None:
         raise DecodeError(f"no JPEG, PNG or WebP file, or cut off: it begins with {blob[:8].tobytes()!r}.")
-    _codec_of(head.format, head.dtype).image_size(blob)
+    _codec_of(head.format, channels, dtype or head.dtype).image_size(blob)
     return head
 
 
@@ -159,5 +164,5 @@ def check_image(blob: Blob, feature: Feature, *, is_converted: bool = False) -> 
 
 
 @functools.cache
-def _codec_of(name: str, dtype: str) -> Codec:
-    return make_codec(Image((None, None, COLORS), dtype, codec=name if name in IMAGE_CODECS else MIXED_CODEC))
+def _codec_of(name: str, channels: int, dtype: str) -> Codec:
+    return make_codec(Image((None, None, channels), dtype, codec=name if name in IMAGE_CODECS else MIXED_CODEC))

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import Codec, make_codec
-from stepwell.codecs.image_files import ImageHead, look_at_image
+from stepwell.codecs import make_codec
+from stepwell.codecs.image_files import ImageHead
 from stepwell.errors import DecodeError, FormatError, SchemaError
-from stepwell.formats.images import MIXED_CODEC, ImageKinds
+from stepwell.formats.images import MIXED_CODEC, ImageKinds, image_head
 from stepwell.schema import Feature
 from stepwell.tfds.columns import Column
 from stepwell.tfds.examples import ExampleKeys, Examples
@@ -109,14 +109,13 @@ def _look(columns: Sequence[Column], read: Read) -> dict[str, ImageKinds]:
     """
     kinds = {column.name: ImageKinds() for column in columns}
     looked_for = list(columns)
-    codecs: dict[str, dict[str, Codec]] = {column.name: {} for column in columns}
     for records, path in read() if looked_for else ():
         where = f"{path}: record {records.first} or after"
         found = ExampleKeys([column.keys[0] for column in looked_for]).locate(
             records.data, records.starts, records.stops, where
         )
         for column in tuple(looked_for):
-            for head in _heads(column, records, found, codecs[column.name], where):
+            for head in _heads(column, records, found, where):
                 kinds[column.name].add([head])
                 if not _may_change(column, kinds[column.name]):
                     looked_for.remove(column)
@@ -127,34 +126,26 @@ def _look(columns: Sequence[Column], read: Read) -> dict[str, ImageKinds]:
     return kinds
 
 
-def _heads(
-    column: Column, records: Records, found: Examples, codecs: dict[str, Codec], where: str
-) -> Iterator[ImageHead]:
-    """Yield what the images of some records say of themselves."""
+def _heads(column: Column, records: Records, found: Examples, where: str) -> Iterator[ImageHead]:
+    """Yield sizes and kinds of the images of some records."""
     key = column.keys[0]
     spans = found.spans(key)
     for offset, size in zip(spans.offsets.tolist(), spans.sizes.tolist(), strict=True):
-        yield _look_at(records.data[offset : offset + size], codecs, f"{where}, {key!r}", column)
+        yield _look_at(records.data[offset : offset + size], f"{where}, {key!r}", column)
 
 
-def _look_at(blob: Blob, codecs: dict[str, Codec], where: str, column: Column) -> ImageHead:
-    """Return what an image says of itself; it is one that the feature can have."""
-    head = look_at_image(blob)
-    if head is None:
-        raise FormatError(f"{where}: an image that is no JPEG, PNG or WebP file. {_way_out(column)}")
-    told = column.placed.leaf.shape[:2]
-    if any(side is not None and side != own for side, own in zip(told, (head.height, head.width), strict=True)):
-        raise FormatError(
-            f"{where}: an image of {head.height}x{head.width}, by features.json it is {told[0]}x{told[1]}. "
-            f"{_way_out(column)}"
-        )
-    leaf, name = column.placed.leaf, head.format if head.format in CODECS else MIXED_CODEC
+def _look_at(blob: Blob, where: str, column: Column) -> ImageHead:
+    """Return size and kind of an image, which is one that the feature can have."""
+    *sides, channels = column.placed.leaf.shape
     try:
-        if name not in codecs:
-            codecs[name] = make_codec(_image(leaf, (None, None, leaf.shape[2] or DEFAULT_CHANNELS), name))
-        codecs[name].image_size(blob)
+        head = image_head(blob, channels or DEFAULT_CHANNELS, column.placed.leaf.dtype)
     except (DecodeError, SchemaError) as error:
         raise FormatError(f"{where}: {error} {_way_out(column)}") from error
+    if any(side is not None and side != own for side, own in zip(sides, (head.height, head.width), strict=True)):
+        raise FormatError(
+            f"{where}: an image of {head.height}x{head.width}, by features.json it is {sides[0]}x{sides[1]}. "
+            f"{_way_out(column)}"
+        )
     return head
 
 

@@ -42,28 +42,29 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Consecutive samples."""
+    """Consecutive samples; lots are placed in the order of their numbers."""
 
     number: int
     start: int
     stop: int
+    # lots of one home are encoded by one worker, in order; None: by any
     home: int | None = None
 
 
 class Measure(Protocol):
-    """What is known of a lot once it is encoded."""
+    """The sizes of a lot that is encoded."""
 
     def place(self, cursor: PageCursor) -> Any:
-        """Return where all of it goes; called lot after lot, in the parent."""
+        """Return the places of its parts; called lot after lot, in the parent."""
 
 
 class Lots(Protocol):
-    """What is written: sent to each worker once, by pickle."""
+    """The source of a file's samples, sent to each worker once, by pickle."""
 
     noun: str
 
     def encode(self, lot: Lot, at: Callable[[int], None]) -> tuple[Any, Measure]:
-        """Return what is to be written of a lot, which stays in the worker, and its measure."""
+        """Return a lot's bytes, which stay in the worker, and its measure; ``at`` gets each sample's number."""
 
     def write(self, lot: Lot, encoded: Any, places: Any, part: FilePart) -> int:
         """Write a lot; returns the bytes."""
@@ -144,12 +145,12 @@ class PageCursor:
 
     @property
     def room(self) -> int:
-        """Bytes that are left of the page."""
+        """Bytes left on the page."""
         return -self._next % self.page_size or self.page_size
 
     @property
     def stop(self) -> int:
-        """Where the pages end that something is on."""
+        """The end of the last page in use."""
         return -(-self._next // self.page_size) * self.page_size
 
     def take(self, num_bytes: int) -> int:
@@ -161,7 +162,7 @@ class PageCursor:
         return place
 
     def turn(self) -> None:
-        """Leave what is left of the page."""
+        """Go to the front of the next page."""
         self._next += -self._next % self.page_size
 
     def take_all(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -182,7 +183,7 @@ class PageCursor:
 
 
 def aligned(sizes: Any, alignment: int) -> Any:
-    """Return what regions take up: at least a byte each, so that no two share a place, up to a multiple."""
+    """Return sizes of regions rounded up to a multiple, at least a byte each, so that no two share a place."""
     return -(-np.maximum(sizes, 1) // alignment) * alignment
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium
 
 from stepwell.errors import StepwellError
-from stepwell.recorders.steps import MISSING, StepColumns, find_info
+from stepwell.recorders.spaces import MISSING, StepColumns, find_info
 from stepwell.recorders.tracks import EpisodeTrack, check_metadata_names, to_metadata
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""What a parallel recording reads: episodes or samples, cut into chunks of consecutive ones.
+"""Sources of `write_episodes` and `write_samples`: episodes or samples, cut into chunks of consecutive ones.
 
 ::
 
-    source    | 0 1 2 3 | 4 5 6 7 | 8 9 |        one chunk, one segment, whoever writes it
+    source    | 0 1 2 3 | 4 5 6 7 | 8 9 |        one chunk, one segment, written by any worker
     segment   | base    | base+1  | base+2
 
-Where the cuts are depends on the source alone, never on the number of workers; so does the store that comes out. A
-source that has edges, such as shards, is cut at each of them, and a shard that is too large evenly::
+The cuts, and so the store, depend on the source alone, never on the number of workers. A source with edges, such as
+shards, is cut at each of them, and a shard that is too large is cut evenly::
 
     shards    | 0 1 2 3 4 5 6 | 7 8 | 9 |
     segments  | 0 1 2 3|4 5 6 | 7 8 | 9 |        at most 4 items each
@@ -35,7 +35,7 @@ __all__ = [
     "take_chunks",
 ]
 
-# what `Writer.add_episode` takes itself
+# arguments of `Writer.add_episode`
 NO_METADATA = frozenset({"terminated", "truncated", "final"})
 MAX_CARRIED_BYTES = 16 << 20
 MAX_CARRIED_ITEMS = 4096
@@ -45,14 +45,14 @@ NUM_CHUNKS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeData:
-    """A whole episode, as a source of `write_episodes` gives it.
+    """A whole episode, an item of a source of `write_episodes`.
 
     Args:
         columns: name to an array [T, ...] or a list of T values; nested mappings become dotted names. The ``final``
             features may have T + 1: the last one is the observation after the last action.
         terminated: the environment reached a terminal state.
         truncated: the episode was cut by something outside of it, such as a time limit.
-        metadata: what JSON holds, not called as what ends an episode; `View.select` finds episodes by it.
+        metadata: JSON values by name, but not "terminated", "truncated" or "final"; `View.select` finds episodes by it.
     """
 
     columns: Mapping[str, Any]
@@ -63,28 +63,22 @@ class EpisodeData:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive items of a source and the ordinal of the segment that holds them.
-
-    Args:
-        start: the first item.
-        stop: one past the last.
-        ordinal: of the segment.
-        carried: the items themselves when they come from an iterator, None when a worker reads them from the source.
-        tag: of the segment; None for a random one.
-    """
+    """Consecutive items of a source and the ordinal of the segment that holds them."""
 
     start: int
     stop: int
     ordinal: int
+    # the items themselves, of an iterator; None: a worker reads them from the source
     carried: tuple[Any, ...] | None = None
+    # of the segment; None: a random one
     tag: str | None = None
 
 
 @runtime_checkable
 class HasSpans(Protocol):
-    """A source with a length that wants to know what is read when: it may fetch files, and let go of them.
+    """A source with a length that fetches files before they are read and removes them afterwards.
 
-    It may also have an ``identity``, a text by which a call that goes on with another one's store knows the source.
+    It may also have an ``identity``, a text by which a call that resumes a recording recognizes the source.
     """
 
     def prepare(self, spans: Sequence[tuple[int, int]], /) -> None:
@@ -108,22 +102,13 @@ class HasOneStepEpisodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """How the items of a source become steps: whole episodes, or samples that are an episode of one step each.
-
-    Args:
-        are_samples: whether an item is one step.
-        names: of the parts of a sample that is a tuple.
-    """
+    """How the items of a source become steps: whole episodes, or samples that are an episode of one step each."""
 
     are_samples: bool
     names: tuple[str, ...] | None = None
 
     def write(self, writer: Any, item: Any) -> tuple[int, int]:
-        """Write one item; returns its number of steps and of bytes.
-
-        Raises:
-            StepError: not an episode or sample of this store.
-        """
+        """Write one item; returns its number of steps and of bytes."""
         if self.are_samples:
             sample = self._sample(item)
             writer.append(sample)
@@ -139,11 +124,7 @@ class Items:
         return min(lengths), num_column_bytes(episode.columns)
 
     def write_one_step_episodes(self, writer: Any, columns: Mapping[str, Any]) -> tuple[int, int]:
-        """Write items that are episodes of one step; returns their number and their bytes.
-
-        Raises:
-            StepError: they are none of this store.
-        """
+        """Write items that are episodes of one step; returns their number and their bytes."""
         writer.add_one_step_episodes(columns)
         return min(_length(name, values) for name, values in flatten(columns)), num_column_bytes(columns)
 
@@ -154,12 +135,7 @@ class Items:
         return num_column_bytes(item.columns if isinstance(item, EpisodeData) else _mapping(item))
 
     def infer_schema(self, item: Any) -> Schema:
-        """Return the schema that an item suggests, an episode as `infer_columns`.
-
-        Raises:
-            SchemaError: a value or name that cannot be stored.
-            StepError: not an episode or sample.
-        """
+        """Return the schema that an item suggests, an episode as `infer_columns`."""
         if self.are_samples:
             return infer_schema(self._sample(item), final=())
         columns = dict(flatten(item.columns if isinstance(item, EpisodeData) else _mapping(item)))
@@ -185,14 +161,7 @@ class Items:
 
 
 def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int, *, has_edges: bool = False) -> int:
-    """Return how many items a segment gets.
-
-    Args:
-        num_items: of the source, None for an iterator.
-        item_bytes: of its first item.
-        segment_bytes: about how large a segment may become.
-        has_edges: whether the source is cut anyhow: its segments may be as large as they like.
-    """
+    """Return how many items a segment gets."""
     if has_edges:
         return max(1, segment_bytes // max(1, item_bytes))
     if num_items is None:
@@ -201,17 +170,7 @@ def chunk_length(num_items: int | None, item_bytes: int, segment_bytes: int, *, 
 
 
 def cut(num_items: int, length: int, edges: Sequence[int] | None = None) -> list[tuple[int, int]]:
-    """Return the half-open range of items of each chunk.
-
-    Args:
-        num_items: of the source.
-        length: items of a chunk, at most.
-        edges: items that begin a chunk in any case, ascending; None: all chunks but the last are of that length.
-
-    Example:
-        >>> cut(10, 4), cut(10, 4, [0, 7, 9])
-        ([(0, 4), (4, 8), (8, 10)], [(0, 4), (4, 7), (7, 9), (9, 10)])
-    """
+    """Return the half-open range of items of each chunk."""
     if edges is None:
         return [(start, min(start + length, num_items)) for start in range(0, num_items, length)]
     spans: list[tuple[int, int]] = []

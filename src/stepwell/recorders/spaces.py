@@ -1,4 +1,4 @@
-"""Gymnasium spaces as features: what a store needs to hold the steps of an environment.
+"""Gymnasium spaces as features, and the columns of a recorded step.
 
 ::
 
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from gymnasium import spaces
 from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Array, Feature, Image, Schema, Text
 
-__all__ = ["Leaf", "SpaceColumns", "schema_of"]
+__all__ = ["MISSING", "Leaf", "SpaceColumns", "StepColumns", "find_info", "schema_of"]
 
 RENDER = "observation.render"
 INFO = "info"
@@ -95,11 +95,7 @@ class Leaf:
         return cls(name, path, feature, feature.np_dtype)
 
     def stored(self, value: Any) -> Any:
-        """Return a copy of one value in the feature's dtype.
-
-        Raises:
-            StepError: the dtype cannot hold it: floats are rounded to a float dtype, integers and booleans must fit.
-        """
+        """Return a copy of one value in the feature's dtype."""
         if self.feature.kind == "bytes":
             return value
         if self.feature.kind == "text":
@@ -114,20 +110,7 @@ class Leaf:
 
 
 class SpaceColumns:
-    """The columns of one space, and how a value of the space becomes a value of each.
-
-    Args:
-        space: a Gymnasium space.
-        name: of the column, or of the first part of the columns' names.
-        codec: of uint8 images.
-        options: of the codec.
-
-    Raises:
-        SchemaError: a space that has no feature, or two parts that get the same name.
-
-    Notes:
-        Immutable. What `flatten` returns are copies, never views of the environment's arrays.
-    """
+    """The columns of one space, and how a value of the space becomes a value of each."""
 
     def __init__(
         self, space: spaces.Space[Any], name: str, *, codec: str = "raw", options: Mapping[str, Any] = {}
@@ -145,15 +128,7 @@ class SpaceColumns:
         return {leaf.name: leaf.feature.with_final(final) for leaf in self.leaves}
 
     def flatten(self, value: Any) -> dict[str, Any]:
-        """Return the value of each column, in the dtype of its space.
-
-        Args:
-            value: a value of the space.
-
-        Raises:
-            StepError: a part that is missing, or that its dtype cannot hold: floats are rounded to the space's
-                float dtype, integers and booleans must be held exactly.
-        """
+        """Return the value of each column, in the dtype of its space."""
         return {leaf.name: leaf.stored(_part(leaf, value)) for leaf in self.leaves}
 
 
@@ -226,3 +201,71 @@ def _render_shape(env: Any) -> tuple[int, ...]:
             f'env.render() returned a {type(frame).__name__}. Make the environment with render_mode="rgb_array".'
         )
     return tuple(frame.shape)
+
+
+MISSING = object()
+
+
+class StepColumns:
+    """The columns of a recorded step and how an environment's values become them."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        schema: Schema | None,
+        infos: Sequence[str] | None,
+        record_render: bool | None,
+    ) -> None:
+        self._observation = SpaceColumns(observation_space, "observation")
+        self._action = SpaceColumns(action_space, "action")
+        known: Mapping[str, Any] = schema if schema is not None else {}
+        prefix = f"{INFO}."
+        self.infos = (
+            tuple(n.removeprefix(prefix) for n in known if n.startswith(prefix)) if infos is None else tuple(infos)
+        )
+        self.has_render = RENDER in known if record_render is None else record_render
+        self._reward = Leaf.of("reward", known.get("reward", Array()))
+        self._infos = {n: Leaf.of(prefix + n, known[prefix + n]) for n in self.infos if prefix + n in known}
+        features = self._observation.features(final=True) | self._action.features(final=False)
+        self.ragged_names = frozenset(name for name, f in {**features, **known}.items() if f.is_ragged)
+        names = {*features, "reward", *(prefix + n for n in self.infos), *([RENDER] if self.has_render else [])}
+        if schema is not None and names != set(schema):
+            raise SchemaError(
+                "the store has other features than the environment gives. "
+                f"Only in the store: {sorted(set(schema) - names)}; only in the environment: "
+                f"{sorted(names - set(schema))}. Create the store with schema_of(env, infos={{name: feature}}, ...)."
+            )
+
+    def observation(self, value: Any, render: Callable[[], Any]) -> dict[str, Any]:
+        """Return the columns of an observation; ``render`` is called when the frame is stored too."""
+        columns = self._observation.flatten(value)
+        if self.has_render:
+            columns[RENDER] = np.array(render())
+        return columns
+
+    def action(self, value: Any) -> dict[str, Any]:
+        """Return the columns of an action."""
+        return self._action.flatten(value)
+
+    def outcome(self, reward: Any, find: Callable[[str], Any]) -> dict[str, Any]:
+        """Return the columns of what a step returned besides its observation."""
+        columns: dict[str, Any] = {"reward": self._reward.stored(np.reshape(reward, ()))}
+        for name in self.infos:
+            value = find(name)
+            if value is MISSING:
+                raise StepError(
+                    f"feature 'info.{name}': the environment gave no such info at this step. "
+                    "Record it with episode_infos= instead."
+                )
+            columns[f"{INFO}.{name}"] = self._infos[name].stored(value) if name in self._infos else value
+        return columns
+
+
+def find_info(info: Mapping[str, Any], name: str) -> Any:
+    """Return ``info["a"]["b"]`` for the name "a.b", or `MISSING`."""
+    for key in name.split("."):
+        if not isinstance(info, Mapping) or key not in info:
+            return MISSING
+        info = info[key]
+    return info

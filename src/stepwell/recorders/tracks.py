@@ -37,14 +37,7 @@ class EpisodeSink(Protocol):
 
 
 class EpisodeTrack:
-    """The running episode of one environment: holds the observation until its action and reward are known.
-
-    Args:
-        sink: where the steps go.
-
-    Notes:
-        Not thread-safe; one track an environment.
-    """
+    """The running episode of one environment: holds the observation until its action and reward are known."""
 
     def __init__(self, sink: EpisodeSink) -> None:
         self._sink = sink
@@ -93,15 +86,7 @@ class EpisodeTrack:
 
 
 class EpisodeBuffer:
-    """Keeps one episode in memory and hands it to a writer as a whole, so that several environments share a writer.
-
-    Args:
-        writer: a `Writer`; its ``add_episode`` is called.
-        ragged_names: of features whose size varies from step to step.
-
-    Notes:
-        A crash loses the running episode. Memory: one episode.
-    """
+    """Keeps one episode in memory and hands it to a writer as a whole, so that several environments share a writer."""
 
     def __init__(self, writer: Any, ragged_names: frozenset[str] = frozenset()) -> None:
         self._writer = writer
@@ -142,11 +127,7 @@ def to_metadata(value: Any) -> Any:
 
 
 def check_metadata_names(names: tuple[str, ...]) -> None:
-    """Refuse names of infos that would overwrite what the episode's record says itself.
-
-    Raises:
-        SchemaError: such a name.
-    """
+    """Refuse names of infos that would overwrite what the episode's record says itself."""
     taken = TAKEN_NAMES & set(names)
     if taken:
         raise SchemaError(

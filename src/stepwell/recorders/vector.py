@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
 from stepwell.errors import SchemaError, StepError
-from stepwell.recorders.steps import MISSING, StepColumns
+from stepwell.recorders.spaces import MISSING, StepColumns
 from stepwell.recorders.tracks import EpisodeBuffer, EpisodeTrack, check_metadata_names, to_metadata
 
 if TYPE_CHECKING:

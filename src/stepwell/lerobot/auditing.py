@@ -56,7 +56,7 @@ from stepwell.lerobot.statistics import StatisticsSum, numeric_summary
 from stepwell.progress import make_bar
 from stepwell.store.statistics import FeatureStatistics
 
-__all__ = ["AuditReport", "Finding", "RowsSeen", "audit", "is_lerobot", "walk_rows"]
+__all__ = ["AuditReport", "Finding", "audit", "is_lerobot"]
 
 SCHEME = "lerobot://"
 
@@ -172,30 +172,32 @@ class _Audit:
         self._guard("table of episodes", lambda: check_episode_order(subject))
         self._stored = read_statistics(subject)
         with make_bar(len(paths) + videos, "files", "verifying", wanted=progress) as bar:
-            seen = walk_rows(subject, paths, self._stored, bar.update)
-            places = find_places(subject, seen.pieces, paths, seen.unread)
-            self._check_rows(seen, places)
+            rows = _Rows(subject, self._stored)
+            rows.read(paths, bar.update)
+            pieces = Pieces.joined(rows.parts)
+            places = find_places(subject, pieces, paths, rows.unread)
+            self._check_rows(rows, pieces, places)
             self._guard("videos", lambda: check_videos(subject, places, bar.update))
         if self._deep:
             self._guard("pictures", lambda: check_images(subject, places, self._stored, progress))
         else:
             self._guard("statistics of cameras", self._check_cameras)
-        return seen.num_rows if subject.chosen is None else int(places.length[subject.chosen].sum())
+        return rows.num_rows if subject.chosen is None else int(places.length[subject.chosen].sum())
 
-    def _check_rows(self, seen: RowsSeen, places: Places) -> None:
+    def _check_rows(self, rows: _Rows, pieces: Pieces, places: Places) -> None:
         subject = self._subject
         for check in TABLE_CHECKS:
-            self._guard(check.__name__, lambda check=check: check(subject, seen.pieces, places))  # type: ignore[misc]
-        self._guard("values", lambda: check_values(subject, seen.facts, seen.pieces, places))
+            self._guard(check.__name__, lambda check=check: check(subject, pieces, places))  # type: ignore[misc]
+        self._guard("values", lambda: check_values(subject, rows.facts, pieces, places))
         if subject.chosen is not None:
             subject.tally.skip("totals and statistics of the whole dataset: only some episodes were asked for")
             return
-        self._guard("totals", lambda: check_totals(subject, seen.num_rows, places))
+        self._guard("totals", lambda: check_totals(subject, rows.num_rows, places))
         whole = self._stored.whole
-        if whole is not None and (seen.unread or not (places.length > 0).all()):
+        if whole is not None and (rows.unread or not (places.length > 0).all()):
             subject.tally.skip("statistics: not all rows could be read")
         elif whole is not None:
-            self._guard("statistics", lambda: check_statistics(subject, whole, seen.sums))
+            self._guard("statistics", lambda: check_statistics(subject, whole, rows.statistics()))
 
     def _check_cameras(self) -> None:
         """Check the statistics of cameras against themselves."""
@@ -214,28 +216,37 @@ class _Audit:
 
 
 @dataclass(slots=True)
-class RowsSeen:
-    """The facts about the rows of all data files."""
+class _Rows:
+    """The facts about the rows of all data files, each of which is read once."""
 
-    pieces: Pieces  # of the index columns
-    facts: dict[str, ColumnFacts]  # by numeric feature
-    # statistics of the numeric features, without those of which some rows could not be read
-    sums: dict[str, FeatureStatistics]
-    unread: set[str]  # data files that are there and could not be read
-    num_rows: int  # of the others
-
-
-@dataclass(slots=True)
-class _Walk:
     subject: Subject
     stored: StoredStatistics
-    facts: dict[str, ColumnFacts] = field(default_factory=dict)
+    facts: dict[str, ColumnFacts] = field(default_factory=dict)  # by numeric feature
     sums: StatisticsSum = field(default_factory=StatisticsSum)
+    partial: set[str] = field(default_factory=set)  # features of which some rows cannot be read
+    unread: set[str] = field(default_factory=set)  # data files that are there and cannot be read
     parts: list[Pieces] = field(default_factory=list)
-    partial: set[str] = field(default_factory=set)
     num_pieces: int = 0
+    num_rows: int = 0  # of the files that can be opened
 
-    def see(self, data: DataFile, cuts: npt.NDArray[np.int64]) -> bool:
+    def read(self, paths: Sequence[str], advance: Callable[[], None]) -> None:
+        """Read the data files."""
+        cuts = episode_cuts(self.subject)
+        self.unread.update(paths)
+        for data in read_data_files(self.subject, paths):
+            self.num_rows += data.num_rows
+            try:
+                if self._see(data, cuts):
+                    self.unread.discard(data.path)
+            except Exception as error:  # garbage on the disk may raise anything
+                self.subject.tally.skip(f"{data.path}: {type(error).__name__}: {error}")
+            advance()
+
+    def statistics(self) -> dict[str, FeatureStatistics]:
+        """Return the statistics of the numeric features of which all rows were read."""
+        return {name: found for name, found in self.sums.result().items() if name not in self.partial}
+
+    def _see(self, data: DataFile, cuts: npt.NDArray[np.int64]) -> bool:
         """Look at a file; returns whether its rows were understood."""
         subject, wrong = self.subject, set()
         for rule, name, problem in problems_of(data.file.schema_arrow, subject.info):
@@ -274,20 +285,3 @@ class _Walk:
         if not is_reported:
             self.subject.tally.add(rule, name, problem, data.episodes)
         return None
-
-
-def walk_rows(
-    subject: Subject, paths: Sequence[str], stored: StoredStatistics, advance: Callable[[], None]
-) -> RowsSeen:
-    """Read every data file once."""
-    walk, cuts, unread, num_rows = _Walk(subject, stored), episode_cuts(subject), set(paths), 0
-    for data in read_data_files(subject, paths):
-        num_rows += data.num_rows
-        try:
-            if walk.see(data, cuts):
-                unread.discard(data.path)
-        except Exception as error:  # garbage on the disk may raise anything
-            subject.tally.skip(f"{data.path}: {type(error).__name__}: {error}")
-        advance()
-    sums = {name: found for name, found in walk.sums.result().items() if name not in walk.partial}
-    return RowsSeen(Pieces.joined(walk.parts), walk.facts, sums, unread, num_rows)

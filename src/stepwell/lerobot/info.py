@@ -17,8 +17,10 @@ from stepwell.schema import Array, Feature, Image, Text
 
 __all__ = [
     "INDEX_FEATURES",
+    "INDEX_INFOS",
     "INFO_PATH",
     "MAX_FPS",
+    "MAX_RANK",
     "MIN_FPS",
     "VERSIONS",
     "DatasetInfo",
@@ -149,6 +151,13 @@ class FeatureInfo:
             names = next(iter(names.values()))
         fits = isinstance(names, list) and shape and len(names) == shape[-1]
         return names if fits and all(isinstance(name, str) for name in names) else None
+
+
+# the entries of the columns that every dataset has
+INDEX_INFOS = {
+    name: FeatureInfo(name, dtype, (1,), None, {"dtype": dtype, "shape": [1], "names": None})
+    for name, dtype in {**dict.fromkeys(INDEX_FEATURES, "int64"), "timestamp": "float32"}.items()
+}
 
 
 @dataclass(frozen=True)

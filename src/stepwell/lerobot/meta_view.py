@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.errors import FeatureNotFoundError, FormatError, WindowError
-from stepwell.lerobot.info import INDEX_FEATURES
+from stepwell.lerobot.info import INDEX_FEATURES, INDEX_INFOS
 from stepwell.lerobot.tasks import episode_tasks, tasks_of
 from stepwell.schema import Feature
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["DatasetMeta", "EpisodeRows", "TaskRows", "dataset_info", "finished_episodes"]
 
 SUBTASKS = "meta/subtasks.parquet"
-INDEX_DTYPES = {"timestamp": "float32"}
 
 
 class EpisodeRows(Sequence[dict[str, Any]]):
@@ -284,7 +283,7 @@ def dataset_info(store: Store, ignore: Collection[str] = ()) -> dict[str, Any]:
     known = {} if raw is None else {name: each for name, each in raw["features"].items() if name in there}
     own = {name: _described(each) for name, each in schema.items() if not each.is_ragged or each.kind == "text"}
     added = {name: each for name, each in own.items() if name not in known and name not in INDEX_FEATURES}
-    index = {name: own.get(name, _index_entry(name)) for name in INDEX_FEATURES if name not in known}
+    index = {name: own.get(name, INDEX_INFOS[name].raw) for name in INDEX_FEATURES if name not in known}
     features = {**known, **added, **index} if known else {**added, **index}
     # tuples, as LeRobot makes them of what it reads: its policies compare shapes
     features = {
@@ -318,10 +317,6 @@ def _described(feature: Feature) -> dict[str, Any]:
         dtype = "video" if feature.codec == "video" else "image"
         return {"dtype": dtype, "shape": shape, "names": ["height", "width", "channels"][: len(shape)]}
     return {"dtype": feature.np_dtype.name, "shape": shape, "names": names}
-
-
-def _index_entry(name: str) -> dict[str, Any]:
-    return {"dtype": INDEX_DTYPES.get(name, "int64"), "shape": [1], "names": None}
 
 
 def _subtasks(path: Path) -> list[str]:

@@ -23,24 +23,18 @@ import numpy as np
 from stepwell.codecs import make_codec
 from stepwell.codecs.video_decoding import coded_size
 from stepwell.errors import FeatureNotFoundError, SchemaError
-from stepwell.lerobot.info import INDEX_FEATURES, FeatureInfo
+from stepwell.lerobot.info import INDEX_FEATURES, MAX_RANK, FeatureInfo
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
 
-__all__ = ["INDEX_INFOS", "TASK", "Cameras", "Column", "column_of", "index_names", "map_schema", "stored_feature"]
+__all__ = ["TASK", "Cameras", "Column", "column_of", "index_names", "map_schema", "stored_feature"]
 
 Cameras = Literal["auto", "image", "video"]
 CHOICES = ("auto", "image", "video")
 TASK = "task"
-MAX_RANK = 5
 NUMBER_KINDS = "biuf"
 NUMBER_BYTES = 8
 HEIGHT_WIDTH_CHANNELS = ["height", "width", "channels"]
-INDEX_DTYPES = {name: "float32" if name == "timestamp" else "int64" for name in INDEX_FEATURES}
-INDEX_INFOS = {
-    name: FeatureInfo(name, dtype, (1,), None, {"dtype": dtype, "shape": [1], "names": None})
-    for name, dtype in INDEX_DTYPES.items()
-}
 
 
 @dataclass(frozen=True, slots=True)

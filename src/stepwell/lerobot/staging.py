@@ -39,12 +39,20 @@ from stepwell.errors import DatasetNotFoundError, FormatError, SchemaError, Stor
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.formats.source_episodes import SourceEpisode, episodes_of, schema_of
 from stepwell.lerobot.appending import cameras_of, check_complete, finish_append, fitted_columns
-from stepwell.lerobot.info import DATA_PATHS, DEFAULT_CHUNKS_SIZE, INDEX_FEATURES, INFO_PATH, VIDEO_PATHS, DatasetInfo
+from stepwell.lerobot.info import (
+    DATA_PATHS,
+    DEFAULT_CHUNKS_SIZE,
+    INDEX_FEATURES,
+    INDEX_INFOS,
+    INFO_PATH,
+    VIDEO_PATHS,
+    DatasetInfo,
+)
 from stepwell.lerobot.mapped_stores import read_columns
 from stepwell.lerobot.meta_files import read_json
 from stepwell.lerobot.metadata import Metadata
 from stepwell.lerobot.parquet_writing import import_pyarrow
-from stepwell.lerobot.schema_mapping import INDEX_INFOS, map_schema
+from stepwell.lerobot.schema_mapping import map_schema
 from stepwell.lerobot.tasks import tasks_of
 from stepwell.lerobot.writing import write_dataset
 from stepwell.schema import Array, Feature, Image, Schema, Video

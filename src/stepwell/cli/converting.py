@@ -36,18 +36,7 @@ __all__ = ["check_episodes", "chosen_features", "run_convert", "run_export"]
 def chosen_features(
     schema: Schema, codecs: Sequence[tuple[str, str]], options: Sequence[tuple[str, str, str]]
 ) -> dict[str, Feature | str]:
-    """Return the features that shall be stored another way: the codec, or with options the feature as it shall be.
-
-    Args:
-        schema: of the source.
-        codecs: (feature, codec); an empty name is all images that are not named.
-        options: (feature, option, value) of those; an empty name is that of the codec of all images.
-
-    Raises:
-        FeatureNotFoundError: a name that the source does not have.
-        SchemaError: a codec for all images where there is none.
-        StepwellError: a feature that is named twice, or an option of one that has no codec.
-    """
+    """Return the features that shall be stored another way: the codec, or with options the feature as it shall be."""
     names = [name for name, _ in codecs]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -266,14 +255,6 @@ def _settings(write: Any, kind: str, arguments: argparse.Namespace) -> dict[str,
 
 def _value(name: str, text: str, annotation: str) -> Any:
     """Return what a text says: JSON where it is, else the text.
-
-    Args:
-        name: of the option.
-        text: what was given.
-        annotation: what the writer takes, such as "int | str".
-
-    Raises:
-        StepwellError: a text for what is never one, or another number than a whole one.
 
     Example:
         >>> _value("n", "4", "int | None"), _value("n", "500 MB", "int | str"), _value("n", "4", "str")

@@ -58,9 +58,6 @@ class Push:
 class ScriptedPusher:
     """Choose actions for PushT from what its ``info`` says: positions of pusher, block and goal.
 
-    Args:
-        seed: of the noise; also decides how steady the hand of this pusher is.
-
     Notes:
         One object plays one episode.
     """
@@ -213,16 +210,7 @@ Policy = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Simulator:
-    """An environment, who plays it, and what the demo needs to know about it.
-
-    Args:
-        make_policy: from a seed to what plays one episode.
-        infos: keys of ``info`` to store at every step.
-        episode_infos: keys of the last step's ``info`` to keep with the episode.
-        camera: the feature with its images.
-        state: the feature with the position that actions move.
-        canvas_size: width of the world when actions are positions in it, in the actions' unit; None when they are not.
-    """
+    """An environment, who plays it, and what the demo needs to know about it."""
 
     name: str
     env: Any
@@ -236,11 +224,7 @@ class Simulator:
 
 
 def make_simulator() -> Simulator:
-    """Return PushT with its scripted pusher, else MuJoCo's hopper on a swinging gait.
-
-    Raises:
-        MissingDependencyError: neither is installed.
-    """
+    """Return PushT with its scripted pusher, else MuJoCo's hopper on a swinging gait."""
     # a machine without a screen or sound card must be able to draw
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

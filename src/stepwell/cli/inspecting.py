@@ -45,15 +45,7 @@ __all__ = [
 
 
 def open_given(arguments: argparse.Namespace) -> Store:
-    """Return the store at the path or address of a verb, open for reading.
-
-    Args:
-        arguments: with ``path``, and ``settings``, the pairs of ``--with``.
-
-    Raises:
-        FormatError: options for a path, one that the reader does not have, or one that comes twice.
-        StoreNotFoundError: no store there.
-    """
+    """Return the store at the path or address of a verb, open for reading."""
     options = given_options(arguments.settings)
     if not options:
         return open(arguments.path, mode="r")
@@ -72,13 +64,6 @@ def open_given(arguments: argparse.Namespace) -> Store:
 
 def given_options(settings: Iterable[tuple[str, str]], others: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options of ``--with``, as text, with those of flags.
-
-    Args:
-        settings: names and values.
-        others: what flags say already.
-
-    Raises:
-        FormatError: an option comes twice.
 
     Example:
         >>> given_options([("split", "val")], {"ignore": ["reward"]})
@@ -218,16 +203,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 def write_episode_sheet(
     store: Store, episode: Episode, out: Path, feature: str | None, num_tiles: int, *, title: str
 ) -> None:
-    """Write a contact sheet of evenly spaced images of an episode.
-
-    Args:
-        feature: the image feature; None for the store's first.
-        num_tiles: at most so many images, at least one.
-        title: the store's name.
-
-    Raises:
-        FeatureNotFoundError: the store has no images, or the feature is none.
-    """
+    """Write a contact sheet of evenly spaced images of an episode."""
     schema: Mapping[str, Feature] = store.schema or {}
     images = [name for name, known in schema.items() if known.kind == "image"]
     name = feature or next(iter(images), "")

@@ -76,11 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        argv: the words after ``stepwell``; default those of this process.
-    """
+    """Run the command and return its exit code."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:

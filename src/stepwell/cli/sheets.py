@@ -59,11 +59,7 @@ class Row:
 
 
 def write_sheet(path: Path, rows: Sequence[Row], *, title: str, subtitle: str = "") -> None:
-    """Draw the rows and write them as a PNG.
-
-    Raises:
-        MissingDependencyError: Pillow is not installed.
-    """
+    """Draw the rows and write them as a PNG."""
     try:
         from PIL import Image, ImageDraw
     except ImportError:

@@ -31,19 +31,7 @@ NO_TREE = (None, None)
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of items since a table was made or reset; each item counts on its own.
-
-    Args:
-        inserts: items put in.
-        samples: items drawn, each time they were.
-        deletes: items that are gone, whatever the cause: the causes below, and `Table.delete`.
-        dropped: removed by the remover, to make room.
-        exhausted: drawn ``max_times_sampled`` times.
-        evicted: whose steps the ring evicted, or that were deleted from the store.
-        unique_samples: items drawn at least once.
-        updates: priorities set.
-        missed_updates: priorities for items that were gone.
-    """
+    """Numbers of items since a table was made or reset; each item counts on its own."""
 
     inserts: int = 0
     samples: int = 0
@@ -95,11 +83,7 @@ class Sample(NamedTuple):
 
 
 def checked_count(count: int) -> int:
-    """Return a number of rows to draw.
-
-    Raises:
-        TableError: no whole number, or below 1.
-    """
+    """Return a number of rows to draw."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise TableError(f"sample({count!r}): draw a whole number of rows, one or more.")
     return int(count)
@@ -115,15 +99,6 @@ def joined_samples(parts: Sequence[Sample]) -> Sample:
 
 class Contents:
     """What is in a table.
-
-    Args:
-        max_size: items that it keeps.
-        sampler: selects what is drawn.
-        remover: selects what goes when there are more.
-        max_times_sampled: draws after which an item goes; 0 for any number.
-        keys: of the random numbers of the sampler and of the remover, and a number that other tables do not have.
-        notices: for the extensions, of every change.
-        records: of the table's history.
 
     Notes:
         Used under its table's lock. Priorities are checked before they come here.
@@ -202,9 +177,6 @@ class Contents:
         Args:
             growth: what an episode grew by.
             shape: int64 [6], of a pattern without conditions.
-
-        Returns:
-            How many were inserted; below 0: none, and all is still to be evicted and inserted the other way.
         """
         if not self.grows_in_one:
             return -1
@@ -330,10 +302,6 @@ class Contents:
 
     def draw(self, count: int, min_size: int) -> tuple[Sample, Ints | None]:
         """Draw items one after the other; fewer than ``count`` when fewer than ``min_size`` items are left before.
-
-        Args:
-            count: at least 1.
-            min_size: at least 1, and not more than there are.
 
         Returns:
             What was drawn, and the places, int64 [6, n]; None where a step is not there.

@@ -66,13 +66,7 @@ Plan = tuple[tuple[int, ...], "Progress"]
 
 
 class Progress(NamedTuple):
-    """How far a loader has come.
-
-    Args:
-        number: of batches.
-        owed: rows that each source has had too few of.
-        taken: rows that each source has had.
-    """
+    """How far a loader has come."""
 
     number: int
     owed: tuple[float, ...]
@@ -153,14 +147,7 @@ class Drawer:
         self._is_stopped.clear()
 
     def draw(self, tickets: Sequence[Any]) -> list[Drawn]:
-        """Draw as many batches as there are tickets, or only one where the others would have to wait.
-
-        Returns:
-            One or several; those of a single source come in one.
-
-        Raises:
-            RateLimitError: the rows did not come in time; what other sources gave is kept for the next call.
-        """
+        """Draw as many batches as there are tickets, or only one where the others would have to wait."""
         if self._begun is None and len(tickets) == len(self._sources) == 1:
             # what most loaders do, in few calls
             number, owed, (taken,) = self.progress
@@ -192,11 +179,7 @@ class Drawer:
         ]
 
     def draw_again(self, drawn: Drawn) -> Drawn:
-        """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask.
-
-        Raises:
-            RateLimitError: the rows did not come in time.
-        """
+        """Draw batches of the same numbers anew: a ring has come round to rows of them. Any thread may ask."""
         for source in self._sources:
             if source.table is not None:
                 source.table.follow()
@@ -280,9 +263,6 @@ def _split(rows: list[Rows], counts_of: list[tuple[int, ...]]) -> list[list[Rows
 class TurnTaker:
     """Lets threads draw in the order of their tickets, so that batches do not depend on which thread is first.
 
-    Args:
-        drawer: that draws.
-
     Notes:
         Tickets are numbered from 0 and taken by threads in order, so whoever is waited for is already at work. After
         an error nobody draws any more: rows drawn for batches that never come would be lost.
@@ -312,15 +292,7 @@ class TurnTaker:
 
 
 def checked_shares(shares: Sequence[float] | None, num_sources: int) -> tuple[float, ...]:
-    """Return shares that sum to 1.
-
-    Args:
-        shares: one a source, in any unit; None: all alike.
-        num_sources: how many there must be.
-
-    Raises:
-        OrderError: another number of shares, one that is negative or not finite, or none above 0.
-    """
+    """Return shares that sum to 1."""
     found = check_weights("shares", np.ones(num_sources) if shares is None else shares)
     if len(found) != num_sources:
         raise OrderError(f"{len(found)} shares for {num_sources} sources. One is needed for each.")
@@ -330,11 +302,6 @@ def checked_shares(shares: Sequence[float] | None, num_sources: int) -> tuple[fl
 
 def deal_rows(shares: Sequence[float], owed: Sequence[float], batch_size: int) -> tuple[list[int], list[float]]:
     """Return the rows that each source has in the next batch, and what each is owed afterwards.
-
-    Args:
-        shares: of the sources; they sum to 1.
-        owed: rows that each has had too few of (negative: too many); they sum to 0.
-        batch_size: rows to deal.
 
     Example:
         >>> deal_rows([0.5, 0.5], [0.0, 0.0], 256)
@@ -355,11 +322,7 @@ def deal_rows(shares: Sequence[float], owed: Sequence[float], batch_size: int) -
 
 
 class DrawnReader:
-    """Reads what was drawn: the fields, then the columns of the table.
-
-    Args:
-        reader: of the sources' places.
-    """
+    """Reads what was drawn: the fields, then the columns of the table."""
 
     def __init__(self, reader: PlaceReader) -> None:
         self._reader = reader
@@ -379,13 +342,7 @@ class DrawnReader:
         held: HeldRows | None = None,
         draws: Drawing | None = None,
     ) -> dict[str, Any]:
-        """Return the arrays of a batch by key, those of the fields views of ``memory``, and how its rows were drawn.
-
-        Args:
-            drawn: of which rows.
-            memory: as of `PlaceReader.read_places`, and ``draws`` likewise.
-            held: not used.
-        """
+        """Return the arrays of a batch by key, those of the fields views of ``memory``, and how its rows were drawn."""
         parts = drawn.parts
         if len(parts) == 1:
             rows, places = parts[0], [parts[0].places]
@@ -410,11 +367,7 @@ class DrawnReader:
 
 
 def look_up(batch: Mapping[str, Any], name: str) -> Any:
-    """Return a column of the table from a batch, nested or not.
-
-    Raises:
-        TableError: it is not there.
-    """
+    """Return a column of the table from a batch, nested or not."""
     if f"table.{name}" in batch:
         return batch[f"table.{name}"]
     nested = batch.get("table")
@@ -435,13 +388,6 @@ Beta: TypeAlias = float | Sequence[float] | Callable[[int], float]
 
 class BetaSchedule:
     """The exponent of importance weights at any number of rows drawn so far.
-
-    Args:
-        beta: a number; ``(first, last, samples)``, which goes from first to last in a straight line over so many rows
-            and stays there; or a function of the rows drawn so far.
-
-    Raises:
-        TableError: none of these, or a number that is negative or not finite.
 
     Example:
         >>> beta = BetaSchedule((0.4, 1.0, 1_000_000))
@@ -465,11 +411,7 @@ class BetaSchedule:
             self._first = self._last = _checked(beta)
 
     def __call__(self, num_samples: int) -> float:
-        """Return beta after a number of rows.
-
-        Raises:
-            TableError: the function returned what beta cannot be.
-        """
+        """Return beta after a number of rows."""
         if self._function is not None:
             return _checked(self._function(num_samples))
         if num_samples >= self._samples:

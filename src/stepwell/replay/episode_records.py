@@ -136,9 +136,6 @@ COLUMNS = np.array([LO, HI_STEP, HI_FINAL, FLAGS, IS_GONE], np.int64)
 class Cuts:
     """Which episodes of a history are pieces, and which follow each other.
 
-    Args:
-        table: the records of the history.
-
     Notes:
         One thread changes it. What it returns is for any, and says of bounds what the records say by then.
     """

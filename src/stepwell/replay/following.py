@@ -50,9 +50,6 @@ CLOCK, TICK_NS = (5, 0) if sys.platform == "linux" else (getattr(time, "CLOCK_RE
 class StoreWatch:
     """Notice changes of a store's directories by their time stamps, and while these are young by what is in them.
 
-    Args:
-        path: of the store.
-
     Notes:
         For one thread. Keeps both directories open. A store as it was last seen costs two system calls, and
         nothing when it was asked for within the last 0.2 ms.
@@ -126,10 +123,6 @@ FIRST_EPISODES = 4
 
 class FollowedSegment:
     """A segment, as far as it was seen.
-
-    Args:
-        segment: of the history's own store.
-        number: that the history gave it.
 
     Attributes:
         num_records: ended episodes that were seen.
@@ -215,9 +208,6 @@ class FollowedSegment:
 class RingTrimmer:
     """Find the rows that lie beyond a store's capacity.
 
-    Args:
-        store: with a capacity.
-
     Attributes:
         slack: after `trim`, of a ring of steps: how many may come before any has to go; else 0.
         boundary: after `trim`, of a ring of steps: the segment that has the oldest step that is left, that step's row,
@@ -236,12 +226,7 @@ class RingTrimmer:
     def trim(
         self, followed: Mapping[str, FollowedSegment], changed: Iterable[FollowedSegment]
     ) -> Iterator[tuple[FollowedSegment, int]]:
-        """Yield the segments whose first shown row moved on, with that row.
-
-        Args:
-            followed: all segments by name.
-            changed: those that have news.
-        """
+        """Yield the segments whose first shown row moved on, with that row."""
         capacity, schema = self._store.capacity, self._store.schema
         if capacity is None or schema is None:
             return
@@ -275,13 +260,6 @@ tuple: one is made for every step."""
 
 class Tail:
     """The end of a segment, while no other segment gets anything.
-
-    Args:
-        followed: the segment.
-        words: of its commit record.
-        quiet: segments that are not sealed, and have no open episode.
-        table: the records of the history.
-        trimmer: of a ring, after it has trimmed.
 
     Notes:
         What it knows holds until something else comes than rows of one episode, its end, or rows of the next one: then
@@ -349,12 +327,7 @@ class Tail:
             self._cut, self._left = episode, row
 
     def grow(self) -> Growth | None:  # noqa: PLR0911
-        """Take in new rows of one episode, with its end if that came.
-
-        Returns:
-            What is new, or equal rows without an end; after an end there may be more. None where something else
-            happened, or an episode of the ring goes: nothing is changed.
-        """
+        """Take in new rows of one episode, with its end if that came."""
         words, followed = self._words, self.followed
         # rows before episodes: see stepwell.store.commit
         stop = num_rows = words[ROWS_WORD]

@@ -97,9 +97,6 @@ _ENDINGS = {
 class History:
     """Follow a store: which rows came, which went, and where each episode lies.
 
-    Args:
-        store: any store object; the history opens one of its own, for reading.
-
     Attributes:
         store: its own store object.
         segments: by number; new ones are added at the end, None for one that went.
@@ -186,15 +183,6 @@ class History:
     def advance(self, *, may_grow: bool = True) -> Advance:
         """Take in what was committed, ended, deleted and evicted since the last call.
 
-        Args:
-            may_grow: False where `grow` was called just now, and said no.
-
-        Returns:
-            New runs of rows, and episodes of which rows are gone.
-
-        Raises:
-            CorruptSegmentError: a segment that came is damaged.
-
         Notes:
             O(new). When nothing changed: two system calls, and a load for each segment that is being written.
         """
@@ -236,11 +224,7 @@ class History:
         return Advance(joined(runs, 4), joined(evicted, 2))
 
     def grow(self) -> Growth | None:
-        """Take in new rows of one episode, and its end, where nothing else happened.
-
-        Returns:
-            What is new, maybe nothing; after an end there may be more. None: call `advance`, nothing was taken in.
-        """
+        """Take in new rows of one episode, and its end, where nothing else happened."""
         tail = self._tail
         if tail is None or not self._watch.is_same():
             return None
@@ -292,9 +276,6 @@ class History:
         Args:
             episodes: int64 [n].
             rows: int64 [n].
-
-        Raises:
-            TableError: a step that is gone.
         """
         episodes, rows = np.asarray(episodes, np.int64), np.asarray(rows, np.int64)
         places = np.empty((PLACE_ROWS, len(rows)), np.int64)
@@ -320,9 +301,6 @@ class History:
         """Return a computed column; see `stepwell.windows.sources.PlaceSource`.
 
         ``episode_index`` is the episode's number here, and an episode that is still recorded has no last step.
-
-        Raises:
-            LoaderError: an episode that is long gone.
         """
         if name == "step_id":
             segments = places[1][:, None]

@@ -48,12 +48,6 @@ MOST_ROWS = 64
 class Intake:
     """Follows a history for a table.
 
-    Args:
-        history: of the store.
-        pattern: which items follow from new rows; None for none.
-        limiter: how many may come in.
-        contents: where they go.
-
     Notes:
         Used under its table's lock.
     """
@@ -145,9 +139,6 @@ LEAST_TRIMMED = 1024
 
 class Pending:
     """A queue of items, int64 [3, n] each time: episode, row and number of steps; without those whose steps are gone.
-
-    Args:
-        history: that knows which steps are there.
 
     Attributes:
         num: items that wait, those included whose steps are gone.
@@ -244,13 +235,6 @@ class Past(Protocol):
 
 class Matcher:
     """The items of a pattern, found as rows are committed.
-
-    Args:
-        pattern: which items.
-        history: whose rows.
-
-    Raises:
-        TableError: a condition on a feature that is no scalar raw number.
 
     Notes:
         Used under its table's lock. It keeps nothing but a number an open episode, for patterns that ask for

@@ -49,10 +49,6 @@ _FEW_EVICTED = 64
 class Items:
     """Items by slot, in memory that grows by doubling.
 
-    Args:
-        max_size: items that the table will hold; memory grows no further than one more, unless more are inserted.
-        first_generation: of every slot; another one for each table, so that a key of one finds nothing in another.
-
     Attributes:
         episode: int64 [capacity], -1 where the slot is free.
         row: int64 [capacity], row of the first step.
@@ -196,14 +192,6 @@ class Items:
         self, episode: int, row: int, count: int, *, every: int = 1, length: int = 1, priority: float = 1.0
     ) -> Integers:
         """Insert items of one episode that differ only in their rows.
-
-        Args:
-            episode: from 0 on.
-            row: of the first item.
-            count: number of items.
-            every: rows from one item to the next.
-            length: steps of each.
-            priority: of each, already checked.
 
         Returns:
             Slots, int64 [count].

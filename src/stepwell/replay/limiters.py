@@ -243,9 +243,6 @@ LOGGER = logging.getLogger("stepwell.replay")
 def checked_timeout(timeout: float | None) -> float:
     """Return seconds to wait: infinity for None.
 
-    Raises:
-        TableError: no number, NaN, or below 0.
-
     Example:
         >>> checked_timeout(None), checked_timeout(2)
         (inf, 2.0)
@@ -274,9 +271,6 @@ class LongWait:
 
 class Changes:
     """Tells threads that wait for a table that something changed.
-
-    Args:
-        lock: of the table.
 
     Attributes:
         num_waiting: threads that wait.
@@ -326,11 +320,7 @@ class Waiting:
         self._long = LongWait() if self._seconds == math.inf else None
 
     def pause(self) -> None:
-        """Sleep a little, longer each time.
-
-        Raises:
-            RateLimitError: without a sleep, when the time is over; it says why.
-        """
+        """Sleep a little, longer each time."""
         waited = time.monotonic() - self._begin
         if waited >= self._seconds:
             raise RateLimitError(self._why(self._seconds))

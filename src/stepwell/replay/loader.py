@@ -208,12 +208,7 @@ class ReplayLoader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch.
-
-        Raises:
-            RateLimitError: a table's limiter let nothing through in time; the next call tries again.
-            LoaderError: the batch could not be built; the loader was closed; or this is a forked child.
-        """
+        """Return the next batch."""
         if self._pid != os.getpid():
             raise LoaderError(
                 f"this loader is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "

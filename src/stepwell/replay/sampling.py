@@ -66,9 +66,6 @@ class RowSource(ABC):
             start: rows that were drawn before, since the beginning.
             count: rows to draw.
             timeout: seconds to wait for them; None: without end.
-
-        Raises:
-            RateLimitError: they did not come in time.
         """
 
     @property
@@ -83,12 +80,7 @@ class RowSource(ABC):
 
 
 class TableRows(RowSource):
-    """Items of a table.
-
-    Args:
-        table: to draw from.
-        is_clipped: whether windows stay within the steps of their item, instead of its episode.
-    """
+    """Items of a table."""
 
     def __init__(self, table: Table, *, is_clipped: bool) -> None:
         self.table = table
@@ -134,11 +126,7 @@ class TableRows(RowSource):
         return f"table {self._table.name}"
 
     def check_fields(self, fields: Mapping[str, ResolvedField]) -> None:
-        """Refuse fields whose windows would be padded with what comes only later.
-
-        Raises:
-            WindowError: such a field, or one that decides which steps are anchors.
-        """
+        """Refuse fields whose windows would be padded with what comes only later."""
         pattern = self._table.pattern
         for key, field in fields.items():
             if field.pad == "drop":
@@ -162,15 +150,7 @@ class TableRows(RowSource):
 
 
 class ViewRows(RowSource):
-    """Anchors of a view, epoch after epoch.
-
-    Args:
-        index: of the anchors.
-        order: in which they come; must have positions.
-
-    Raises:
-        OrderError: no anchors.
-    """
+    """Anchors of a view, epoch after epoch."""
 
     def __init__(self, index: AnchorIndex, order: Order) -> None:
         self._index = index
@@ -293,9 +273,6 @@ def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArra
         places: int64 [6, n], where the items were when they were drawn.
         lengths: int32 [n], steps of the items.
         reach: steps that fields reach beyond an item's first one.
-
-    Raises:
-        WindowError: one reaches beyond its item and beyond what its episode, which is still recorded, has.
     """
     beyond = np.flatnonzero((places[ROW] + reach >= places[HI_STEP]) & (lengths <= reach))
     if not len(beyond):
@@ -327,18 +304,7 @@ def check_reach(table: Table, places: npt.NDArray[np.int64], lengths: npt.NDArra
 def open_sources(
     given: Any, fields: Mapping[str, Any] | None, *, seed: int, is_clipped: bool
 ) -> tuple[list[RowSource], PlaceReader]:
-    """Return what rows are drawn from, and what reads them.
-
-    Args:
-        given: see `stepwell.replay.ReplayLoader`.
-        fields: of the batch.
-        seed: of the orders of views.
-        is_clipped: whether windows stay within the steps of their items.
-
-    Raises:
-        OrderError: something that is no source.
-        WindowError: fields that do not fit the sources.
-    """
+    """Return what rows are drawn from, and what reads them."""
     each = [_parsed(one) for one in _listed(given)]
     stores = [store for source, _ in each for store in (source.stores if isinstance(source, View) else [source.store])]
     resolved = resolve_fields(fields, stores)

@@ -28,14 +28,7 @@ __all__ = ["RateMeter", "Rates", "TableInfo"]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Items a second.
-
-    Args:
-        inserts: put in, since the info before.
-        samples: drawn, since the info before.
-        overall_inserts: put in, since the table was made.
-        overall_samples: drawn, since the table was made.
-    """
+    """Items a second."""
 
     inserts: float
     samples: float

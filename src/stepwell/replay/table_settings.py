@@ -48,11 +48,7 @@ MAX_NAME_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """The arguments of a table, as `stepwell.replay.Table` has them.
-
-    Raises:
-        TableError: arguments that cannot be.
-    """
+    """The arguments of a table, as `stepwell.replay.Table` has them."""
 
     name: str
     max_size: int
@@ -94,11 +90,7 @@ class TableSettings:
         return {**record, "limiter": self.limiter.to_json(), "pattern": pattern}
 
     def arguments(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a table with these settings, but for those that change.
-
-        Raises:
-            TableError: a change of something else; a selector of the user's own class that is not among the changes.
-        """
+        """Return the arguments of a table with these settings, but for those that change."""
         names = {field.name for field in fields(self)}
         unknown = sorted(set(changes) - names - {"extensions"})
         if unknown:
@@ -138,18 +130,7 @@ def _shortened(name: object) -> str:
 
 
 def make_selector(given: str | Selector, role: str) -> tuple[Selector, str]:
-    """Return a selector and the text that makes it again.
-
-    Args:
-        given: "uniform", "fifo", "lifo", "max_heap", "min_heap", "prioritized", "prioritized(0.5)", or an object.
-        role: what an error calls it: "sampler" or "remover".
-
-    Returns:
-        The selector, and its text: a checkpoint keeps it. Of a class that is not stepwell's it begins with "own".
-
-    Raises:
-        TableError: no such name; an object that is in use.
-    """
+    """Return a selector and the text that makes it again."""
     if isinstance(given, Selector):
         if given.num or given.is_taken:
             raise TableError(f"{role}={given!r} is another table's already. Give each table a selector of its own.")
@@ -193,11 +174,7 @@ def checked_keys(keys: Any) -> npt.NDArray[np.uint64]:
 
 
 def checked_priorities(priorities: Any, count: int) -> npt.NDArray[np.float64]:
-    """Return priorities as float64 [count]; one number is given to all.
-
-    Raises:
-        TableError: another number of them, or one that is NaN, infinite or negative: the message says which.
-    """
+    """Return priorities as float64 [count]; one number is given to all."""
     try:
         array = np.asarray(priorities, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -221,11 +198,7 @@ def checked_priorities(priorities: Any, count: int) -> npt.NDArray[np.float64]:
 def checked_updates(
     updates: Mapping[int, float] | tuple[Any, Any],
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
-    """Return the keys and priorities of a mapping, or of two arrays.
-
-    Raises:
-        TableError: as `checked_keys` and `checked_priorities`.
-    """
+    """Return the keys and priorities of a mapping, or of two arrays."""
     if isinstance(updates, Mapping):
         updates = list(updates.keys()), list(updates.values())
     keys = checked_keys(updates[0])
@@ -242,9 +215,6 @@ def slices_of_steps(steps: Any, length: Any) -> tuple[Ints, Ints, Ints | None]:
         steps: without a length: ids of the steps of one slice [k], or of several of one length [n, k]. With one: the
             id of the first step, or of several slices [n].
         length: steps of each, one number or [n]; None.
-
-    Raises:
-        TableError: no ids, or ids that do not follow each other.
 
     Example:
         >>> slices_of_steps([[4, 5, 6], [7, 8, 9]], None)
@@ -279,9 +249,6 @@ def find_slices(history: History, firsts: Ints, lengths: Ints, lasts: Ints | Non
         firsts: int64 [n], ids of their first steps.
         lengths: int64 [n].
         lasts: int64 [n], ids of their last steps, where they are known.
-
-    Raises:
-        TableError: a slice that is not there as a whole, in one episode.
     """
     episodes, rows = history.find(firsts)
     is_there = episodes >= 0

@@ -209,11 +209,7 @@ def text_array(record: Any) -> npt.NDArray[np.uint8]:
 
 
 def json_of(array: npt.NDArray[Any]) -> Any:
-    """Return what `text_array` was given.
-
-    Raises:
-        CorruptSegmentError: no JSON.
-    """
+    """Return what `text_array` was given."""
     try:
         return parse_json(array.tobytes())
     except ValueError as error:

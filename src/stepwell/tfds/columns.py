@@ -54,14 +54,7 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The features that are read.
-
-    Args:
-        steps: path of the sequence of steps; None where an example is one step.
-        columns: name in the store to leaf.
-        sources: name in the store to the one in the dataset, below the steps.
-        metadata: names of an entry, from the outermost, and leaf.
-    """
+    """The features that are read."""
 
     steps: tuple[str, ...] | None
     columns: Mapping[str, Placed]
@@ -84,19 +77,7 @@ def choose(
     ignore: Collection[str] = (),
     rename: Mapping[str, str] | None = None,
 ) -> Chosen:
-    """Return which features are read, and their names.
-
-    Args:
-        tree: of features.json.
-        steps: path of the sequence whose items are the steps, with dots; default: the Dataset there is.
-        features: names to keep, and with each what is nested in it; default: all.
-        ignore: the same, to leave out.
-        rename: name to the one in the store.
-
-    Raises:
-        FeatureNotFoundError: a name that the dataset does not have.
-        FormatError: no such steps, nothing left, or two features of one name.
-    """
+    """Return which features are read, and their names."""
     path = _steps_path(tree, steps)
     placed = {_dotted(found, path): found for found in walk(tree)}
     for names in (features or (), ignore, rename or ()):
@@ -186,18 +167,8 @@ def item_size(leaf: Leaf, shape: tuple[int, ...]) -> int:
 def values_of(leaf: Leaf, key: str, shape: tuple[int, ...], examples: Examples, *, is_text: bool) -> Values:
     """Return the values of a key, of all examples one after the other.
 
-    Args:
-        leaf: the feature.
-        key: of the lists.
-        shape: of a value: of numbers without what varies from row to row.
-        examples: that were parsed.
-        is_text: whether strings are UTF-8.
-
     Returns:
         [n, *shape] of the feature's dtype; a list of strings; or of tensors, where their shapes vary.
-
-    Raises:
-        FormatError: values that are not as the feature says.
     """
     if leaf.kind == "image":
         return _float_images(examples.strings(key), shape, key)
@@ -290,15 +261,6 @@ Int64s = npt.NDArray[np.int64]
 class Column:
     """A feature whose rows are steps.
 
-    Args:
-        name: in the store.
-        placed: the leaf and its place.
-        in_steps: whether a list holds all steps of an episode; else the example is one step.
-        feature: as it is stored; None of images, as long as nobody looked at a file.
-        item_shape: of one value, () of strings.
-        length: values of a row that is a sequence of them; None: it varies.
-        is_sequence: whether a row is a sequence of values; else it is one.
-
     Notes:
         An immutable value; picklable.
     """
@@ -339,11 +301,7 @@ class Column:
         return is_plain and self.feature is not None and self.feature.row_bytes >= LEFT_BYTES
 
     def row_counts(self, examples: Examples) -> Int64s | None:
-        """Return how many rows each example has, int64 [n]; None where its lists do not tell.
-
-        Raises:
-            FormatError: a list that ends within a row.
-        """
+        """Return how many rows each example has, int64 [n]; None where its lists do not tell."""
         if self._has_lengths:
             return examples.counts(self.keys[1])
         size = item_size(self.placed.leaf, self.item_shape)
@@ -364,9 +322,6 @@ class Column:
         Args:
             examples: that have the `keys`.
             lengths: int64 [n], rows of each.
-
-        Raises:
-            FormatError: values that are not as the feature says.
         """
         key, leaf, shape = self.keys[0], self.placed.leaf, self.item_shape
         has = examples.has(key) | np.bool_(not leaf.is_optional or self._has_lengths)
@@ -419,9 +374,6 @@ def column_of(name: str, placed: Placed, *, in_steps: bool, is_text: bool = True
         in_steps: whether a list holds the steps of an episode.
         is_text: whether strings are stored as text, not as bytes.
         source: its name in the dataset, said by errors; default: as in the store.
-
-    Raises:
-        FormatError: no feature of a store stands for it.
 
     Example:
         >>> from stepwell.tfds.features import Leaf

@@ -74,9 +74,6 @@ MAX_ENTRIES = 256
 class Directory:
     """A directory of this machine, or of another.
 
-    Args:
-        place: its path or address, without a slash at the end.
-
     Example:
         >>> Directory("https://host/arm/1.0.0?token=1").file("features.json")
         'https://host/arm/1.0.0/features.json?token=1'
@@ -118,29 +115,16 @@ class Directory:
         return f"{self.place}/{name}"
 
     def read(self, name: str) -> bytes:
-        """Return what is in a file; one of another machine is as it was when it was asked about last.
-
-        Raises:
-            OSError: a file of this machine that is not there, or cannot be read.
-            DatasetNotFoundError: the same of another machine.
-        """
+        """Return what is in a file; one of another machine is as it was when it was asked about last."""
         file = opened(self.file(name)) if self.is_remote else None
         return read_regular(self.file(name)) if file is None else file.read(0, file.num_bytes)
 
     def there(self, names: Iterable[str]) -> list[str]:
-        """Return which files are in it; those of another machine are asked about anew.
-
-        Raises:
-            DatasetNotFoundError: the other machine does not answer.
-        """
+        """Return which files are in it; those of another machine are asked about anew."""
         return [name for name in names if self.missing([name]) is None]
 
     def missing(self, names: Sequence[str]) -> str | None:
-        """Return what is to be said where not all of some files are in it; None where they are.
-
-        Raises:
-            DatasetNotFoundError: the other machine does not answer.
-        """
+        """Return what is to be said where not all of some files are in it; None where they are."""
         if not self.is_remote:
             lacking = [name for name in names if not Path(self.place, name).is_file()]
             return f"no {lacking[0]} there" if lacking else None
@@ -164,16 +148,7 @@ def named_version(source: str) -> bool:
 
 
 def find_version(source: str) -> Directory:
-    """Return the directory of a version: the source, or the newest version below it.
-
-    Args:
-        source: a path or an address.
-
-    Raises:
-        DatasetNotFoundError: no dataset there, or no answer.
-        FormatError: several datasets or configurations.
-        MissingDependencyError: fsspec, or what it needs for the address, is not installed.
-    """
+    """Return the directory of a version: the source, or the newest version below it."""
     place = Directory.of(source)
     return _find_remote(place) if "://" in source and is_remote(source) else _find_local(place)
 
@@ -274,13 +249,7 @@ MAX_NAMES_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """A split of a dataset.
-
-    Args:
-        name: "train", ...
-        shard_lengths: records of each file; None where the dataset does not say.
-        paths: of its files, or addresses.
-    """
+    """A split of a dataset."""
 
     name: str
     shard_lengths: tuple[int, ...] | None
@@ -289,18 +258,7 @@ class SplitInfo:
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What a dataset says of itself.
-
-    Args:
-        directory: of the version.
-        name: of the dataset.
-        version: as its directory or its file says.
-        file_format: "tfrecord", "array_record" or another.
-        splits: by name, in the dataset's order.
-        features: the tree of features.
-        raw_features: features.json, as JSON has it.
-        raw: dataset_info.json, as JSON has it.
-    """
+    """What a dataset says of itself."""
 
     directory: Directory
     name: str
@@ -313,16 +271,7 @@ class DatasetInfo:
 
 
 def read_info(source: str) -> DatasetInfo:
-    """Return what a dataset says of itself.
-
-    Args:
-        source: directory of a version, of a configuration or of a dataset; a path or an address.
-
-    Raises:
-        DatasetNotFoundError: no dataset there.
-        FormatError: its files are not as the format says; names the file.
-        MissingDependencyError: fsspec, or what it needs for the address, is not installed.
-    """
+    """Return what a dataset says of itself."""
     directory = find_version(source)
     raw, raw_features = _read_json(directory, INFO), _read_json(directory, FEATURES)
     try:
@@ -348,12 +297,7 @@ def described_by(info: DatasetInfo) -> list[str]:
 
 
 def label_names(directory: Directory, placed: Placed) -> list[str] | None:
-    """Return the names of the classes of a label; None where the dataset has none.
-
-    Raises:
-        DatasetNotFoundError: another machine does not answer.
-        FormatError: not as many names as classes, or a file that cannot be read.
-    """
+    """Return the names of the classes of a label; None where the dataset has none."""
     file = _labels_file(placed)
     if not directory.there([file]):
         return None
@@ -438,14 +382,6 @@ NAMES = {
 class DatasetName:
     """What a dataset is called.
 
-    Args:
-        name: of the dataset.
-        version: three numbers.
-        config: of several that share a name; None: there is one.
-
-    Raises:
-        StepwellError: one that TFDS does not take.
-
     Example:
         >>> DatasetName("arm", "1.0.0", "wide").folder
         'arm/wide/1.0.0'
@@ -489,15 +425,7 @@ def check_name(kind: str, given: Any) -> None:
 
 
 def class_names(where: str, names: Any) -> tuple[str, ...]:
-    """Return the names of classes, as TFDS reads them from a file.
-
-    Args:
-        where: said by errors.
-        names: as somebody gives them.
-
-    Raises:
-        SchemaError: they cannot be told apart in a file of a line each.
-    """
+    """Return the names of classes, as TFDS reads them from a file."""
     plain = [] if isinstance(names, str) else [str(label).strip() for label in names]
     if not plain or not all(plain) or len(set(plain)) < len(plain) or any("\n" in label for label in plain):
         raise SchemaError(f"{where}: labels={names!r}. Give the name of each class, no two alike, a line each.")
@@ -524,17 +452,7 @@ def write_info(
     file_format: FileFormat,
     description: str,
 ) -> None:
-    """Write the files that say what the shards hold.
-
-    Args:
-        folder: of the version.
-        name: of the dataset.
-        splits: in order.
-        tree: the features.
-        labels: names of classes by the path of their feature.
-        file_format: of the shards.
-        description: for people.
-    """
+    """Write the files that say what the shards hold."""
     told: dict[str, Any] = {"name": name.name, "version": name.version, "fileFormat": file_format}
     if name.config is not None:
         told["configName"] = name.config

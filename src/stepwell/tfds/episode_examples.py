@@ -48,15 +48,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class MetadataColumn:
-    """One entry of the metadata of episodes.
-
-    Args:
-        path: of the feature; "/" nests.
-        kind: what all values are: "text", "bool", "integer", "unsigned" (64 bits), "number", else "other", which is
-            written as JSON.
-        shape: of lists of such values; (None,) of lists of texts.
-        labels: names of classes, where the integers are such.
-    """
+    """One entry of the metadata of episodes."""
 
     path: str
     kind: str
@@ -149,14 +141,6 @@ def metadata_columns(
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[MetadataColumn, ...]:
     """Return how the metadata of episodes are written.
-
-    Args:
-        metadata: of every episode that will be written.
-        names: which entries; default all.
-        labels: path to names of classes, whose numbers the values are.
-
-    Raises:
-        SchemaError: a name with "/" or an entry that is not there.
 
     Example:
         >>> for column in metadata_columns([{"task": "push", "seed": 3}, {"task": "pull", "seed": 4}]):
@@ -257,9 +241,6 @@ Rows = Sequence[Sequence[Any]]
 class StepExamples:
     """Writes an Example for each step: datasets that are not of episodes.
 
-    Args:
-        columns: of a step.
-
     Notes:
         An immutable value; picklable.
     """
@@ -277,16 +258,7 @@ class StepExamples:
         return {column.path: column.form.names for column in self.columns if isinstance(column.form, Labels)}
 
     def encode(self, episode: SourceEpisode, rows: Rows | None = None) -> Iterator[bytes]:
-        """Yield the Examples of an episode.
-
-        Args:
-            episode: it.
-            rows: of each column, where they were read already.
-
-        Raises:
-            DecodeError: rows that their codec refuses.
-            StepError: one that would be too large for TensorFlow.
-        """
+        """Yield the Examples of an episode."""
         if rows is None:
             rows = [column.form.read(episode, column.source, episode.length) for column in self.columns]
         for step in range(episode.length):
@@ -299,13 +271,6 @@ class StepExamples:
 @dataclass(frozen=True, slots=True)
 class EpisodeExamples:
     """Writes an Example for each episode, as RLDS has them.
-
-    Args:
-        columns: of a step.
-        metadata: of an episode.
-
-    Raises:
-        SchemaError: a flag of RLDS that is no bool.
 
     Notes:
         An immutable value; picklable. `encode` holds the rows of an episode and the Example.
@@ -341,16 +306,7 @@ class EpisodeExamples:
         return {**steps, **entries}
 
     def encode(self, episode: SourceEpisode, rows: Rows | None = None) -> Iterator[bytes]:
-        """Yield the Example of an episode.
-
-        Args:
-            episode: it.
-            rows: of each column, where they were read already.
-
-        Raises:
-            DecodeError: rows that their codec refuses.
-            StepError: one that would be too large for TensorFlow.
-        """
+        """Yield the Example of an episode."""
         count = episode.length + episode.has_final
         lists: dict[str, Any] = dict(self._flags(episode, count))
         for place, column in enumerate(self.columns):
@@ -381,12 +337,7 @@ class EpisodeExamples:
 
 
 def encode_all(examples: EpisodeExamples | StepExamples, run: Sequence[SourceEpisode]) -> Iterator[list[bytes]]:
-    """Yield the Examples of each episode of a run from `runs_of`, whose rows are read at once.
-
-    Raises:
-        DecodeError: rows that their codec refuses; names the episode.
-        StepError: an Example that would be too large for TensorFlow.
-    """
+    """Yield the Examples of each episode of a run from `runs_of`, whose rows are read at once."""
     rows: list[Rows] | None = None
     if len(run) > 1:
         stops = np.cumsum([episode.length for episode in run]).tolist()
@@ -417,12 +368,6 @@ def runs_of(episodes: Iterable[SourceEpisode]) -> Iterator[list[SourceEpisode]]:
 
 def nested(leaves: Iterable[tuple[str, Node]]) -> Fields:
     """Return the tree of features by their paths.
-
-    Args:
-        leaves: path and feature; "/" nests.
-
-    Raises:
-        SchemaError: a path that is there twice, or is a feature and a dictionary of features.
 
     Example:
         >>> nested([("observation/task", Leaf("text", "string")), ("reward", Leaf("tensor", "float32"))])

@@ -47,9 +47,6 @@ class Spans(NamedTuple):
 class ExampleKeys:
     """The keys of examples that are wanted; others are skipped.
 
-    Args:
-        keys: of the examples' features.
-
     Example:
         >>> blob = encode_example({"action": np.float32([1, 2]), "task": [b"push"]})
         >>> found = ExampleKeys(["action", "reward"]).locate(np.frombuffer(blob, np.uint8))
@@ -76,9 +73,6 @@ class ExampleKeys:
             starts: int64 [n], first byte of each example; default: the data is one.
             stops: int64 [n], one past its last byte.
             where: said by errors.
-
-        Raises:
-            FormatError: not an example; the message says at which byte.
         """
         from stepwell.tfds.example_kernels import NUM_LOCATION, locate_lists
 
@@ -131,11 +125,7 @@ class Examples:
         return {KINDS[kind] for kind in np.unique(self._locations[:, self._places[key], KIND])}
 
     def floats(self, key: str) -> npt.NDArray[np.float32]:
-        """Return the numbers of a key, of all examples one after the other: float32 [sum of `counts`].
-
-        Raises:
-            FormatError: a list that is not of floats.
-        """
+        """Return the numbers of a key, of all examples one after the other: float32 [sum of `counts`]."""
         from stepwell.tfds.example_kernels import fill_floats
 
         found = self._lists(key, "float")
@@ -149,9 +139,6 @@ class Examples:
         Args:
             key: of the lists.
             dtype: of integers, or bool; of uint64 the 64 bits are taken as they are.
-
-        Raises:
-            FormatError: a list that is not of integers, or a number that the dtype cannot hold.
         """
         from stepwell.tfds.example_kernels import fill_ints
 
@@ -166,11 +153,7 @@ class Examples:
         return out.view(np.bool_) if is_bool else out
 
     def spans(self, key: str) -> Spans:
-        """Return where the byte strings of a key lie in `data`, of all examples one after the other.
-
-        Raises:
-            FormatError: a list that is not of bytes.
-        """
+        """Return where the byte strings of a key lie in `data`, of all examples one after the other."""
         from stepwell.tfds.example_kernels import fill_bytes
 
         found = self._lists(key, "bytes")

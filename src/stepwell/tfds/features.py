@@ -104,24 +104,14 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Features by name.
-
-    Args:
-        features: name to feature, in the order of features.json.
-    """
+    """Features by name."""
 
     features: Mapping[str, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A sequence of what another feature describes.
-
-    Args:
-        feature: of an item.
-        length: of every one; None where it varies.
-        is_dataset: whether it is a ``Dataset``, such as the steps of an RLDS episode.
-    """
+    """A sequence of what another feature describes."""
 
     feature: Node
     length: int | None = None
@@ -133,13 +123,7 @@ Node = Leaf | Fields | Repeated
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A leaf and where it stands.
-
-    Args:
-        path: names from the root, the keys of examples joined by ``/``.
-        leaf: it.
-        lengths: of the sequences around it, the outermost first; None where one varies.
-    """
+    """A leaf and where it stands."""
 
     path: tuple[str, ...]
     leaf: Leaf
@@ -170,13 +154,6 @@ def walk(node: Node, path: tuple[str, ...] = (), lengths: Shape = ()) -> Iterato
 
 def parse_feature(record: Any, where: str = "features.json") -> Node:
     """Return the tree that features.json describes.
-
-    Args:
-        record: as JSON has it.
-        where: said by errors: the file.
-
-    Raises:
-        FormatError: not the record of a feature.
 
     Example:
         >>> parse_feature({"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}})

@@ -125,11 +125,7 @@ def framed(record: bytes) -> bytes:
 
 
 def is_compressed(path: str) -> bool:
-    """Return whether a file of records is compressed as a whole, by gzip or zlib.
-
-    Raises:
-        DatasetNotFoundError: no such file.
-    """
+    """Return whether a file of records is compressed as a whole, by gzip or zlib."""
     head = _opened(path).read(0, HEADER.size)
     is_plain = len(head) == HEADER.size and HEADER.unpack(head)[1] == masked_crc32c(head[:8])
     return not is_plain and head[:2] in MAGICS
@@ -137,14 +133,6 @@ def is_compressed(path: str) -> bool:
 
 def index_records(path: str, *, is_checked: bool) -> RecordIndex:
     """Return where the records of a file lie.
-
-    Args:
-        path: of the file, not compressed.
-        is_checked: whether all of it is read, and each record compared with its CRC; else headers only.
-
-    Raises:
-        DatasetNotFoundError: no such file.
-        FormatError: damaged; the message names file, record and byte.
 
     Notes:
         Holds 1 MiB of the file, and 16 bytes a record.
@@ -175,18 +163,7 @@ def index_records(path: str, *, is_checked: bool) -> RecordIndex:
 
 
 def read_records(path: str, index: RecordIndex, first: int, stop: int, *, is_checked: bool = True) -> Uint8s:
-    """Return the bytes of records that follow each other, headers and all, from the first one's header on.
-
-    Args:
-        path: of the file.
-        index: of all its records.
-        first: number of the first record.
-        stop: one past the last one.
-        is_checked: whether each is compared with its CRC.
-
-    Raises:
-        FormatError: a record that is not what was written, or the file ends before it does.
-    """
+    """Return the bytes of records that follow each other, headers and all, from the first one's header on."""
     from stepwell.tfds.record_kernels import scan_records
 
     file = _opened(path)
@@ -214,9 +191,6 @@ def read_next(path: str, place: int, number: int, most: int, *, is_checked: bool
 
     Returns:
         uint8 [m], and int64 [n, 2]: place in them and size of each record; none where the first one is longer.
-
-    Raises:
-        FormatError: the first record is damaged.
     """
     from stepwell.tfds.record_kernels import scan_records
 

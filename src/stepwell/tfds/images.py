@@ -37,11 +37,7 @@ Read = Callable[[], Iterable[tuple[Records, str]]]
 
 
 def images_of(images: str) -> Images:
-    """Return the option of that name.
-
-    Raises:
-        FormatError: it is none.
-    """
+    """Return the option of that name."""
     for known in get_args(Images):
         if images == known:
             found: Images = known
@@ -52,17 +48,7 @@ def images_of(images: str) -> Images:
 def with_image_features(
     columns: Iterable[Column], first: Read, everything: Read, images: Images = "alike"
 ) -> list[Column]:
-    """Return columns whose images have features.
-
-    Args:
-        columns: of a dataset.
-        first: reads some records, from several files.
-        everything: reads all records.
-        images: "alike", of the formats that are seen; "any": each may be of another.
-
-    Raises:
-        FormatError: an image that is no JPEG, PNG or WebP file, or whose header is damaged.
-    """
+    """Return columns whose images have features."""
     made = list(columns)
     pictures = [column for column in made if column.is_image]
     seen = _look(pictures, first)

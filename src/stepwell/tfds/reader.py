@@ -302,11 +302,7 @@ class TfdsReader(Reader):
         return steps, 0, len(steps)
 
     def _read(self, shard: int, record: int, most: int) -> Records:
-        """Return some records of a file, and see whether it has as many as the dataset says, as soon as that is known.
-
-        Raises:
-            FormatError: it has more or fewer, or is damaged.
-        """
+        """Return some records of a file; raises where it has other numbers of them than the dataset says."""
         file, length = self._shards.records(shard), int(self._selection.lengths[shard])
         if not file.is_next(record):
             self._check_length(len(file), shard)

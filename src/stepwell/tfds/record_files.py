@@ -92,12 +92,7 @@ class ArrayRecordFile:
         return self._length
 
     def __getitem__(self, number: int) -> bytes:
-        """Return a record.
-
-        Raises:
-            IndexError: there is none of that number.
-            FormatError: it is damaged; names the file and the record.
-        """
+        """Return a record."""
         if not 0 <= number < self._length:
             raise IndexError(f"{self.path} has no record {number}: it has {self._length}.")
         if not 0 <= number - self._first < len(self._held):
@@ -145,11 +140,7 @@ class ArrayRecordFile:
 
 
 def import_array_record() -> Any:
-    """Return array_record's module of readers and writers.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """Return array_record's module of readers and writers."""
     try:
         return import_module("array_record.python.array_record_module")
     except ImportError as error:
@@ -211,10 +202,6 @@ class RecordFile(Protocol):
 class TFRecordFile:
     """A TFRecord file that is not compressed.
 
-    Args:
-        path: of the file.
-        is_verified: whether records are compared with their CRCs as they are read. Those of sizes always are.
-
     Notes:
         For one thread. Short records that are read from the first one on, in order, are found as they are read; else
         an index is made, of all headers.
@@ -244,11 +231,7 @@ class TFRecordFile:
         return self._index
 
     def check(self) -> None:
-        """Read all of the file, and compare all records with their CRCs.
-
-        Raises:
-            FormatError: damaged; names the file, the record and the byte.
-        """
+        """Read all of the file, and compare all records with their CRCs."""
         self._index = index_records(self.path, is_checked=True)
 
     def __len__(self) -> int:
@@ -256,11 +239,7 @@ class TFRecordFile:
         return len(self.index) if known is None else known
 
     def read(self, first: int, most: int) -> Records:
-        """Return some records; see `RecordFile`.
-
-        Raises:
-            FormatError: damaged, or there is no such record; names the file and the record.
-        """
+        """Return some records; see `RecordFile`."""
         found = self._read_on(first, most) if self.is_next(first) else None
         if found is not None:
             return found
@@ -295,10 +274,6 @@ class TFRecordFile:
 class CompressedFile:
     """A TFRecord file that is compressed as a whole, by gzip or zlib.
 
-    Args:
-        path: of the file.
-        is_verified: whether records are compared with their CRCs.
-
     Notes:
         For one thread. Holds one record. Its records come in ascending order; an earlier one begins anew.
     """
@@ -324,11 +299,7 @@ class CompressedFile:
         return False
 
     def read(self, first: int, most: int) -> Records:
-        """Return some records; see `RecordFile`.
-
-        Raises:
-            FormatError: damaged, or there is no such record; names the file and the record.
-        """
+        """Return some records; see `RecordFile`."""
         if self._records is None or first < self._next:
             self._records, self._next = self._read(), 0
         skipped = sum(1 for _ in islice(self._records, first - self._next))
@@ -338,11 +309,7 @@ class CompressedFile:
         return _not_empty(found, self.path)
 
     def _read(self) -> Iterator[bytes]:
-        """Yield the records.
-
-        Raises:
-            FormatError: damaged; names the file and the record.
-        """
+        """Yield the records."""
         stream, number = _Inflated(self.path), 0
         while head := stream.take(HEADER.size):
             where = f"{self.path}: record {number}, byte {stream.place - len(head)} of what was compressed"
@@ -400,11 +367,7 @@ class _Inflated:
 
 
 class IndexedFile:
-    """A file whose records a package gives by number.
-
-    Args:
-        path: of the file.
-    """
+    """A file whose records a package gives by number."""
 
     def __init__(self, path: str) -> None:
 
@@ -423,11 +386,7 @@ class IndexedFile:
         return False
 
     def read(self, first: int, most: int) -> Records:
-        """Return some records; see `RecordFile`.
-
-        Raises:
-            FormatError: damaged, or there is no such record; names the file and the record.
-        """
+        """Return some records; see `RecordFile`."""
         return _not_empty(
             _joined(first, (self._file[number] for number in range(first, min(first + most, len(self))))),
             self._file.path,
@@ -448,29 +407,14 @@ def _joined(first: int, records: Iterable[bytes]) -> Records:
 
 
 def _not_empty(found: Records, path: str) -> Records:
-    """Refuse no records.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """Refuse no records."""
     if not len(found.starts):
         raise FormatError(f"{path}: there is no record {found.first}. Is the file complete?")
     return found
 
 
 def open_records(path: str, file_format: str, *, is_verified: bool = True) -> RecordFile:
-    """Return the records of a file.
-
-    Args:
-        path: of the file.
-        file_format: "tfrecord" or "array_record".
-        is_verified: whether records are compared with their CRCs; those of ArrayRecord always are.
-
-    Raises:
-        FormatError: damaged, or of a format that is not read.
-        DatasetNotFoundError: no such file.
-        MissingDependencyError: array_record is not installed.
-    """
+    """Return the records of a file."""
     if file_format == "array_record":
         return IndexedFile(path)
     if file_format != "tfrecord":
@@ -486,18 +430,6 @@ BUFFER_BYTES = 1 << 20
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes], file_format: FileFormat = "tfrecord") -> int:
     """Write a new file of records, and wait until it is on the disk.
-
-    Args:
-        path: of the file.
-        records: one after the other.
-        file_format: of the file.
-
-    Returns:
-        Bytes of all records, without what frames them.
-
-    Raises:
-        OSError: the disk is full, or it cannot be written.
-        MissingDependencyError: array_record is not installed, for that format.
 
     Example:
         >>> import tempfile

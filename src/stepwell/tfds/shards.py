@@ -48,11 +48,6 @@ __all__ = ["FetchedFile", "Selection", "Shards", "files_of", "lengths_by_split",
 class Shards:
     """The files of a split.
 
-    Args:
-        paths: of them, or addresses.
-        file_format: "tfrecord" or "array_record".
-        is_verified: whether records are compared with their CRCs.
-
     Notes:
         For one thread. Pickles as what it was made of, and what is expected. Holds one file open; of other machines the
         next one, too, which a thread of its own fetches.
@@ -75,12 +70,7 @@ class Shards:
         self._next = dict(pairwise(changes))
 
     def records(self, number: int) -> RecordFile:
-        """Return the records of a file, which is opened unless it was the last one.
-
-        Raises:
-            FormatError: damaged, or of a format that is not read.
-            DatasetNotFoundError: no such file.
-        """
+        """Return the records of a file, which is opened unless it was the last one."""
         if self._open is None or self._open[0] != number:
             self.close()
             self._open = number, self._opened(number)
@@ -139,15 +129,6 @@ class Shards:
 class FetchedFile:
     """Records of a file of another machine, see `RecordFile`; its errors give the address.
 
-    Args:
-        address: of it.
-        file: as it was fetched.
-        file_format: "tfrecord" or "array_record".
-        is_verified: whether records are compared with their CRCs.
-
-    Raises:
-        FormatError: damaged, or of a format that is not read.
-
     Notes:
         For one thread. Holds the file, which may leave the cache meanwhile.
     """
@@ -176,11 +157,7 @@ class FetchedFile:
         return self._records.is_next(first)
 
     def read(self, first: int, most: int) -> Records:
-        """Return some records; see `RecordFile`.
-
-        Raises:
-            FormatError: damaged, or there is no such record; names the address and the record.
-        """
+        """Return some records; see `RecordFile`."""
         with self._named():
             return self._records.read(first, most)
 
@@ -199,24 +176,12 @@ class FetchedFile:
 
 
 def open_shard(path: str, file_format: str, *, is_verified: bool = True) -> RecordFile:
-    """Return the records of a file, fetched where it is on another machine; see `open_records`.
-
-    Raises:
-        FormatError: damaged, or of a format that is not read.
-        DatasetNotFoundError: no such file, or no answer.
-        MissingDependencyError: array_record is not installed, or fsspec.
-    """
+    """Return the records of a file, fetched where it is on another machine; see `open_records`."""
     return Shards([path], file_format, is_verified=is_verified).records(0)
 
 
 class _Coming(NamedTuple):
-    """A file that is being fetched.
-
-    Args:
-        path: its address.
-        process: that fetches it.
-        file: when it is there.
-    """
+    """A file that is being fetched."""
 
     path: str
     process: int
@@ -294,13 +259,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that records are taken of.
-
-    Args:
-        split: which it is of.
-        path: or address.
-        length: records that it should have.
-    """
+    """A file that records are taken of."""
 
     split: str
     path: str
@@ -308,16 +267,7 @@ class _File:
 
 
 def select(info: DatasetInfo, split: Split) -> Selection:
-    """Return the records of a split.
-
-    Args:
-        info: of the dataset.
-        split: as `stepwell.formats.splits.split_indices` takes it.
-
-    Raises:
-        FormatError: no such split, or files that cannot hold what dataset_info.json says.
-        DatasetNotFoundError: a file is missing.
-    """
+    """Return the records of a split."""
     sizes = _Lengths(info)
     parts = split_ranges(split, sizes)
     needed = _needed(info, parts, sizes)
@@ -346,11 +296,7 @@ def select(info: DatasetInfo, split: Split) -> Selection:
 
 
 def files_of(info: DatasetInfo, split: Split) -> list[str]:
-    """Return the paths or addresses of the files that a split's records lie in, without looking whether they are there.
-
-    Raises:
-        FormatError: no such split.
-    """
+    """Return the paths or addresses of the files that hold a split's records; none is opened."""
     sizes = _Lengths(info)
     return [file.path for file in _needed(info, split_ranges(split, sizes), sizes).values()]
 
@@ -363,11 +309,7 @@ def lengths_by_split(info: DatasetInfo) -> Mapping[str, int | None]:
 
 
 class _Lengths(Mapping[str, Sequence[int]]):
-    """The records of each file of each split; of splits that do not tell, the files are opened when one is asked for.
-
-    Args:
-        info: of the dataset.
-    """
+    """The number of records of each file by split; files are opened where the dataset does not say it."""
 
     def __init__(self, info: DatasetInfo) -> None:
         self._info = info

@@ -40,9 +40,6 @@ MAX_ITEM_BYTES = 8
 class Form(ABC):
     """How the rows of one feature are written.
 
-    Args:
-        feature: as it is stored.
-
     Notes:
         An immutable value; picklable.
     """
@@ -62,12 +59,7 @@ class Form(ABC):
 
     @abstractmethod
     def lists(self, key: str, rows: Sequence[Any]) -> Lists:
-        """Return the lists of an Example that all steps of an episode make.
-
-        Args:
-            key: of the feature.
-            rows: of all steps.
-        """
+        """Return the lists of an Example that all steps of an episode make."""
 
     def step_lists(self, key: str, rows: Sequence[Any]) -> Lists:
         """Return the lists of an Example that is one step; ``rows`` has that one."""
@@ -179,12 +171,7 @@ class Strings(Form):
 
 
 class Pictures(Form):
-    """Files of images: those that are stored where they are JPEG or PNG, else encoded.
-
-    Args:
-        feature: as it is stored.
-        encoding: of what is no file yet.
-    """
+    """Files of images: those that are stored where they are JPEG or PNG, else encoded."""
 
     def __init__(self, feature: Feature, encoding: ImageFormat) -> None:
         super().__init__(feature)
@@ -232,19 +219,7 @@ class Pictures(Form):
 def form_of(
     name: str, feature: Feature, encoding: Encoding | None = None, images: ImageFormat = "png", labels: Any = None
 ) -> Form:
-    """Return how the rows of a feature are written.
-
-    Args:
-        name: of the feature, for errors.
-        feature: as it is stored.
-        encoding: of its numbers; default: what keeps them exact.
-        images: format of images that are no files yet.
-        labels: names of classes, where it has the numbers of such.
-
-    Raises:
-        SchemaError: TFDS has no feature for it; says what to do.
-        MissingDependencyError: what encodes its images is not installed.
-    """
+    """Return how the rows of a feature are written."""
     where = f"feature {name!r} ({feature})"
     _check_choice(where, "encodings", encoding, (None, *ENCODINGS))
     _check_choice(where, "images", images, IMAGE_FORMATS)
@@ -292,13 +267,7 @@ def _check_choice(where: str, argument: str, given: Any, allowed: Sequence[Any])
 
 @dataclass(frozen=True, slots=True)
 class StepColumn:
-    """A feature of steps.
-
-    Args:
-        source: its name in the store.
-        path: its place in a step; "/" nests.
-        form: how its rows are written.
-    """
+    """A feature of steps."""
 
     source: str
     path: str
@@ -315,10 +284,6 @@ def step_columns(
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[StepColumn, ...]:
     """Return the features that are written, in the schema's order; see `stepwell.tfds.write_rlds` for all arguments.
-
-    Raises:
-        FeatureNotFoundError: a name that the store does not have.
-        SchemaError: TFDS has no feature for one.
 
     Example:
         >>> from stepwell.schema import Array, Schema

@@ -171,12 +171,6 @@ class Steps:
 class StepDecoder:
     """Decode records of one dataset.
 
-    Args:
-        columns: of the steps.
-        metadata: names of each entry, from the outermost, and where its value comes from.
-        is_last: key of the flag, where the dataset has it.
-        is_terminal: the same.
-
     Notes:
         An immutable value; thread-safe and picklable.
     """
@@ -196,15 +190,7 @@ class StepDecoder:
         self._keys = ExampleKeys(list(dict.fromkeys([*(key for column in asked for key in column.keys), *flags])))
 
     def decode(self, records: Records, path: str) -> Steps:
-        """Return the steps of records.
-
-        Args:
-            records: of one file.
-            path: of it, said by errors.
-
-        Raises:
-            FormatError: damaged, or not as features.json says; names the file, the record and its byte.
-        """
+        """Return the steps of records."""
         try:
             return self._decode(records)
         except FormatError as error:
@@ -322,15 +308,7 @@ def _one(records: Records, place: int) -> Records:
 def block_of(
     steps: Steps, first: int, columns: Sequence[Column], told: Sequence[Mapping[str, Any]], shard: int | None
 ) -> EpisodeBlock:
-    """Return a block of episodes.
-
-    Args:
-        steps: of records.
-        first: record that the block begins with.
-        columns: of them.
-        told: metadata of each record of the block.
-        shard: number of the file where images are left; None: they are copied.
-    """
+    """Return a block of episodes."""
     end = first + len(told)
     start, stop = int(steps.edges[first]), int(steps.edges[end])
     return EpisodeBlock(
@@ -364,11 +342,7 @@ Transform = Callable[[EpisodeData], EpisodeData]
 
 
 def transform_of(given: Transform | str | None) -> Transform | None:
-    """Return a function that may be given as ``"module:function"``.
-
-    Raises:
-        FormatError: there is no such function.
-    """
+    """Return a function that may be given as ``"module:function"``."""
     if not isinstance(given, str):
         return given
     module, _, name = given.partition(":")
@@ -383,16 +357,7 @@ def transform_of(given: Transform | str | None) -> Transform | None:
 
 
 def transformed_schema(episode: EpisodeData, before: Schema) -> Schema:
-    """Return the features of an episode that was transformed.
-
-    Args:
-        episode: the first one, as it came out.
-        before: the features it had before.
-
-    Raises:
-        FormatError: a column that tells no feature.
-        SchemaError: a value that no store has.
-    """
+    """Return the features of an episode that was transformed."""
     return Schema({name: _feature(name, values, before) for name, values in flatten(episode.columns)})
 
 

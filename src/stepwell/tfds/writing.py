@@ -73,16 +73,7 @@ SPLIT_ENTRY = "tfds_split"
 
 
 def views_of(source: Source | Mapping[str, Source], split: str) -> dict[str, View]:
-    """Return the view of each split.
-
-    Args:
-        source: as `stepwell.tfds.write_rlds` takes it.
-        split: what a single source is.
-
-    Raises:
-        StepwellError: a name that TFDS does not take.
-        EpisodeNotFoundError: no splits at all.
-    """
+    """Return the view of each split."""
     views = {name: as_view(one) for name, one in (source if isinstance(source, Mapping) else {split: source}).items()}
     for name in views:
         check_name("split", name)
@@ -94,11 +85,7 @@ def views_of(source: Source | Mapping[str, Source], split: str) -> dict[str, Vie
 def steps_of(
     views: Mapping[str, View], features: Collection[str] | None, labels: Names | None, **choices: Any
 ) -> tuple[StepColumn, ...]:
-    """Return the columns of steps, which all splits have; see `step_columns`.
-
-    Raises:
-        SchemaError: splits of different features.
-    """
+    """Return the columns of steps, which all splits have; see `step_columns`."""
     first, *others = (_chosen(schema_of(view), features) for view in views.values())
     for split, schema in zip(list(views)[1:], others, strict=True):
         if schema != first:
@@ -156,14 +143,7 @@ NUM_PROBED = 3
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file and the episodes that it gets.
-
-    Args:
-        path: of the file.
-        split: it belongs to.
-        start: the first episode of the split.
-        stop: one past the last.
-    """
+    """A file and the episodes that it gets."""
 
     path: str
     split: str
@@ -187,11 +167,6 @@ class ShardResult(NamedTuple):
 
 class ShardJob:
     """What every worker needs to write any shard.
-
-    Args:
-        views: split to its episodes.
-        examples: how an episode becomes records.
-        file_format: of the files.
 
     Notes:
         Picklable; each worker opens the stores for itself.
@@ -272,18 +247,7 @@ def mean_row_bytes(job: ShardJob, split: str) -> float:
 def write_shards(
     job: ShardJob, shards: Sequence[Shard], workers: int | None, progress: bool | None
 ) -> dict[str, ShardResult]:
-    """Write all shards; returns path to result.
-
-    Args:
-        job: what to write.
-        shards: of all splits.
-        workers: processes; None: one a processor.
-        progress: whether to show a bar; None: where somebody sees it.
-
-    Raises:
-        OSError: the disk is full.
-        WorkerError: an episode that could not be written, where several processes write.
-    """
+    """Write all shards; returns path to result."""
     total = sum(shard.stop - shard.start for shard in shards)
     try:
         results = run_chunks(job, shards, workers=workers, total=total, unit="episodes", progress=progress)

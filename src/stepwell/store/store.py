@@ -17,7 +17,7 @@ from stepwell.json_text import seal_json
 from stepwell.references.trusted_paths import Trust
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import parse_bytes
-from stepwell.store.beneath import final_error, system_errors
+from stepwell.store.beneath import final_error, raise_from, system_errors
 from stepwell.store.encoding import QUEUE_BYTES
 from stepwell.store.episodes import Episode, EpisodeTable
 from stepwell.store.following import Follower, mtime, trusted_mtime
@@ -81,9 +81,11 @@ class Store:
         self._changing = threading.RLock()
         _ALL.add(self)
         hold_memory(self, self._path)
-        with system_errors(self._path):
+        try:
             self._follower.refresh()
             self._snapshot = self._follower.snapshot()
+        except OSError as error:
+            raise_from(final_error(error, self._path), error)
 
     # what it is
 

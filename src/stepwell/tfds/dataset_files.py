@@ -84,7 +84,9 @@ class Directory:
     @classmethod
     def of(cls, source: str) -> Directory:
         """Return the directory that somebody names."""
-        if "://" not in source or not is_remote(source):
+        if "://" not in source:
+            return cls(str(Path(source).expanduser()))
+        if not is_remote(source):
             return cls(str(Path(local_path(source)).expanduser()))
         if urlsplit(source).scheme.lower() not in WEB:
             return cls(source.rstrip("/"))

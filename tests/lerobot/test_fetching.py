@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.lerobot.fetching import FetchedFiles
+from stepwell.lerobot.reader import FetchedFiles
 
 USERS = {
     "data/0.parquet": np.array([0, 1, 2]),

@@ -17,7 +17,7 @@ pytest.importorskip("av")
 import stepwell
 from stepwell.errors import DatasetNotFoundError, WorkerError
 from stepwell.formats import import_dataset, open_reader
-from stepwell.lerobot.fetching import FetchedFiles
+from stepwell.lerobot.reader import FetchedFiles
 from stepwell.recorders.resuming import read_plan
 from stepwell.testing.hub import HubServer
 from stepwell.testing.lerobot import tiny_lerobot

@@ -1,9 +1,20 @@
-"""LeRobot datasets as episodes, to be taken into a store: numbers as numpy has them, pictures as the bytes they are."""
+"""The reader of LeRobot datasets for conversions, and files of the hub that are there while episodes need them.
+
+::
+
+    episodes to read      0 1 2 3 | 4 5 6 7 | 8 9 ...        chunks, a worker each, in any order
+    file-000              =========                          fetched by the first worker, while others wait
+    file-001                      ===========                removed when 2, 3, 4, 5, 6 and 7 are all done
+
+The workers of a conversion share the directory of the files; a file in it lists the episodes that are done.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.codecs import make_codec
+from stepwell.files.file_locks import FileLock, lock_file
 from stepwell.formats.reader import Reader, store_schema
 from stepwell.formats.registry import register_reader
-from stepwell.lerobot.fetching import FetchedFiles
 from stepwell.lerobot.hub import locate_meta, needed_files
 from stepwell.lerobot.info import INFO_PATH, FeatureInfo
 from stepwell.lerobot.mapped_stores import FileRows, mapped_schema, read_files
@@ -24,18 +35,89 @@ from stepwell.references.file_codec import FileCodec, make_references
 from stepwell.schema import Feature, Schema
 from stepwell.store.values import HasRows
 
-__all__ = ["LeRobotReader"]
+__all__ = ["FetchedFiles", "LeRobotReader"]
 
+Ints = npt.NDArray[np.int64]
+DONE = ".done"
+LOCKS = ".locks"
 ADDRESS = "lerobot://"
 TIMESTAMP = "timestamp"
-# numbers and texts of episodes that follow in the same parquet file, which are read with the one asked for
+# numbers and texts of episodes that follow in the same parquet file, which are read with the first one
 READ_AHEAD_BYTES = 64 << 20
 TEXT_BYTES = 64
-# how much smaller rows are on the disk, about: chunks of an import are cut by it
+# how much smaller rows are on the disk, about: chunks of a conversion are cut by it
 RATIOS = {"raw": 1, "jpeg": 10, "video": 50}
 OTHER_RATIO = 3
 
-Ints = npt.NDArray[np.int64]
+
+class FetchedFiles:
+    """The files of a data set that are in a directory for as long as they are needed."""
+
+    def __init__(self, directory: Path, users: Mapping[str, Ints], fetch: Callable[[str, Path], None]) -> None:
+        self._directory, self._users, self._fetch = directory, users, fetch
+        self._files_of: dict[int, list[str]] = {}
+        for name, episodes in users.items():
+            for episode in episodes.tolist():
+                self._files_of.setdefault(episode, []).append(name)
+
+    def plan(self, episodes: Ints) -> None:
+        """Keep files for these episodes only; called before any file is fetched."""
+        self._users = {
+            name: wanted for name, users in self._users.items() if len(wanted := np.intersect1d(users, episodes))
+        }
+        (self._directory / DONE).unlink(missing_ok=True)
+        if self._directory.is_dir():
+            known = {self._directory / name for name in self._users}
+            for path in self._directory.rglob("*"):
+                if path not in known and not path.is_dir() and not _is_hidden(path.relative_to(self._directory)):
+                    _remove(path)
+
+    def need(self, name: str) -> None:
+        """Fetch a file, or wait until another process has."""
+        path = self._directory / name
+        if path.exists():
+            return
+        with self._locked(name):
+            if not path.exists():
+                # an earlier conversion may leave a link to a file that its cache has no more
+                path.unlink(missing_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fetch(name, self._directory)
+
+    def done(self, episodes: Ints) -> None:
+        """Remove the files that no other episode needs."""
+        names = {name for episode in episodes.tolist() for name in self._files_of.get(episode, ())}
+        with self._locked(DONE), (self._directory / DONE).open("a+b") as file:
+            file.write(np.ascontiguousarray(episodes, np.int64).tobytes())
+            file.seek(0)
+            finished = np.frombuffer(file.read(), np.int64)
+            for name in names:
+                if np.isin(self._users.get(name, finished), finished).all():
+                    _remove(self._directory / name)
+
+    def close(self) -> None:
+        """Remove all files."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _locked(self, name: str) -> FileLock:
+        locks = self._directory / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        return lock_file(locks / name.replace("/", "+"))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file; its space is free at once, though a process may have it open."""
+    try:
+        # a link leads to the cache of the hub
+        if not path.is_symlink():
+            os.truncate(path, 0)
+        path.unlink()
+    except FileNotFoundError:
+        pass
 
 
 @register_reader
@@ -44,24 +126,6 @@ class LeRobotReader(Reader):
 
     Its episodes have the columns of the dataset in their order, the five indices among them; images as PNG or JPEG
     files and videos as packets, both as they are. Metadata: ``lerobot_episode``, the episode's number, and ``tasks``.
-
-    Args:
-        source: a directory, ``"lerobot:///data/pusht"``, ``"lerobot://owner/name@revision?episodes=0:10"``, or
-            ``"owner/name"``.
-        revision: tag, branch or commit on the hub.
-        token: of the hub.
-        cache_dir: of ``huggingface_hub``: what it has is not fetched again.
-        local_files_only: fetch nothing.
-        ignore: features to leave out.
-        tolerance: seconds that a frame may be off from its row's time.
-
-    Raises:
-        DatasetNotFoundError: no dataset there.
-        FormatError: it is not as its format says.
-
-    Notes:
-        As for `Reader`. Holds the numbers of a part of one parquet file, up to 64 MiB, and row groups of images, up to
-        256 MiB.
     """
 
     name: ClassVar[str] = "lerobot"
@@ -108,8 +172,8 @@ class LeRobotReader(Reader):
         return source.startswith(ADDRESS) or Path(source, INFO_PATH).is_file()
 
     @property
-    def schema(self) -> Schema:  # type: ignore[override]  # it takes a look at the first picture
-        """The features of the dataset; of the first picture it looks whether it is PNG or JPEG."""
+    def schema(self) -> Schema:  # type: ignore[override]  # it reads the first image
+        """The features of the dataset; the first image decides whether a camera is PNG or JPEG."""
         cameras = self._codecs()
         features = self._dataset.info.features
         return store_schema(
@@ -130,23 +194,23 @@ class LeRobotReader(Reader):
         columns: dict[str, Any] = {}
         for name, info in self._dataset.info.features.items():
             if info.is_camera:
-                columns[name] = self._pictures(info, place, int(rows.first_rows[number]), seconds)
+                columns[name] = self._images(info, place, int(rows.first_rows[number]), seconds)
             else:
                 columns[name] = _values(rows.columns[name], part)
         records = self._dataset.episodes
-        told = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
-        return EpisodeData(columns, metadata=told)
+        metadata = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
+        return EpisodeData(columns, metadata=metadata)
 
     @property
     def identity(self) -> str:
-        """The dataset's name and commit, or its directory and how the files of ``meta/`` are; see `Reader.identity`."""
+        """The dataset's name and commit, or its directory and a digest of ``meta/``; see `Reader.identity`."""
         found = self._dataset
         chosen = (
             f"{len(found.selected)} episodes {zlib.crc32(found.selected.tobytes()):08x}, tolerance {self._tolerance}"
         )
         if self._snapshot is not None:
             return f"lerobot {found.repo_id}@{self._snapshot.commit}, {chosen}"
-        # not of the other files: who mends a damaged one wants to go on
+        # not of the other files: a conversion goes on after a damaged one was mended
         return f"lerobot {found.root} {found.fingerprint([])}, {chosen}"
 
     def episode_bytes(self, schema: Schema) -> int:
@@ -166,7 +230,7 @@ class LeRobotReader(Reader):
             files.plan(episodes)
 
     def forget(self, episodes: Ints) -> None:
-        """Let go of fetched files that no other episode needs; see `Reader.forget`."""
+        """Remove fetched files that no other episode needs; see `Reader.forget`."""
         files = self._scratch_files()
         if files is not None:
             files.done(episodes)
@@ -207,10 +271,10 @@ class LeRobotReader(Reader):
             self._snapshot.fetch(names, progress=False)
 
     def _codecs(self) -> Mapping[str, FileCodec]:
-        """Return by camera what reads the pictures where they are."""
+        """Return the codec of each camera, which reads its images in place."""
         if not self._cameras:
             if self._dataset.info.image_keys:
-                # what the pictures are, the first one says
+                # the first image decides the format
                 first = int(np.argmax(self._dataset.episodes.length[self._dataset.selected] > 0))
                 self._fetch(self._names(first, videos=False))
             for name, feature in mapped_schema(self._dataset, self._tolerance).items():
@@ -225,8 +289,8 @@ class LeRobotReader(Reader):
         if self._held is None or place not in self._held.places:
             features = self._dataset.info.features
             names = [name for name, info in features.items() if not info.is_camera]
-            pictures = self._dataset.info.image_keys
-            self._held = next(read_files(self._dataset, self._neighbours(place), names, present=pictures))
+            images = self._dataset.info.image_keys
+            self._held = next(read_files(self._dataset, self._neighbours(place), names, present=images))
         return self._held, int(np.flatnonzero(self._held.places == place)[0])
 
     def _neighbours(self, place: int) -> Ints:
@@ -242,7 +306,7 @@ class LeRobotReader(Reader):
         )
         return after[: max(1, int(np.searchsorted(sizes, READ_AHEAD_BYTES)))]
 
-    def _pictures(self, info: FeatureInfo, place: int, first_row: int, seconds: npt.NDArray[Any]) -> HasRows:
+    def _images(self, info: FeatureInfo, place: int, first_row: int, seconds: npt.NDArray[Any]) -> HasRows:
         """Return the rows of a camera in an episode."""
         records = self._dataset.episodes
         if info.is_video:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell.replay import SampleToInsertRatio, Table
+from stepwell.replay import Queue, SampleToInsertRatio, Table
 from stepwell.replay.patterns import Pattern
 from stepwell.replay.selectors import Fifo, Lifo, MaxHeap, Prioritized, Uniform
 from stepwell.schema import Array
@@ -130,3 +130,16 @@ def test_other_selectors_have_no_short_way(tmp_path, selectors):
     sampler, remover = selectors
     table = Table(stepwell.create(tmp_path / "a.well"), sampler=sampler, remover=remover)
     assert not table._contents.grows_in_one
+
+
+def test_an_item_of_an_episode_s_end_waits_where_the_limiter_says_so(tmp_path):
+    store = stepwell.create(tmp_path / "a.well", {"value": Array(dtype="int64")})
+    table = Table(store, pattern=Pattern(at="end", ahead=0), limiter=Queue(1))
+    with store.writer() as writer:
+        for value in range(3):
+            writer.append(value=value)
+            table.follow()
+            # no step is new when the end comes
+            writer.end_episode(truncated=True)
+            table.follow()
+    assert (table.size, table.info.num_pending) == (1, 2)

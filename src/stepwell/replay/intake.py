@@ -80,8 +80,8 @@ class Intake:
         if not num_rows and not growth[3]:
             return self.let_in() if self.pending.num else 0
         if shape is not None and not self.pending.num and num_rows <= MOST_ROWS:
-            # an end lets items come that waited for what is ahead of them
-            most = num_rows + self._reach if growth[3] else num_rows
+            # an end lets items come that waited for what is ahead of them, or for the end itself
+            most = max(1, num_rows + self._reach) if growth[3] else num_rows
             if self._limiter.num_inserts(contents.counts, most) == most:
                 num = contents.grow(growth, shape)
                 if num >= 0:

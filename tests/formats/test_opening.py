@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import stepwell
-from stepwell.errors import StepwellError, StoreNotFoundError
+from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError, StoreNotFoundError
 from stepwell.formats import cache, opening
 
 
@@ -50,6 +50,13 @@ def test_an_address_goes_to_its_opener_with_the_options(opened: list[Any]) -> No
         ("lerobot://owner/name@main?episodes=0:2", {"tolerance": 0.1}),
         ("LeRobot:///data/pusht", {}),
     ]
+
+
+def test_a_reader_may_be_named_beside_its_address(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="an address of 'beton', not of 'zarr'"):
+        opening.open(f"beton://{tmp_path}/a.beton", reader="zarr")
+    with pytest.raises(DatasetNotFoundError, match="is not there"):
+        opening.open(f"beton://{tmp_path}/a.beton", reader="beton")
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:

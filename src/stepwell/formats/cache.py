@@ -45,7 +45,7 @@ from stepwell.errors import (
     StoreNotFoundError,
     UntrustedFileError,
 )
-from stepwell.files.addresses import cache_directory, plain_address
+from stepwell.files.addresses import cache_directory, is_remote, plain_address
 from stepwell.files.file_locks import FileLock, lock_directory, lock_file
 from stepwell.formats.options import option_key
 from stepwell.formats.reader import Reader, decoded_as
@@ -154,7 +154,7 @@ def open_address(
     # before anything is read: what changes afterwards has another digest
     files = entries_of(kind.files(address.source, **address.options))
     parts = address.source.split("\n")
-    places = [part if "://" in part else os.path.abspath(part) for part in parts]  # noqa: PTH100
+    places = [part if "://" in part and is_remote(part) else os.path.abspath(part) for part in parts]  # noqa: PTH100
     cached = CachedStore(
         kind.name,
         # options may choose other files: each choice has its folder, or would take another's store for a stale one

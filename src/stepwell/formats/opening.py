@@ -90,7 +90,7 @@ def _open_address(text: str, options: dict[str, Any], trust: Trust) -> Store:
     from stepwell.formats.registry import address_of, reader_names
 
     cache, progress = options.pop("cache", None), options.pop("progress", None)
-    address = address_of(text, None, options)
+    address = address_of(text, options.pop("reader", None), options)
     if address.reader is None:
         raise StoreNotFoundError(
             f"no data set at {plain_address(text)}: there is no {text.partition('://')[0].lower()}://. Allowed: the "

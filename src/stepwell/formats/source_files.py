@@ -135,7 +135,8 @@ def expand_braces(text: str) -> Iterator[str]:
 
 def _files_of(part: str, endings: Sequence[str]) -> Sequence[str]:
     """Return the files that a part of a source names, `MAX_FILES` and one more at most of each pattern."""
-    is_address = "://" in (part := path_of_file(part) if "://" in part else part)
+    part = path_of_file(part) if "://" in part else part
+    is_address = "://" in part and is_remote(part)
     if is_address or part.startswith("pipe:"):
         source_of(part)
     # a file may be called as a pattern is

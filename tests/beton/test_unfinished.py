@@ -1,4 +1,4 @@
-import fcntl
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -6,8 +6,9 @@ import pytest
 
 from stepwell.beton import BetonFile
 from stepwell.beton.layout import ALLOCATION_DTYPE, FieldDescriptor
-from stepwell.beton.unfinished import FilePart, unfinished_file, write_error
+from stepwell.beton.unfinished import FilePart, unfinished_file
 from stepwell.errors import DiskFullError, FormatError, StoreExistsError
+from stepwell.files.file_locks import lock_directory
 
 FIELDS = (FieldDescriptor(3, "data"), FieldDescriptor(1, "number"))
 PAGE = 1 << 16
@@ -77,9 +78,9 @@ def test_a_folder_is_never_replaced(tmp_path):
 def test_what_a_dead_writer_left_is_removed_and_a_living_one_s_stays(tmp_path):
     dead, alive, other = (tmp_path / f".{name}.partial" for name in ("a.beton.11", "a.beton.22", "b.beton.33"))
     for path in (dead, alive, other):
-        path.write_bytes(b"")
-    with alive.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        path.mkdir()
+        (path / "table").touch()
+    with lock_directory(alive):
         write(tmp_path / "a.beton")
     assert not dead.exists() and alive.exists() and other.exists()
 
@@ -91,13 +92,20 @@ def test_two_writers_of_one_target_do_not_meet(tmp_path):
         file.finish(2 * PAGE)
 
 
-def test_only_a_full_disk_is_told_as_such():
-    assert isinstance(write_error(OSError(28, "x"), "a"), DiskFullError)
-    plain = OSError(5, "x")
-    assert write_error(plain, "a") is plain
+def test_a_full_disk_is_reported_as_such_and_other_errors_as_they_are(tmp_path):
+    full, other = OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")
+    with pytest.raises(DiskFullError, match=r"a\.beton; nothing of it is left"), opened(tmp_path / "a.beton"):
+        raise full
+    with pytest.raises(OSError, match="broken") as caught, opened(tmp_path / "a.beton"):
+        raise other
+    assert caught.value is other and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_such_a_name_is_left(tmp_path):
-    (tmp_path / ".a.beton.11.partial").mkdir()
+def test_a_plain_file_of_such_a_name_is_left(tmp_path):
+    (tmp_path / ".a.beton.11.partial").touch()
     write(tmp_path / "a.beton")
-    assert (tmp_path / ".a.beton.11.partial").is_dir()
+    assert (tmp_path / ".a.beton.11.partial").is_file()
+
+
+def opened(path):
+    return unfinished_file(path, FIELDS, PAGE, 2, replaces=False)

@@ -3,16 +3,17 @@
 ::
 
     data/
-      .train.beton.7f3a91bc.partial   header with table_ptr 0, rows, pages: written by any number of processes
-      .train.beton.7f3a91bc.table     the allocation table, until it is known where the pages end
-      train.beton                     the first, with the second appended and table_ptr set last; by one rename
+      .train.beton.7f3a91bc.partial/
+        file           header with table_ptr 0, rows, pages: written by any number of processes
+        table          the allocation table, until it is known where the pages end
+      train.beton      the file, with the table appended and table_ptr set last; by one rename
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,10 @@ from typing import Any
 import numpy.typing as npt
 
 from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
-from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
-from stepwell.files.addresses import local_path
-from stepwell.files.file_locks import FileLock
-from stepwell.store.beneath import FULL
-from stepwell.store.layout import new_tag, sync_directory
+from stepwell.store.layout import BUILT_FILE, built_file
 
-__all__ = ["FilePart", "UnfinishedFile", "unfinished_file", "write_error"]
+__all__ = ["FilePart", "UnfinishedFile", "unfinished_file"]
 
-PARTIAL, TABLE = ".partial", ".table"
 COPY_BYTES = 1 << 24
 
 
@@ -36,7 +32,6 @@ COPY_BYTES = 1 << 24
 class UnfinishedFile:
     """The files of a ``.beton`` file that is being written."""
 
-    path: str
     partial: str
     table: str
     layout: BetonLayout
@@ -50,10 +45,10 @@ class UnfinishedFile:
             while data := source.read(COPY_BYTES):
                 target.write(data)
             target.flush()
-            # who finds the header finds all that it speaks of
+            # where the header is on the disk, so is the rest
             os.fsync(target.fileno())
             os.pwrite(target.fileno(), header.to_bytes(), 0)
-            os.fsync(target.fileno())
+        Path(self.table).unlink()
 
 
 class FilePart:
@@ -90,55 +85,12 @@ def unfinished_file(
     replaces: bool,
 ) -> Iterator[UnfinishedFile]:
     """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone."""
-    target = Path(local_path(path)).absolute()
-    target = target.resolve() if target.is_symlink() else target
     layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields))
-    _check_free(target, replaces)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left(target)
-    stem = str(target.with_name(f".{target.name}.{new_tag()}{new_tag()}"))
-    file = UnfinishedFile(str(target), stem + PARTIAL, stem + TABLE, layout)
-    try:
-        with _made(file.partial), _made(file.table):
-            Path(file.partial).write_bytes(layout.to_bytes())
-            yield file
-            _check_free(target, replaces)
-            Path(file.partial).replace(target)
-            sync_directory(str(target.parent))
-    except OSError as error:
-        raise write_error(error, str(target)) from error
-    finally:
-        for left in (file.partial, file.table):
-            Path(left).unlink(missing_ok=True)
-
-
-def write_error(error: OSError, path: str) -> OSError:
-    """Return DiskFullError for an error of a full disk or quota, any other as it is."""
-    if error.errno not in FULL or isinstance(error, StepwellError):
-        return error
-    full = DiskFullError(f"no space left to write {path}; nothing of it is left. Make room, and write it again.")
-    full.errno = error.errno
-    return full
-
-
-def _made(path: str) -> FileLock:
-    """Make a file and hold its lock, which tells that its writer lives."""
-    return FileLock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-
-
-def _check_free(target: Path, replaces: bool) -> None:
-    if target.is_dir() or (target.exists() and not replaces):
-        raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
-
-
-def _remove_left(target: Path) -> None:
-    for entry in list(target.parent.iterdir()):
-        if not (entry.name.startswith(f".{target.name}.") and entry.suffix in (PARTIAL, TABLE)):
-            continue
-        with suppress(FileNotFoundError, IsADirectoryError, BlockingIOError):
-            descriptor = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
-            with FileLock(descriptor, is_waiting=False):
-                entry.unlink()
+    with built_file(path, replaces=replaces) as hidden:
+        file = UnfinishedFile(f"{hidden}/{BUILT_FILE}", f"{hidden}/table", layout)
+        Path(file.partial).write_bytes(layout.to_bytes())
+        Path(file.table).touch()
+        yield file
 
 
 def _write_all(descriptor: int, data: Any, offset: int) -> None:

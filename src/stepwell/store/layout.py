@@ -37,7 +37,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.errors import StepwellError, StoreExistsError
+from stepwell.errors import DiskFullError, StepwellError, StoreExistsError
 from stepwell.files.addresses import local_path
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.schema import Feature
@@ -91,6 +91,8 @@ DELETED = "deleted.npy"
 SEGMENTS = "segments"
 # of a directory that is being built
 BUILD_SUFFIX = ".partial"
+# the file of a hidden directory that becomes the target
+BUILT_FILE = "file"
 ROW_BITS = 32
 MAX_ROWS = 1 << ROW_BITS
 RESTORE = "Restore it from a copy, or remove the segment."
@@ -409,11 +411,29 @@ def built_store(path: str | os.PathLike[str]) -> Iterator[str]:
 @contextmanager
 def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield a hidden directory next to ``path``; at the end it is renamed to ``path``, with all of it on the disk."""
+    with _built(path, _check_free) as partial:
+        yield partial
+
+
+@contextmanager
+def built_file(path: str | os.PathLike[str], *, replaces: bool = False) -> Iterator[str]:
+    """Yield a hidden directory next to ``path``; at the end its file `BUILT_FILE` is renamed to ``path``."""
+
+    def check_free(target: Path) -> None:
+        if target.is_dir() or (target.exists() and not replaces):
+            raise StoreExistsError(f"{target} is there already. Choose another path, or remove it.")
+
+    with _built(path, check_free, BUILT_FILE) as partial:
+        yield partial
+
+
+@contextmanager
+def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], name: str = "") -> Iterator[str]:
     # The remains of a killed process's try are removed. Where ``path`` is a link, its target is built.
     target = Path(local_path(path)).absolute()
     if target.is_symlink():
         target = target.resolve()
-    _check_free(target)
+    check_free(target)
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -425,15 +445,19 @@ def built_directory(path: str | os.PathLike[str]) -> Iterator[str]:
         with _locked_directory(partial):
             yield str(partial)
             sync_tree(str(partial))
-            _check_free(target)
-            os.rename(partial, target)
+            check_free(target)
+            os.rename(partial / name, target)
             for parent in (target, *made):
                 sync_directory(str(parent.parent))
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in FULL and not isinstance(error, StepwellError):
-            raise disk_error(error, 0, str(target)) from error
+    except OSError as error:
+        if error.errno in FULL and not isinstance(error, StepwellError):
+            full = DiskFullError(f"no space left to write {target}; nothing of it is left. Make room, and try again.")
+            full.errno = error.errno
+            raise full from error
         raise
+    finally:
+        # nothing is there but after a failure, or beside a file
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _locked_directory(path: Path) -> FileLock:
@@ -454,7 +478,7 @@ def _remove_left(target: Path) -> None:
     for entry in list(target.parent.iterdir()):
         if not (entry.name.startswith(f".{target.name}.") and entry.name.endswith(BUILD_SUFFIX)):
             continue
-        with suppress(FileNotFoundError, BlockingIOError), lock_directory(entry, is_waiting=False):
+        with suppress(FileNotFoundError, NotADirectoryError, BlockingIOError), lock_directory(entry, is_waiting=False):
             shutil.rmtree(entry, ignore_errors=True)
 
 

@@ -71,6 +71,15 @@ class FileRows:
     # the episodes' rows one after the other: an array [rows, *shape], or `Blobs` of UTF-8 where it is text
     columns: Mapping[str, npt.NDArray[Any] | Blobs]
 
+    def episode(self, number: int) -> dict[str, npt.NDArray[Any] | list[str]]:
+        """Return the columns of one of the episodes: arrays, and lists of texts."""
+        start = int(self.lengths[:number].sum())
+        part = slice(start, start + int(self.lengths[number]))
+        return {
+            name: _strings(column, part) if isinstance(column, Blobs) else column[part]
+            for name, column in self.columns.items()
+        }
+
 
 def read_files(
     metadata: Metadata, places: npt.ArrayLike, names: Iterable[str], *, present: Iterable[str] = ()
@@ -92,12 +101,8 @@ def read_columns(
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any] | list[str]]]]:
     """Yield columns of whole episodes, one episode at a time; each parquet file is read once."""
     for found in read_files(metadata, places, names):
-        columns = {
-            name: _strings(column) if isinstance(column, Blobs) else column for name, column in found.columns.items()
-        }
-        edges = [0, *np.cumsum(found.lengths).tolist()]
-        for place, (start, stop) in zip(found.places.tolist(), pairwise(edges), strict=True):
-            yield place, {name: column[start:stop] for name, column in columns.items()}
+        for number, place in enumerate(found.places.tolist()):
+            yield place, found.episode(number)
 
 
 def first_image(metadata: Metadata, name: str) -> bytes:
@@ -272,9 +277,9 @@ def _cut(table: pa.Table, rows: slice | Ints) -> pa.Table:
     return table.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else table.take(rows)
 
 
-def _strings(blobs: Blobs) -> list[str]:
-    data, ends = blobs.data.tobytes(), np.cumsum(blobs.sizes).tolist()
-    return [data[start:stop].decode("utf-8") for start, stop in pairwise([0, *ends])]
+def _strings(blobs: Blobs, part: slice) -> list[str]:
+    edges = np.cumsum([0, *blobs.sizes]).tolist()[part.start : part.stop + 1]
+    return [blobs.data[start:stop].tobytes().decode("utf-8") for start, stop in pairwise(edges)]
 
 
 def array_of(column: pa.ChunkedArray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> npt.NDArray[Any]:

@@ -16,7 +16,6 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -188,15 +187,13 @@ class LeRobotReader(Reader):
         place = int(self._dataset.selected[index])
         self._fetch(self._names(index))
         rows, number = self._rows_of(place)
-        edges = np.cumsum([0, *rows.lengths])
-        part = slice(int(edges[number]), int(edges[number + 1]))
-        seconds = _values(rows.columns[TIMESTAMP], part)
+        values = rows.episode(number)
         columns: dict[str, Any] = {}
         for name, info in self._dataset.info.features.items():
             if info.is_camera:
-                columns[name] = self._images(info, place, int(rows.first_rows[number]), seconds)
+                columns[name] = self._images(info, place, int(rows.first_rows[number]), np.asarray(values[TIMESTAMP]))
             else:
-                columns[name] = _values(rows.columns[name], part)
+                columns[name] = values[name]
         records = self._dataset.episodes
         metadata = {"lerobot_episode": int(records.index[place]), "tasks": list(records.tasks[place])}
         return EpisodeData(columns, metadata=metadata)
@@ -318,14 +315,6 @@ class LeRobotReader(Reader):
             at = first_row + np.arange(len(seconds), dtype=np.float64)
             rows = make_references(records.data_chunk[place], records.data_file[place], at)
         return self._codecs()[info.name].embed([np.frombuffer(row, np.uint8) for row in rows])
-
-
-def _values(column: Any, part: slice) -> Any:
-    """Return the rows of an episode: an array, or a list of texts."""
-    if isinstance(column, np.ndarray):
-        return column[part]
-    edges = np.cumsum([0, *column.sizes]).tolist()[part.start : part.stop + 1]
-    return [column.data[start:stop].tobytes().decode("utf-8") for start, stop in pairwise(edges)]
 
 
 def _row_bytes(feature: Feature) -> int:

@@ -418,14 +418,18 @@ def test_index_that_no_task_has_is_empty(tmp_path: Path) -> None:
     ],
 )
 def test_table_that_cannot_be_is_refused(tmp_path: Path, columns: dict[str, Any], says: str) -> None:
+    root = with_table(tmp_path / "tiny", columns)
     with pytest.raises(FormatError, match=f"tasks.parquet.*{says}"):
-        tasks_of(with_table(tmp_path / "tiny", columns))
+        tasks_of(root)
+    assert not audit(root).is_ok
 
 
 @pytest.mark.parametrize("line", ['{"task": "a"}', '{"task_index": 0}', '{"task_index": 0, "task": 1}', "3", "{"])
 def test_line_that_cannot_be_is_refused(tmp_path: Path, line: str) -> None:
+    root = with_lines(tmp_path / "tiny", line)
     with pytest.raises(FormatError, match=r"tasks\.jsonl"):
-        tasks_of(with_lines(tmp_path / "tiny", line))
+        tasks_of(root)
+    assert not audit(root).is_ok
 
 
 @pytest.mark.parametrize(("version", "name"), [("v3.0", "tasks.parquet"), ("v2.1", "tasks.jsonl")])

@@ -518,10 +518,6 @@ def read_tasks(root: Path, info: DatasetInfo) -> tuple[str, ...]:
     texts = dict(rows)
     if len(texts) < len(rows):
         raise _task_error(path)
-    if texts and not 0 <= min(texts) <= max(texts) < MAX_TASKS:
-        raise FormatError(
-            f"{path}: {TASK_INDEX} reaches from {min(texts)} to {max(texts)}. Allowed: 0 to {MAX_TASKS - 1}."
-        )
     return tuple(texts.get(index, "") for index in range(max(texts, default=-1) + 1))
 
 
@@ -534,6 +530,9 @@ def read_task_rows(root: Path, info: DatasetInfo) -> list[tuple[int, str]]:
         rows = [(whole_number(line, TASK_INDEX, path), line.get("task")) for line in read_json_lines(path)]
     if not all(isinstance(text, str) for _, text in rows):
         raise _task_error(path)
+    low, high = min(rows, default=(0, ""))[0], max(rows, default=(0, ""))[0]
+    if not 0 <= low <= high < MAX_TASKS:
+        raise FormatError(f"{path}: {TASK_INDEX} reaches from {low} to {high}. Allowed: 0 to {MAX_TASKS - 1}.")
     return rows
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from spec_reader import SpecFile
 
 from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, FloatEncoder, ImageEncoder, IntEncoder, JsonEncoder
-from stepwell.beton.sample_lots import Target, write_indexed, write_streams
+from stepwell.beton.laying import Target
+from stepwell.beton.sample_lots import write_indexed, write_streams
 from stepwell.errors import DiskFullError, StepError, StoreExistsError, WorkerError
 from stepwell.formats import import_dataset
 from stepwell.progress import RateBar

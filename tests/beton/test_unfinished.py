@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from stepwell.beton import BetonFile
+from stepwell.beton.laying import FilePart, unfinished_file
 from stepwell.beton.layout import ALLOCATION_DTYPE, FieldDescriptor
-from stepwell.beton.unfinished import FilePart, unfinished_file
 from stepwell.errors import DiskFullError, FormatError, StoreExistsError
 from stepwell.files.file_locks import lock_directory
 

@@ -8,7 +8,7 @@ from conversion_stores import LENGTHS, SHAPE, blobs_of, content, files_of, plain
 import stepwell
 from stepwell.codecs.codec import register_codec
 from stepwell.errors import WorkerError
-from stepwell.recorders.distortion import Distortion
+from stepwell.recorders.conversion_reports import Distortion
 from stepwell.recorders.recoding import convert
 from stepwell.schema import Video
 from stepwell.testing.codecs import RunningCodec
@@ -81,7 +81,7 @@ def test_text_and_ragged_features_are_converted_too(tmp_path):
 
 def test_long_episodes_are_read_in_batches(tmp_path, monkeypatch):
     monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", 4 * math.prod(SHAPE))
-    monkeypatch.setattr("stepwell.recorders.row_sinks.BATCH_BYTES", 4 * math.prod(SHAPE))
+    monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", 4 * math.prod(SHAPE))
     reads = []
     read = stepwell.store.Segment.read_rows
     monkeypatch.setattr(
@@ -168,7 +168,7 @@ def test_damaged_video_is_named_by_its_steps(tmp_path):
 @pytest.mark.parametrize("batch_rows", [3, 1000])
 def test_rows_that_need_rows_before_them_come_back_and_are_compared(tmp_path, monkeypatch, lag, run, batch_rows):
     monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", batch_rows * math.prod(SHAPE))
-    monkeypatch.setattr("stepwell.recorders.row_sinks.BATCH_BYTES", batch_rows * math.prod(SHAPE))
+    monkeypatch.setattr("stepwell.recorders.recoded_columns.BATCH_BYTES", batch_rows * math.prod(SHAPE))
     store = record(tmp_path / "a.well", segment_bytes=256 << 20, lengths=(5, 1, 21))
     running = stepwell.Image(SHAPE, codec="running", run=run, lag=lag)
     report = convert(store, tmp_path / "b.well", {"camera": running}, workers=1)

@@ -77,7 +77,7 @@ def test_a_large_segment_is_cut_between_episodes_and_small_ones_are_joined(tmp_p
         with store.writer() as writer:
             writer.add_episode({name: store[3][name][:3] for name in store.schema})
     assert len(store.segments) == 3
-    monkeypatch.setattr("stepwell.recorders.recoding_chunks.LEAST_CHUNK_BYTES", 7 * math.prod(SHAPE))
+    monkeypatch.setattr("stepwell.recorders.recoding.LEAST_CHUNK_BYTES", 7 * math.prod(SHAPE))
     convert(store, tmp_path / "b.well", {"camera": "png"}, workers=1)
     new = stepwell.open(tmp_path / "b.well")
     # rows of the episodes: 6 + 1, 9, 3 + 3 + 3
@@ -204,7 +204,7 @@ def test_a_source_that_was_compacted_is_said_to_be(tmp_path, monkeypatch):
     other.compact()
     with pytest.raises(StoreBusyError, match="compacted meanwhile"):
         convert(store, tmp_path / "b.well", {"camera": "jpeg"}, workers=1)
-    monkeypatch.setattr("stepwell.recorders.recoding_chunks._row_bytes", lambda *_: 1)
+    monkeypatch.setattr("stepwell.recorders.recoding._row_bytes", lambda *_: 1)
     with pytest.raises(WorkerError, match=r"episode 1 could not be written: StoreBusyError: .*compacted meanwhile"):
         convert(store, tmp_path / "b.well", {"camera": "jpeg"}, workers=1)
 

@@ -10,34 +10,54 @@
 
 All bytes of a sample lie on one page. So the cursor places units, a sample's regions or a run of rows that many samples
 share; a unit that does not fit into the rest of a page begins the next one.
+
+Until all of it is on the disk the file is hidden beside its target, and no reader takes it for whole::
+
+    data/
+      .train.beton.7f3a91bc.partial/
+        file           header with table_ptr 0, rows, pages: written by any number of processes
+        table          the allocation table, until it is known where the pages end
+      train.beton      the file, with the table appended and table_ptr set last; by one rename
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.beton.unfinished import FilePart, UnfinishedFile
+from stepwell.beton.encoding import Encoder
+from stepwell.beton.layout import ALLOCATION_DTYPE, BetonLayout, FieldDescriptor, Header, row_dtype
 from stepwell.errors import FormatError
-from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, StartMethod, run_chunks
+from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, StartMethod, num_workers, run_chunks
 from stepwell.sizes import parse_bytes
+from stepwell.store.layout import BUILT_FILE, built_file
 
 __all__ = [
     "MAX_PAGE_BYTES",
+    "FilePart",
     "Lot",
     "Lots",
     "Measure",
     "PageCursor",
+    "Target",
+    "UnfinishedFile",
     "aligned",
     "check_alignment",
     "check_page_size",
-    "lay",
     "too_large",
+    "unfinished_file",
 ]
+
+MIN_PAGE_BYTES = 1 << 16
+MAX_PAGE_BYTES = 1 << 31
+COPY_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,36 +124,44 @@ class _LayingJob:
             self._part.close()
 
 
-def lay(
-    lots: Sequence[Lot],
-    source: Lots,
-    file: UnfinishedFile,
-    *,
-    workers: int,
-    progress: bool | None,
-    start_method: StartMethod = "spawn",
-) -> None:
-    """Write all lots and complete the file."""
-    cursor = PageCursor(file.layout.pages_start, file.layout.header.page_size)
-    job = _LayingJob(source, file)
-    try:
-        run_chunks(
-            job,
-            lots,
-            workers=workers,
-            total=file.layout.header.num_samples,
-            unit="samples",
-            progress=progress,
-            start_method=start_method,
-            place=lambda measure: measure.place(cursor),
-        )
-    finally:
-        job.close()
-    file.finish(cursor.stop if cursor.stop > cursor.start else file.layout.rows_stop)
+class Target:
+    """The file to write, and how; see `stepwell.beton.write_beton`."""
 
+    def __init__(  # noqa: PLR0917
+        self,
+        path: str | os.PathLike[str],
+        page_size: int,
+        align: int = 1,
+        workers: int | None = None,
+        progress: bool | None = None,
+        replaces: bool = False,
+        start_method: StartMethod = "spawn",
+    ) -> None:
+        self.path, self.page_size, self.align = path, page_size, align
+        self.workers, self.progress = num_workers(workers), progress
+        self.replaces, self.start_method = replaces, start_method
 
-MIN_PAGE_BYTES = 1 << 16
-MAX_PAGE_BYTES = 1 << 31
+    def lay(self, source: Lots, lots: Sequence[Lot], encoders: Mapping[str, Encoder]) -> None:
+        """Write lots, which begin with sample 0, into the file."""
+        fields = tuple(encoder.descriptor(name) for name, encoder in encoders.items())
+        number = max(lot.stop for lot in lots)
+        with unfinished_file(self.path, fields, self.page_size, number, replaces=self.replaces) as file:
+            cursor = PageCursor(file.layout.pages_start, self.page_size)
+            job = _LayingJob(source, file)
+            try:
+                run_chunks(
+                    job,
+                    lots,
+                    workers=self.workers,
+                    total=number,
+                    unit="samples",
+                    progress=self.progress,
+                    start_method=self.start_method,
+                    place=lambda measure: measure.place(cursor),
+                )
+            finally:
+                job.close()
+            file.finish(cursor.stop if cursor.stop > cursor.start else file.layout.rows_stop)
 
 
 class PageCursor:
@@ -217,3 +245,75 @@ def too_large(what: str, parts: str, num_bytes: int, page_size: int) -> FormatEr
         f"{what} has {num_bytes} bytes ({parts}), and all that belongs to a sample lies on one page of {page_size} "
         f"bytes. {cure}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedFile:
+    """The files of a ``.beton`` file that is being written."""
+
+    partial: str
+    table: str
+    layout: BetonLayout
+
+    def finish(self, stop: int) -> None:
+        """Complete the hidden file."""
+        header = replace(self.layout.header, table_ptr=stop)
+        with Path(self.table).open("rb") as source, Path(self.partial).open("r+b") as target:
+            os.ftruncate(target.fileno(), stop)
+            target.seek(stop)
+            while data := source.read(COPY_BYTES):
+                target.write(data)
+            target.flush()
+            # where the header is on the disk, so is the rest
+            os.fsync(target.fileno())
+            os.pwrite(target.fileno(), header.to_bytes(), 0)
+        Path(self.table).unlink()
+
+
+class FilePart:
+    """What one process writes of an `UnfinishedFile`."""
+
+    def __init__(self, file: UnfinishedFile) -> None:
+        self._layout = file.layout
+        self._data = os.open(file.partial, os.O_WRONLY | os.O_CLOEXEC)
+        self._table = os.open(file.table, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, ptr: int, data: Any) -> None:
+        """Write bytes at a place of the file."""
+        _write_all(self._data, data, ptr)
+
+    def write_samples(self, first: int, rows: npt.NDArray[Any], table: npt.NDArray[Any]) -> None:
+        """Write what is kept of samples."""
+        _write_all(self._data, rows.tobytes(), self._layout.rows_start + first * rows.itemsize)
+        if table.size:
+            _write_all(self._table, table.tobytes(), first * table.shape[1] * ALLOCATION_DTYPE.itemsize)
+
+    def close(self) -> None:
+        """Close the files."""
+        os.close(self._data)
+        os.close(self._table)
+
+
+@contextmanager
+def unfinished_file(
+    path: str | os.PathLike[str],
+    fields: tuple[FieldDescriptor, ...],
+    page_size: int,
+    num_samples: int,
+    *,
+    replaces: bool,
+) -> Iterator[UnfinishedFile]:
+    """Yield a file with header and descriptors; it takes its place at the end, if it was finished, or is gone."""
+    layout = BetonLayout(Header(len(fields), page_size, num_samples, 0), fields, row_dtype(fields))
+    with built_file(path, replaces=replaces) as hidden:
+        file = UnfinishedFile(f"{hidden}/{BUILT_FILE}", f"{hidden}/table", layout)
+        Path(file.partial).write_bytes(layout.to_bytes())
+        Path(file.table).touch()
+        yield file
+
+
+def _write_all(descriptor: int, data: Any, offset: int) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

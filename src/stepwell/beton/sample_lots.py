@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.beton.encoding import Encoder, encode_named
-from stepwell.beton.laying import Lot, Lots, PageCursor, aligned, lay, too_large
+from stepwell.beton.laying import FilePart, Lot, PageCursor, Target, aligned, too_large
 from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
-from stepwell.beton.unfinished import FilePart, unfinished_file
 from stepwell.errors import StepError
-from stepwell.recorders.chunks import Failure, StartMethod, num_workers
+from stepwell.recorders.chunks import Failure
 from stepwell.recorders.sources import NUM_CHUNKS
 
 __all__ = [
     "IndexedSamples",
     "SampleLots",
     "StreamedSamples",
-    "Target",
     "check_not_empty",
     "lots_of",
     "stream_lots",
@@ -39,6 +36,7 @@ __all__ = [
 
 LOT_BYTES = 8 << 20
 MAX_LOT_SAMPLES = 1024
+STREAMS_AT_ONCE = 16
 Int64s = npt.NDArray[np.int64]
 
 
@@ -252,34 +250,6 @@ def stream_lots(firsts: Int64s, length: int, streams_at_once: int) -> list[Lot]:
                 if start < stop:
                     spans.append((start, min(start + length, stop), home))
     return [Lot(number, start, stop, home) for number, (start, stop, home) in enumerate(spans)]
-
-
-STREAMS_AT_ONCE = 16
-
-
-class Target:
-    """Where samples are written to, and how; see `stepwell.beton.write_beton` for what is not said here."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        path: str | os.PathLike[str],
-        page_size: int,
-        align: int = 1,
-        workers: int | None = None,
-        progress: bool | None = None,
-        replaces: bool = False,
-        start_method: StartMethod = "spawn",
-    ) -> None:
-        self.path, self.page_size, self.align = path, page_size, align
-        self.workers, self.progress = num_workers(workers), progress
-        self.replaces, self.start_method = replaces, start_method
-
-    def lay(self, source: Lots, lots: Sequence[Lot], encoders: Mapping[str, Encoder]) -> None:
-        """Write lots, which begin with sample 0, into the file."""
-        fields = tuple(encoder.descriptor(name) for name, encoder in encoders.items())
-        number = max(lot.stop for lot in lots)
-        with unfinished_file(self.path, fields, self.page_size, number, replaces=self.replaces) as file:
-            lay(lots, source, file, workers=self.workers, progress=self.progress, start_method=self.start_method)
 
 
 def write_indexed(

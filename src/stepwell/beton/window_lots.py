@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.beton.encoding import JPEG_START
-from stepwell.beton.laying import Lot, PageCursor, aligned, too_large
+from stepwell.beton.laying import FilePart, Lot, PageCursor, aligned, too_large
 from stepwell.beton.layout import ALLOCATION_DTYPE, row_dtype
-from stepwell.beton.unfinished import FilePart
 from stepwell.beton.window_fields import OutField, RowRegions, SharedColumn, WindowPlan
 from stepwell.codecs import SequentialCodec, codec_class, make_codec
 from stepwell.errors import StepError

@@ -23,8 +23,8 @@ from stepwell.beton.encoding import (
     WriteMode,
     check_names,
 )
-from stepwell.beton.laying import check_alignment, check_page_size
-from stepwell.beton.sample_lots import Target, check_not_empty, write_indexed
+from stepwell.beton.laying import Target, check_alignment, check_page_size
+from stepwell.beton.sample_lots import check_not_empty, write_indexed
 from stepwell.beton.window_fields import plan_windows
 from stepwell.beton.window_lots import JPEG_CODECS, WindowLots
 from stepwell.errors import SchemaError

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.beton.encoding import check_names
-from stepwell.beton.laying import check_page_size
-from stepwell.beton.sample_lots import Target, write_indexed, write_streams
+from stepwell.beton.laying import Target, check_page_size
+from stepwell.beton.sample_lots import write_indexed, write_streams
 from stepwell.errors import MissingDependencyError, StepError, WorkerError
 from stepwell.ffcv.fields import Field, encoder_of
 from stepwell.files.addresses import local_path

@@ -12,19 +12,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.recorders.distortion import Distortion
+import numpy as np
+
 from stepwell.schema import Feature
 from stepwell.sizes import counted, human_bytes
 
-__all__ = ["ConvertReport", "ConvertedFeature", "aligned", "headline"]
+__all__ = ["ConvertReport", "ConvertedFeature", "Distortion", "aligned", "headline", "mean_square_error"]
 
 TITLES = ("feature", "from", "", "to", "", "ratio", "PSNR", "worst")
 IS_NUMBER = (False, False, True, False, True, True, True, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Distortion:
+    """The errors of a number of rows."""
+
+    num_rows: int = 0
+    total: float = 0.0
+    worst: float = 0.0
+    episode: int | None = None
+    step: int | None = None
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every row came back bit by bit."""
+        return self.total == 0.0
+
+    @property
+    def mean_db(self) -> float:
+        """PSNR of all rows together, dB; infinite where nothing was lost."""
+        return _decibels(self.total / max(1, self.num_rows))
+
+    @property
+    def worst_db(self) -> float:
+        """PSNR of the worst row, dB."""
+        return _decibels(self.worst)
+
+    def with_row(self, error: float, episode: int, step: int) -> Distortion:
+        """Return what it is with one row more."""
+        return Distortion.joined([self, Distortion(1, error, error, episode, step)])
+
+    @staticmethod
+    def joined(parts: Iterable[Distortion]) -> Distortion:
+        """Return what it is over all rows; of rows that are equally bad the first counts."""
+        num_rows, total, worst = 0, 0.0, Distortion()
+        for part in parts:
+            num_rows, total = num_rows + part.num_rows, total + part.total
+            worst = part if part.worst > worst.worst else worst
+        return Distortion(num_rows, total, worst.worst, worst.episode, worst.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +177,12 @@ class ConvertReport:
 
 
 def headline(path: Path, num_episodes: int, num_steps: int, seconds: float) -> str:
-    """Return what stands above the table of a store that was made.
-
-    Example:
-        >>> headline(Path("a/b.well"), 1, 20, 0.25)
-        'b.well: 1 episode  20 steps  in 0.2 s'
-    """
+    """Return what stands above the table of a store that was made."""
     return f"{path.name}: {counted(num_episodes, 'episode')}  {counted(num_steps, 'step')}  in {seconds:.1f} s"
 
 
 def aligned(head: str, rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> str:
-    """Return a line, and a table below it.
-
-    Args:
-        head: the line.
-        rows: of the table, the titles first.
-        is_number: whether each column's cells stand at its right edge.
-    """
+    """Return a line, and a table below it."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(is_number))]
     lines = [
         "  ".join(
@@ -194,3 +223,28 @@ def _times(ratio: float | None) -> str:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or math.isinf(value) else value
+
+
+def mean_square_error(before: Any, after: Any) -> float:
+    """Return the mean squared difference of two rows in units of the peak: 0 is equal, 1 as wrong as can be."""
+    if not isinstance(before, np.ndarray | np.generic):
+        return 0.0 if before == after else 1.0
+    if before.tobytes() == after.tobytes():
+        return 0.0
+    if before.dtype.kind not in "iuf" or before.shape != after.shape:
+        return 1.0
+    if before.dtype.kind == "f":
+        error = np.square(before.astype(np.float64) - after)
+        peak = float(np.max(np.abs(before), initial=0.0))
+        found = float(error.mean()) / (peak * peak) if peak else 1.0
+        return found if math.isfinite(found) else 1.0
+    limits = np.iinfo(before.dtype)
+    # float32 holds every difference of 16 bits exactly, at half the memory
+    wide = np.float32 if before.dtype.itemsize <= 2 else np.float64
+    difference = np.subtract(before, after, dtype=wide)
+    peak = float(limits.max) - float(limits.min)
+    return float(np.square(difference, out=difference).mean(dtype=np.float64)) / (peak * peak)
+
+
+def _decibels(error: float) -> float:
+    return math.inf if error == 0.0 else -10 * math.log10(error)

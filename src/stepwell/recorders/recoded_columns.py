@@ -1,32 +1,52 @@
-"""One feature of a new segment, written from decoded rows of old ones, and compared with them as it is written.
+"""One feature of a new segment: decoded rows of old ones, encoded and compared, or bytes of other files as they are.
 
 ::
 
     old rows ── read_rows ──> values ── encode ──> blobs ──> NAME.npy, NAME.bin
                  a batch at a time │                 │
                                    └──> compare <── decode         row by row; of sequential codecs, run by run
+
+    references of an episode ── FileCodec.embed ──> packets, PNG files ──> NAME.npy, NAME.bin        nothing is decoded
+                                             └────> plain rows ──────────> NAME.npy
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import SequentialCodec, make_codec
-from stepwell.errors import DecodeError
-from stepwell.recorders.distortion import Distortion
-from stepwell.recorders.row_sinks import BATCH_BYTES, make_sink
+from stepwell.codecs import Codec, SequentialCodec, make_codec
+from stepwell.codecs.codec import codec_class
+from stepwell.errors import DecodeError, StepError
+from stepwell.recorders.conversion_reports import Distortion, mean_square_error
+from stepwell.references.file_codec import REFERENCE_DTYPE, FileCodec, ListedFileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
-from stepwell.store.column_file import Column, RawColumn, make_column
+from stepwell.store.column_file import Column, EncodedColumn, RawColumn, checksums_of, make_column, new_column
 
-__all__ = ["EpisodeRows", "RecodedColumn", "column_bytes", "recode_column", "stored_bytes"]
+__all__ = [
+    "BATCH_BYTES",
+    "Distortion",
+    "EpisodeRows",
+    "RecodedColumn",
+    "RowSink",
+    "column_bytes",
+    "embed_column",
+    "embedded_feature",
+    "embedded_row_bytes",
+    "make_sink",
+    "mean_square_error",
+    "recode_column",
+    "stored_bytes",
+]
 
 MAX_BATCH_ROWS = 256
 # of images of any size, whose decoded bytes their encoded ones do not tell
@@ -35,16 +55,7 @@ MAX_BATCH_IMAGES = 8
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Where the rows of an episode are.
-
-    Args:
-        segment: that holds them.
-        start: first row there.
-        length: steps.
-        rows: length, or one more with a final row.
-        index: of the episode in the new store.
-        source_index: of the episode in the old store.
-    """
+    """Where the rows of an episode are."""
 
     segment: Segment
     start: int
@@ -56,10 +67,7 @@ class EpisodeRows:
 
 @dataclass(frozen=True, slots=True)
 class RecodedColumn:
-    """What became of one feature's rows: their bytes before and after, offsets included, and what was lost.
-
-    ``distortion`` is None when they were copied; ``checksums`` are those of its files that are known.
-    """
+    """What became of one feature's rows: their bytes before and after, offsets included, and what was lost."""
 
     bytes_before: int
     bytes_after: int
@@ -74,19 +82,7 @@ def recode_column(
     episodes: Sequence[EpisodeRows],
     advance: Callable[[EpisodeRows, int], None] = lambda episode, rows: None,
 ) -> RecodedColumn:
-    """Write the files of one feature of a new segment.
-
-    Args:
-        stem: their path, but for the suffix.
-        old: the feature as the episodes' segments have it.
-        new: as it shall be: the same dtype and shape, another codec or other options.
-        episodes: whole episodes, in the new segment's order.
-        advance: called with the episode that is being written and the rows of it that were, many times.
-
-    Raises:
-        DecodeError: an old row that its codec refuses, or a new one that does not come back; the message names steps.
-        DiskFullError: no space.
-    """
+    """Write the files of one feature of a new segment."""
     directory, name = os.path.split(stem)
     num_rows = sum(episode.rows for episode in episodes)
     column = make_column(directory, name, new, num_rows)
@@ -158,3 +154,278 @@ def _sync_rows(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> 
     stored = episode.segment.stored_rows(name)
     begins = [stored.is_sync(row) for row in range(episode.start, episode.start + stop)]
     return np.flatnonzero(begins)
+
+
+# of what is in a file that is not looked at before its rows are taken
+USUAL_RATIO = 16
+# episodes and rows that are taken in at once, of which only the references are held; and bytes of rows
+MOST_EPISODES, MOST_ROWS = 4096, 4096
+PART_BYTES = 1 << 20
+
+
+def embedded_feature(feature: Feature) -> Feature | None:
+    """Return the feature that holds the rows of one as bytes of its own, None where it does already."""
+    codec = None if feature.is_raw else make_codec(feature)
+    return codec.embedded() if isinstance(codec, FileCodec) else None
+
+
+def embed_column(
+    stem: str, old: Feature, new: Feature, episodes: Sequence[EpisodeRows], advance: Callable[[EpisodeRows, int], None]
+) -> RecodedColumn:
+    """Write the files of one feature of a new segment."""
+    directory, name = os.path.split(stem)
+    codec = make_codec(old)
+    if not isinstance(codec, FileCodec):
+        raise DecodeError(f"feature {name!r}: {old} holds its rows itself.")
+    # rows of a sequential codec need those before them in their episode, and no others
+    most = 1 if isinstance(make_codec(new), SequentialCodec) else MOST_EPISODES
+    column = new_column(directory, name, new, sum(episode.rows for episode in episodes))
+    try:
+        for segment, of_segment in groupby(episodes, lambda episode: episode.segment):
+            offsets, blob = segment.offsets_map(name), segment.blob_map(name)
+            for group in _groups(of_segment, new.final, most):
+                references = _references(offsets, blob, group, new.final)
+                _embed(column, codec, references, group, advance)
+        column.finish()
+        after = column.num_bytes_appended
+    except (DecodeError, StepError) as error:
+        raise DecodeError(f"feature {name!r}: {error}") from error
+    finally:
+        column.close()
+    return RecodedColumn(stored_bytes(episodes, name, old), after, None, checksums_of([column]))
+
+
+def _groups(episodes: Iterable[EpisodeRows], is_final: bool, most: int) -> Iterator[list[EpisodeRows]]:
+    """Yield episodes of a segment whose references lie behind each other; a row without one ends a group."""
+    group: list[EpisodeRows] = []
+    for episode in episodes:
+        if group and (len(group) == most or group[-1].start + group[-1].rows != episode.start):
+            yield group
+            group = []
+        group.append(episode)
+        if not is_final and episode.rows > episode.length:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _references(
+    offsets: npt.NDArray[np.uint64], blob: npt.NDArray[np.uint8], group: Sequence[EpisodeRows], is_final: bool
+) -> Any:
+    """Return the references of the rows of a group: uint8 [n, 16], or a list where they are of other sizes."""
+    last = group[-1]
+    stop = last.start + (last.rows if is_final else last.length)
+    edges = offsets[group[0].start : stop + 1].astype(np.int64)
+    if len(edges) > 1 and (np.diff(edges) == REFERENCE_DTYPE.itemsize).all() and edges[-1] <= len(blob):
+        return blob[edges[0] : edges[-1]].reshape(-1, REFERENCE_DTYPE.itemsize)
+    return [blob[begin:end] for begin, end in pairwise(edges.tolist())]
+
+
+def _embed(
+    column: Column,
+    codec: FileCodec,
+    references: Any,
+    group: Sequence[EpisodeRows],
+    advance: Callable[[EpisodeRows, int], None],
+) -> None:
+    """Append the rows of a group of episodes."""
+    ends = np.cumsum([episode.rows for episode in group])
+    num_rows, done = len(references), 0
+
+    def count_rows(count: int) -> int:
+        # by the last of the rows, so that an error names the episode of the next one
+        advance(group[min(int(np.searchsorted(ends, done + count, "right")), len(group) - 1)], count)
+        return done + count
+
+    count_rows(0)
+    if isinstance(column, RawColumn):
+        for start in range(0, num_rows, MOST_ROWS):
+            part = references[start : start + MOST_ROWS]
+            column.append_rows(_plain_rows(codec, part), len(part))
+            done = count_rows(len(part))
+        if num_rows < ends[-1]:
+            column.append_rows(np.zeros(column.row_bytes, np.uint8), 1)
+        return
+    parts: list[bytes] = []
+    size = 0
+
+    def store() -> None:
+        nonlocal done, size
+        data = np.frombuffer(b"".join(parts), np.uint8)
+        column.append_rows(data, np.array([len(part) for part in parts], np.int64))
+        done = count_rows(len(parts))
+        parts.clear()
+        size = 0
+
+    try:
+        for row in codec.embed(references).rows(column.feature):
+            parts.append(row)
+            size += len(row)
+            if size >= PART_BYTES:
+                store()
+    except (DecodeError, StepError):
+        store()
+        raise
+    if parts:
+        store()
+    if done != num_rows:
+        raise DecodeError(f"its codec gave {done} rows for {num_rows} references.")
+    if num_rows < ends[-1]:
+        column.append_rows(np.empty(0, np.uint8), np.zeros(1, np.int64))
+
+
+def embedded_row_bytes(segment: Segment, name: str, feature: Feature) -> float:
+    """Return about how many bytes a row of references takes in a store that holds what they refer to."""
+    kind = codec_class(feature)
+    if issubclass(kind, ListedFileCodec):
+        return 8 + kind.bytes_in_files(segment.blob_map(name)) / max(1, segment.num_rows)
+    return feature.row_bytes / USUAL_RATIO
+
+
+def _plain_rows(codec: FileCodec, references: Any) -> npt.NDArray[Any]:
+    """Return the rows of references as an array."""
+    rows = np.empty((len(references), *codec.feature.fixed_shape), codec.feature.np_dtype)
+    if codec.only_copies and isinstance(references, np.ndarray):
+        codec.decode_rows(references, rows)
+        return rows
+    for place, blob in enumerate(references):
+        codec.decode_into(blob, rows[place, ...])
+    return rows
+
+
+# decoded rows that are read at once, about; those of a run that have not been compared come on top, as many again
+BATCH_BYTES = 32 << 20
+
+
+class RowSink(ABC):
+    """Takes the rows of a new column, in order, encodes and stores them, and compares what it stored with them."""
+
+    def __init__(self) -> None:
+        self.distortion = Distortion()
+        self.row = 0
+
+    @abstractmethod
+    def put(self, values: Any, episode: int, step: int) -> None:
+        """Store rows of an episode from ``step`` on: an array [n, *shape], or a list."""
+
+    @abstractmethod
+    def end_episode(self, num_blank: int) -> None:
+        """Store what is left of the episode, and rows that have no value."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is held; the column is the caller's to close."""
+
+
+class _RawSink(RowSink):
+    """Rows as they are: nothing can be lost, and nothing is compared."""
+
+    def __init__(self, column: RawColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def put(self, values: Any, episode: int, step: int) -> None:
+        self._column.write_rows(self.row, values)
+        self.row += len(values)
+        self.distortion = Distortion.joined([self.distortion, Distortion(len(values))])
+
+    def end_episode(self, num_blank: int) -> None:
+        # what is not written is zeros
+        self.row += num_blank
+
+    def close(self) -> None:
+        pass
+
+
+class _EncodedSink(RowSink):
+    """Rows that need no other."""
+
+    def __init__(self, column: EncodedColumn, codec: Codec) -> None:
+        super().__init__()
+        self._column, self._codec = column, codec
+        feature = codec.feature
+        self._out = None if feature.is_ragged else np.empty(feature.fixed_shape, feature.np_dtype)
+
+    def put(self, values: Any, episode: int, step: int) -> None:
+        for i in range(len(values)):
+            # a scalar's row is an array, too: the dots keep it one
+            value = values[i] if self._out is None else values[i, ...]
+            blob = self._codec.encode(value)
+            self._column.write(self.row, blob)
+            self.row += 1
+            error = mean_square_error(value, self._decoded(np.frombuffer(blob, np.uint8)))
+            self.distortion = self.distortion.with_row(error, episode, step + i)
+
+    def _decoded(self, blob: npt.NDArray[np.uint8]) -> Any:
+        if self._out is None:
+            return self._codec.decode(blob)
+        self._codec.decode_into(blob, self._out)
+        return self._out
+
+    def end_episode(self, num_blank: int) -> None:
+        for _ in range(num_blank):
+            self._column.write(self.row, b"")
+            self.row += 1
+
+    def close(self) -> None:
+        pass
+
+
+class _RunSink(RowSink):
+    """Rows of a sequential codec: compared when their run is whole, or when those that wait would take too much."""
+
+    def __init__(self, column: EncodedColumn, codec: SequentialCodec) -> None:
+        super().__init__()
+        self._column, self._codec, self._encoder = column, codec, codec.encoder()
+        self._waiting: deque[tuple[npt.NDArray[Any], int, int]] = deque()
+        self._run: list[npt.NDArray[np.uint8]] = []
+        self._num_compared = 0  # of the run's rows
+
+    def put(self, values: Any, episode: int, step: int) -> None:
+        for i in range(len(values)):
+            self._waiting.append((values[i, ...], episode, step + i))
+            self._store(self._encoder.put(values[i, ...]))
+        if len(self._waiting) * self._codec.feature.row_bytes >= BATCH_BYTES:
+            self._compare()
+
+    def end_episode(self, num_blank: int) -> None:
+        self._store(self._encoder.end())
+        self._compare()
+        for _ in range(num_blank):
+            self._column.write(self.row, b"")
+            self.row += 1
+
+    def close(self) -> None:
+        self._encoder.close()
+
+    def _store(self, blobs: Sequence[bytes]) -> None:
+        for blob in blobs:
+            if self._codec.is_sync(blob):
+                self._compare()
+                self._run, self._num_compared = [], 0
+            self._column.write(self.row, blob)
+            self.row += 1
+            self._run.append(np.frombuffer(blob, np.uint8))
+
+    def _compare(self) -> None:
+        places = range(self._num_compared, len(self._run))
+        if not places:
+            return
+        feature = self._codec.feature
+        outs = np.empty((len(places), *feature.fixed_shape), feature.np_dtype)
+        self._codec.decode_run(self._run, places, [outs[i, ...] for i in range(len(places))])
+        self._num_compared = len(self._run)
+        for i in range(len(places)):
+            value, episode, step = self._waiting.popleft()
+            self.distortion = self.distortion.with_row(mean_square_error(value, outs[i, ...]), episode, step)
+
+
+def make_sink(column: RawColumn | EncodedColumn, feature: Feature) -> RowSink:
+    """Return what fills a new column of a feature."""
+    if isinstance(column, RawColumn):
+        return _RawSink(column)
+    codec = make_codec(feature)
+    if codec.is_sequential:
+        return _RunSink(column, cast(SequentialCodec, codec))
+    return _EncodedSink(column, codec)

@@ -1,40 +1,66 @@
 """Conversion: a new store of the same episodes, in which some features are stored another way.
 
-What a chunk of episodes is, `recoding_chunks` says; a worker writes one with `recoding_jobs`.
+::
+
+    source    | 00000000 ............ | 00000001 | 00000002 |     sealed segments
+    chunks    |    0    |    1    |       2      |     3    |     whole episodes, about as many bytes each
+    target    | 00000000 | 00000001 | 00000002   | 00000003 |     a segment each, written by any worker
+
+The cuts depend on the source and the features alone, never on the number of workers.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from stepwell.codecs import make_codec, same_rows
-from stepwell.errors import SchemaError
+from stepwell.codecs.codec import codec_class
+from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.files.addresses import local_path
 from stepwell.json_text import seal_json
-from stepwell.recorders.chunks import num_workers, run_chunks
-from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport
-from stepwell.recorders.distortion import Distortion
-from stepwell.recorders.embedded_columns import embedded_feature
-from stepwell.recorders.recoded_columns import RecodedColumn
-from stepwell.recorders.recoding_chunks import Chunk, plan_chunks
-from stepwell.recorders.recoding_jobs import Recoding, codec_modules
+from stepwell.recorders.chunks import ITEM, NUM_ITEMS, num_workers, run_chunks
+from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport, Distortion
+from stepwell.recorders.recoded_columns import (
+    EpisodeRows,
+    RecodedColumn,
+    embed_column,
+    embedded_feature,
+    embedded_row_bytes,
+    recode_column,
+    stored_bytes,
+)
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
-from stepwell.store import Store, open
-from stepwell.store.layout import STORE_JSON, built_store, replace_file
+from stepwell.store import Segment, Store, open
+from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
+from stepwell.store.episodes import EpisodeTable
+from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, replace_file, step_id
 from stepwell.store.maintenance import episode_indices, replace_deleted
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
-__all__ = ["convert", "converted_feature"]
+__all__ = [
+    "EpisodeChunk",
+    "Recoding",
+    "Result",
+    "codec_modules",
+    "compacted_error",
+    "convert",
+    "converted_feature",
+    "plan_chunks",
+]
 
 
 def convert(
@@ -117,7 +143,7 @@ def convert(
     )
 
 
-def _record_of(store: Store, schema: Schema, chunks: Sequence[Chunk]) -> StoreRecord:
+def _record_of(store: Store, schema: Schema, chunks: Sequence[EpisodeChunk]) -> StoreRecord:
     """Return the target's record: another store, recorded the same way, that knows where its episodes come from."""
     told = store.record
     new = StoreRecord(schema=schema, fps=told.fps, metadata=dict(told.metadata))
@@ -150,15 +176,7 @@ def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> 
 
 
 def converted_feature(old: Feature, given: Feature | str) -> Feature:
-    """Return a feature with another codec.
-
-    Args:
-        old: the feature as it is.
-        given: name of a codec, or a feature of the same dtype and shape, of which codec and options count.
-
-    Raises:
-        SchemaError: the codec cannot store the feature, or it is another one.
-    """
+    """Return a feature with another codec."""
     if isinstance(given, str):
         new = replace(old, codec=given, options=(), codec_module=None)
     elif isinstance(given, Feature):
@@ -190,3 +208,177 @@ def _joined(job: Recoding, name: str, columns: Sequence[RecodedColumn]) -> Conve
         bytes_after=sum(column.bytes_after for column in columns),
         distortion=None if is_copied else Distortion.joined(lost),
     )
+
+
+# chunks of which there are enough to keep many workers busy, unless they are so small that starting one costs more
+NUM_CHUNKS = 64
+LEAST_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeChunk:
+    """Consecutive episodes that become one segment."""
+
+    start: int
+    stop: int
+    ordinal: int
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+    source_indices: tuple[int, ...]
+    num_steps: int
+    hidden: tuple[int, ...]
+
+
+def plan_chunks(  # noqa: PLR0917
+    store: Store,
+    listing: tuple[Sequence[Segment], EpisodeTable],
+    before: Schema,
+    after: Schema,
+    chosen: npt.NDArray[np.int64],
+    embedded: Collection[str] = (),
+) -> list[EpisodeChunk]:
+    """Return the chunks: at the first end of an episode beyond the size that one shall have a new one begins."""
+    segments, table = listing
+    for number in np.unique(table.segment[chosen]):
+        if not segments[number].is_sealed:
+            raise StoreBusyError(
+                f"segment {segments[number].name} of {store.path} is still being recorded. Close its writer, or "
+                "convert a checkpoint of the store."
+            )
+    try:
+        row_bytes = {
+            number: _row_bytes(segments[number], before, after, embedded) for number in set(table.segment[chosen])
+        }
+    except FileNotFoundError as error:
+        raise compacted_error(str(store.path), error) from error
+    sizes = [int(table.rows[index] * row_bytes[table.segment[index]]) for index in chosen]
+    limit = min(store.record.segment_bytes, max(LEAST_CHUNK_BYTES, sum(sizes) // NUM_CHUNKS))
+    chunks: list[EpisodeChunk] = []
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        total += size
+        if total >= limit or place + 1 == len(sizes):
+            chunks.append(_chunk(segments, table, chosen[start : place + 1], start, len(chunks)))
+            start, total = place + 1, 0
+    return chunks
+
+
+def compacted_error(source: str, error: FileNotFoundError) -> StoreBusyError:
+    """Return what to say of a file of the source that was there when the conversion was planned."""
+    return StoreBusyError(f"{source} was compacted meanwhile: {error.filename} is gone. Try again.")
+
+
+def _row_bytes(segment: Segment, before: Schema, after: Schema, embedded: Collection[str]) -> float:
+    """Return how many bytes a row takes: decoded where it will be converted, on the disk where it is copied."""
+    total = 0.0
+    for name, feature in before.items():
+        if name in embedded:
+            total += embedded_row_bytes(segment, name, feature)
+        elif not feature.is_ragged and (feature.is_raw or not same_rows(feature, after[name])):
+            total += feature.row_bytes
+        else:
+            total += 8 + (segment.path / f"{name}.bin").stat().st_size / max(1, segment.num_rows)
+    return total
+
+
+def _chunk(
+    segments: Sequence[Segment], table: EpisodeTable, chosen: npt.NDArray[np.int64], start: int, ordinal: int
+) -> EpisodeChunk:
+    parts: dict[str, list[int]] = {}
+    hidden, row = [], 0
+    for index in chosen:
+        segment, place = segments[table.segment[index]], int(table.record[index])
+        parts.setdefault(segment.name, []).append(place)
+        # all of its rows are copied: those that are shown may be decoded with the ones before
+        gone = int(table.start[index] - segment.records["start"][place])
+        if gone:
+            hidden.append(step_id(ordinal, row + gone))
+        row += gone + int(table.rows[index])
+    return EpisodeChunk(
+        start=start,
+        stop=start + len(chosen),
+        ordinal=ordinal,
+        parts=tuple((name, tuple(places)) for name, places in parts.items()),
+        source_indices=tuple(map(int, chosen)),
+        num_steps=int(table.length[chosen].sum()),
+        hidden=tuple(hidden),
+    )
+
+
+Result = dict[str, RecodedColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class Recoding:
+    """What every worker needs to write any chunk."""
+
+    noun: ClassVar[str] = "episode"
+    source: str
+    target: str
+    before: Schema
+    after: Schema
+    modules: tuple[str, ...]
+    embedded: frozenset[str] = frozenset()
+
+    @property
+    def converted(self) -> list[str]:
+        """Names of the features that are not copied."""
+        return [name for name in self.after if not same_rows(self.before[name], self.after[name])]
+
+    def write(self, chunk: EpisodeChunk, counters: MutableSequence[int]) -> Result:
+        """Write one chunk as one segment."""
+        counters[ITEM] = chunk.source_indices[0]
+
+        def advance(episode: EpisodeRows, rows: int) -> None:
+            counters[ITEM] = episode.source_index
+            counters[NUM_ITEMS] += rows
+
+        try:
+            return self._write(chunk, advance)
+        except FileNotFoundError as error:
+            raise compacted_error(self.source, error) from error
+
+    def _write(self, chunk: EpisodeChunk, advance: Callable[[EpisodeRows, int], None]) -> Result:
+        for module in self.modules:
+            import_module(module)
+        sources = [self._open(name, places) for name, places in chunk.parts]
+        episodes = list(_episodes(chunk, sources))
+        directory = f"{self.target}/{SEGMENTS}/{chunk.ordinal:08d}-{self._tag(chunk)}"
+        found: Result = {}
+
+        def recode(name: str, stem: str) -> Mapping[str, tuple[int, int]]:
+            write = embed_column if name in self.embedded else recode_column
+            found[name] = write(stem, self.before[name], self.after[name], episodes, advance)
+            return found[name].checksums
+
+        columns = {name: partial(recode, name) for name in self.converted}
+        merge_segments(directory, self.after, sources, columns=columns)
+        for name in self.after:
+            if name not in found:
+                size = stored_bytes(episodes, name, self.before[name])
+                found[name] = RecodedColumn(size, size, None)
+        return found
+
+    def _open(self, name: str, places: Sequence[int]) -> KeptEpisodes:
+        segment = Segment(f"{self.source}/{SEGMENTS}/{name}", self.before)
+        kept = np.zeros(len(segment.records), bool)
+        kept[list(places)] = True
+        return KeptEpisodes(segment, kept)
+
+    def _tag(self, chunk: EpisodeChunk) -> str:
+        """Return the segment's four digits: others for another source or other features, the same the next time."""
+        told = repr((chunk.parts, list(self.after.items())))
+        return f"{zlib.crc32(told.encode()) & 0xFFFF:04x}"
+
+
+def codec_modules(*schemas: Schema) -> tuple[str, ...]:
+    """Return the modules that register the codecs of some features."""
+    classes = {codec_class(feature) for schema in schemas for feature in schema.values()}
+    # a worker imports the main module under another name, and by itself
+    return tuple(sorted({known.__module__ for known in classes} - {"__main__"}))
+
+
+def _episodes(chunk: EpisodeChunk, sources: Sequence[KeptEpisodes]) -> Iterator[EpisodeRows]:
+    records = ((source.segment, record) for source in sources for record in source.records)
+    for place, (segment, record) in enumerate(records):
+        start, length, rows = int(record["start"]), int(record["length"]), int(record["rows"])
+        yield EpisodeRows(segment, start, length, rows, chunk.start + place, chunk.source_indices[place])

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from stepwell.recorders.distortion import Distortion, mean_square_error
+from stepwell.recorders.conversion_reports import Distortion, mean_square_error
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ stepwell.open
 before, start = anonymous(), time.perf_counter()
 store = stepwell.open(argument, mode="r")
 seconds, after = time.perf_counter() - start, anonymous()
-print(json.dumps([seconds * 1e3, (after - before) / len(store), len(store)]))
+# at toy size the pages that are there may do
+print(json.dumps([seconds * 1e3, max(after - before, 1) / len(store), len(store)]))
 """
 
 

@@ -27,7 +27,7 @@ from stepwell.errors import FeatureNotFoundError, SchemaError
 from stepwell.formats.source_episodes import SourceEpisode
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Image, Schema
-from stepwell.webdataset.columns import IMAGES, NUMBERS, TEXTS
+from stepwell.webdataset.member_columns import IMAGES, NUMBERS, TEXTS
 
 __all__ = ["MemberForm", "episode_form", "make_forms"]
 

@@ -23,7 +23,7 @@ from stepwell.references.remote_files import fetched_ahead
 from stepwell.schema import Feature, Schema, Text
 from stepwell.store.bulk_writing import Blobs, EpisodeBlock
 from stepwell.store.values import EncodedRows
-from stepwell.webdataset.columns import (
+from stepwell.webdataset.member_columns import (
     Decoders,
     Findings,
     MemberColumn,

@@ -49,7 +49,7 @@ Spans = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 class SampleSource(Protocol):
-    """What a field is told of the file that its samples are in; errors name file, field and sample."""
+    """The file of a field's samples, as the field sees it; errors name file, field and sample."""
 
     def sizes_at(self, ptrs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the size of the region at each ptr, int64 [n]; raise FormatError where there is none."""
@@ -110,7 +110,7 @@ class SpanField(BetonField):
 
         Returns:
             Integers [n] twice: first byte in the file, and number of bytes (or one number for all). They are checked
-            afterwards: bytes are between the file's rows and its allocation table, whoever asks for them.
+            afterwards: bytes are between the file's rows and its allocation table, whatever the ptr.
         """
 
 

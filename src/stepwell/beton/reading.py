@@ -45,7 +45,7 @@ class BetonFile:
         fields: what reads each field, by name, in the file's order.
 
     Notes:
-        Opening reads header and fields; the allocation table is read when sizes are asked for, and 16 bytes a region
+        Opening reads header and fields; the allocation table is read on the first use of sizes, and 16 bytes a region
         are kept. Safe for any number of threads; of all files of a process a few are kept open.
     """
 
@@ -60,7 +60,7 @@ class BetonFile:
         except OSError as error:
             raise DatasetNotFoundError(f"no file at {self.called}: {error}.") from error
         header = Header.parse(self._opened().read(0, HEADER_BYTES), self.called)
-        # of a damaged number no more is asked for than there is
+        # a damaged number makes no read longer than the file
         head = self._opened().read(0, min(self.num_bytes, HEADER_BYTES + DESCRIPTOR_BYTES * header.num_fields))
         described = BetonLayout.parse_fields(head, header, self.called)
         self.fields: dict[str, BetonField] = {}
@@ -86,7 +86,7 @@ class BetonFile:
 
     @cached_property
     def regions(self) -> RegionTable:
-        """The sizes of regions; read when it is asked for first."""
+        """The sizes of regions; read on first use."""
         start = self.layout.header.table_ptr
         table = np.frombuffer(self.read(start, self.num_bytes - start), ALLOCATION_DTYPE)
         return RegionTable(table, self.layout, self.called)
@@ -206,7 +206,7 @@ class BetonFile:
 
 
 class _Samples:
-    """What a field is told of its file, see `SampleSource`."""
+    """The file of a field's samples, see `SampleSource`."""
 
     def __init__(self, file: BetonFile, name: str, start: int) -> None:
         self._file, self._name, self._start = file, name, start

@@ -335,7 +335,7 @@ def stride_of(offsets: Sequence[int]) -> int | None:
     return _stride(tuple(offsets))
 
 
-# asked for every piece, of the few windows that a file has
+# called for every piece, of the few windows that a file has
 @lru_cache(maxsize=256)
 def _stride(offsets: tuple[int, ...]) -> int | None:
     if len(offsets) == 1:

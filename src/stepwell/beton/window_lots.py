@@ -36,9 +36,9 @@ from stepwell.windows.reader import WindowReader
 __all__ = ["JPEG_CODECS", "LotSizes", "Piece", "RegionRows", "Rows", "Span", "WindowLots", "plain_rows", "row_values"]
 
 LOT_BYTES = 16 << 20
-# at most a piece each: the places of a few lots fit into a pipe, so that nobody waits for who waits for him
+# at most a piece each: the places of a few lots fit into a pipe, so that parent and worker never wait for each other
 MAX_LOT_ANCHORS = 1024
-# of a row whose size nobody knows before it is read
+# of a row whose size is not known before it is read
 UNKNOWN_BYTES = 1 << 17
 Int64s = npt.NDArray[np.int64]
 
@@ -87,7 +87,7 @@ class WindowLots:
         rows, kept = [], []
         for span in spans:
             at(span.sample)
-            found = [self._encode_rows(span, told) for told in self._plan.regions]
+            found = [self._encode_rows(span, kind) for kind in self._plan.regions]
             rows.append([each for each, _ in found])
             kept.append([each for _, each in found])
         sizes = LotSizes(self._plan, spans, rows, self._align)
@@ -116,20 +116,20 @@ class WindowLots:
 
     def _lot_anchors(self) -> int:
         size = sum(column.row_bytes for column in self._plan.columns)
-        size += sum(self._row_bytes(told) for told in self._plan.regions)
+        size += sum(self._row_bytes(kind) for kind in self._plan.regions)
         size += sum(self._plan.window_bytes)
         return max(1, min(MAX_LOT_ANCHORS, LOT_BYTES // max(1, size)))
 
-    def _row_bytes(self, told: RowRegions) -> int:
+    def _row_bytes(self, kind: RowRegions) -> int:
         """Return about how large the regions of a kind are; it decides only how many are encoded at a time."""
         store = self._view.parts[0].store
-        feature = schema_of(store)[told.source]
+        feature = schema_of(store)[kind.source]
         if not feature.is_ragged and feature.kind == "image":
             return feature.row_bytes
         segment = next((segment for segment in self._segments if segment.num_rows), None)
         if segment is None or issubclass(codec_class(feature), FileCodec):
             return UNKNOWN_BYTES
-        return int(segment.offsets_map(told.source)[segment.num_rows]) // segment.num_rows
+        return int(segment.offsets_map(kind.source)[segment.num_rows]) // segment.num_rows
 
     def _spans(self, lot: Lot) -> list[Span]:
         _, segments, rows, lo, hi_step, hi_final = self.index.places(np.arange(lot.start, lot.stop))
@@ -150,25 +150,25 @@ class WindowLots:
     def _is_plain(self) -> bool:
         """Whether every window is the anchor's step alone."""
         shared = all(column.rows.offsets == (0,) and not column.rows.spread for column in self._plan.columns)
-        return shared and all(told.offsets == (0,) for told in self._plan.regions)
+        return shared and all(kind.offsets == (0,) for kind in self._plan.regions)
 
     @cached_property
     def _segments(self) -> list[Segment]:
         return list(self._view.segments)
 
-    def _encode_rows(self, span: Span, told: RowRegions) -> tuple[RegionRows, Rows]:
-        wanted = span.first + np.arange(span.number)[:, None] + np.array(told.offsets)
-        rows = np.unique(span.clamped(wanted, told.is_final))
-        feature = schema_of(self._view.parts[int(self.index.stores[span.segment])].store)[told.source]
+    def _encode_rows(self, span: Span, kind: RowRegions) -> tuple[RegionRows, Rows]:
+        wanted = span.first + np.arange(span.number)[:, None] + np.array(kind.offsets)
+        rows = np.unique(span.clamped(wanted, kind.is_final))
+        feature = schema_of(self._view.parts[int(self.index.stores[span.segment])].store)[kind.source]
         regions, cells = [], []
         for row, value in zip(
-            rows.tolist(), row_values(self._segments[span.segment], told.source, feature, rows), strict=True
+            rows.tolist(), row_values(self._segments[span.segment], kind.source, feature, rows), strict=True
         ):
             try:
                 # by the row, so that the same row is written the same way in every sample
-                cell, region = told.encoder.encode(value, row)
+                cell, region = kind.encoder.encode(value, row)
             except StepError as error:
-                raise StepError(f"{self.index.where(span.segment, row)}, feature {told.source!r}: {error}") from error
+                raise StepError(f"{self.index.where(span.segment, row)}, feature {kind.source!r}: {error}") from error
             regions.append(region)
             cells.append(cell)
         sizes = np.array([len(region or b"") for region in regions], np.int64)
@@ -199,7 +199,7 @@ class WindowLots:
                 rows[out.name] = read[out.key]
 
 
-# whose rows are JPEG files, or are so where they begin like one
+# codecs whose rows are JPEG files, or those of them that begin like one
 JPEG_CODECS = ("jpeg", "jpeg-or-raw", "image-file")
 BATCH_BYTES = 32 << 20
 UNKNOWN_ROW_BYTES = 1 << 20
@@ -220,7 +220,7 @@ def plain_rows(segment: Segment, name: str, rows: Int64s, dtype: np.dtype[Any]) 
 
 
 def row_values(segment: Segment, name: str, feature: Feature, rows: Int64s) -> Iterator[Any]:
-    """Yield what an encoder takes of each row: the bytes of a JPEG file that is stored as such, else the value."""
+    """Yield the encoder's argument for each row: the bytes of a JPEG file that is stored as such, else the value."""
     codec = None if feature.is_raw else make_codec(feature)
     if codec is None or isinstance(codec, SequentialCodec):
         yield from _read_values(segment, name, feature, rows)
@@ -296,7 +296,7 @@ class LotSizes:
         return np.array(pieces, np.int64).reshape(-1, 4)
 
     def num_bytes(self, number: int, first: int, count: int) -> int:
-        """Return what a piece takes up."""
+        """Return the bytes of a piece."""
         total = sum(int(aligned(size, self.align)) for size in self.part_bytes(count))
         for at, regions in enumerate(self.regions[number]):
             used = self.used_rows(number, at, first, count)
@@ -309,14 +309,14 @@ class LotSizes:
         return columns + [count * size for size in self.plan.window_bytes]
 
     def used_rows(self, number: int, at: int, first: int, count: int) -> Int64s:
-        """Return which of a span's regions a piece has, as indices, ascending."""
+        """Return the indices of a piece's regions among those of its span, ascending."""
         return np.unique(self.region_places(number, at, first, count))
 
     def region_places(self, number: int, at: int, first: int, count: int) -> Int64s:
-        """Return which of a span's regions each anchor's windows show, int64 [count, offsets]."""
-        span, told = self.spans[number], self.plan.regions[at]
-        wanted = span.first + first + np.arange(count)[:, None] + np.array(told.offsets)
-        return np.searchsorted(self.regions[number][at].rows, span.clamped(wanted, told.is_final))
+        """Return the indices of the regions in each anchor's windows, int64 [count, offsets]."""
+        span, kind = self.spans[number], self.plan.regions[at]
+        wanted = span.first + first + np.arange(count)[:, None] + np.array(kind.offsets)
+        return np.searchsorted(self.regions[number][at].rows, span.clamped(wanted, kind.is_final))
 
     def _fitting(self, number: int, done: int, cursor: PageCursor) -> int:
         """Return how many anchors the next piece has; the cursor turns the page where that is better."""
@@ -326,7 +326,7 @@ class LotSizes:
             return left
         count = self._most(number, done, left, cursor.room)
         if count:
-            # rows at the cut are there twice, the room that is left is there for nothing
+            # rows at the cut are written twice; the rest of the page stays empty otherwise
             twice = self.num_bytes(number, done, count) + self.num_bytes(number, done + count, left - count) - whole
             if twice < cursor.room:
                 return count
@@ -349,9 +349,9 @@ class LotSizes:
 
     def _too_large(self, number: int, done: int, page_size: int) -> Exception:
         parts = [f"{_name(column)} {size}" for column, size in zip(self.plan.columns, self.part_bytes(1), strict=False)]
-        for at, told in enumerate(self.plan.regions):
+        for at, kind in enumerate(self.plan.regions):
             sizes = self.regions[number][at].sizes[self.used_rows(number, at, done, 1)]
-            parts.append(f"{told.source} {int(sizes.sum())}")
+            parts.append(f"{kind.source} {int(sizes.sum())}")
         what = f"sample {self.spans[number].sample + done}"
         return too_large(what, ", ".join(parts), self.num_bytes(number, done, 1), page_size)
 
@@ -393,7 +393,7 @@ class Piece:
         for at in range(len(self.kept)):
             self._copy_regions(at, data)
         for at, out in enumerate(plan.with_region):
-            ptrs, sizes, cells = self._told(out)
+            ptrs, sizes, cells = self._ptrs_of(out)
             table["ptr"][:, at], table["size"][:, at] = ptrs + place, sizes
             out.encoder.fill(rows[out.name], cells, ptrs + place, sizes)
         return data
@@ -419,17 +419,17 @@ class Piece:
     def _regions(self) -> list[tuple[Int64s, int]]:
         """Of each kind of regions the place of each row of the span, -1 where it is not shown; and their bytes."""
         begin, found = self._begins[-1], []
-        for shown, told in zip(self._shown, self.sizes.regions[self.number], strict=True):
+        for shown, kind in zip(self._shown, self.sizes.regions[self.number], strict=True):
             used = np.unique(shown)
-            reserved = aligned(told.sizes[used], self.sizes.align)
+            reserved = aligned(kind.sizes[used], self.sizes.align)
             ends = np.cumsum(reserved)
-            ptrs = np.full(len(told.rows), -1, np.int64)
+            ptrs = np.full(len(kind.rows), -1, np.int64)
             ptrs[used] = begin + ends - reserved
             begin += int(ends[-1])
             found.append((ptrs, int(ends[-1])))
         return found
 
-    def _told(self, out: OutField) -> tuple[Int64s, Int64s, Sequence[Any]]:
+    def _ptrs_of(self, out: OutField) -> tuple[Int64s, Int64s, Sequence[Any]]:
         """Return ptrs in the piece and sizes, int64 [count], and cells of a field."""
         plan = self.sizes.plan
         if out.kind == "region":

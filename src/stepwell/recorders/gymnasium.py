@@ -116,7 +116,7 @@ class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[mi
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except BaseException:
-            # nobody knows whether the environment moved: what follows must not be joined to what is stored
+            # whether the environment moved is unknown: later steps must not be joined to the stored ones
             self._end(failed=True)
             raise
         with self._track.no_gaps():

@@ -76,7 +76,7 @@ def convert(
 
     Episodes keep their order, ends, metadata and ``origin``, so that a split is the same in both stores. The features
     that are not named are copied as they lie on the disk. Each row that was encoded is decoded again and compared.
-    Rows that lie in files of somebody else's, as in a LeRobot data set that is read in place, become the target's own:
+    Rows that lie in other files, as in a LeRobot data set that is read in place, become the target's own:
     their packets and image files are taken in as they are, unless the feature is named with another codec.
 
     Args:
@@ -145,12 +145,12 @@ def convert(
 
 def _record_of(store: Store, schema: Schema, chunks: Sequence[EpisodeChunk]) -> StoreRecord:
     """Return the target's record: another store, recorded the same way, that knows where its episodes come from."""
-    told = store.record
-    new = StoreRecord(schema=schema, fps=told.fps, metadata=dict(told.metadata))
+    old = store.record
+    new = StoreRecord(schema=schema, fps=old.fps, metadata=dict(old.metadata))
     log = BirthLog(new.uuid)
     for chunk in chunks:
-        log.add(chunk.ordinal, runs_of([(told, int(name.partition("-")[0]), places) for name, places in chunk.parts]))
-    return replace(new, segment_bytes=told.segment_bytes, sync=told.sync, births=log.end(len(chunks)))
+        log.add(chunk.ordinal, runs_of([(old, int(name.partition("-")[0]), places) for name, places in chunk.parts]))
+    return replace(new, segment_bytes=old.segment_bytes, sync=old.sync, births=log.end(len(chunks)))
 
 
 def _schema_of(store: Store) -> Schema:
@@ -366,8 +366,8 @@ class Recoding:
 
     def _tag(self, chunk: EpisodeChunk) -> str:
         """Return the segment's four digits: others for another source or other features, the same the next time."""
-        told = repr((chunk.parts, list(self.after.items())))
-        return f"{zlib.crc32(told.encode()) & 0xFFFF:04x}"
+        content = repr((chunk.parts, list(self.after.items())))
+        return f"{zlib.crc32(content.encode()) & 0xFFFF:04x}"
 
 
 def codec_modules(*schemas: Schema) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
       importing.json           of what source, and how it is cut; gone when all of it is there
       segments/
         00000000-5c1d/         chunk 0: finished, kept
-        00000001-a0e2/         chunk 1: its writer was killed, and recovery sealed what it had; made anew
+        00000001-a0e2/         chunk 1: its writer was killed, and recovery sealed the rest; written again
 """
 
 from __future__ import annotations
@@ -51,17 +51,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recording makes of what: the same for every call that goes on with it.
-
-    Args:
-        source: its identity.
-        num_items: it has.
-        chunk_items: items a segment, but for the last one.
-        schema: of the store.
-        fps: of the store.
-        metadata: of the store, what JSON holds.
-        edges: items that begin a segment in any case, ascending.
-    """
+    """What a recording makes of what: the same for every call that goes on with it."""
 
     source: str
     num_items: int
@@ -83,18 +73,14 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         fps = None if self.fps is None else float(self.fps)
-        told: dict[str, Any] = {**asdict(self), "fps": fps, "schema": self.schema.to_json()}
+        record: dict[str, Any] = {**asdict(self), "fps": fps, "schema": self.schema.to_json()}
         if self.edges is None:
-            del told["edges"]
-        return dict(json.loads(json.dumps(told)))
+            del record["edges"]
+        return dict(json.loads(json.dumps(record)))
 
 
 def read_plan(store: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return what is recorded into a store, as `Plan.to_json` told it; None where nothing is under way.
-
-    Raises:
-        CorruptSegmentError: the record is damaged.
-    """
+    """Return the plan of a store's unfinished recording, as of `Plan.to_json`; None where there is none."""
     if not Path(store).is_dir():
         return None
     file = str(Path(store, IMPORTING))
@@ -105,24 +91,7 @@ def read_plan(store: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 class Unfinished:
-    """The store of a recording that is under way.
-
-    Args:
-        path: of the store. Nothing may be there, or what an earlier call with the same plan left.
-        plan: what is recorded.
-
-    Attributes:
-        plan: as given.
-        store: it.
-        finished: numbers of the chunks that are there already.
-
-    Raises:
-        StoreExistsError: what is there is no unfinished recording, or that of another plan, or was changed since.
-        StoreBusyError: another process is at it.
-
-    Notes:
-        Holds a lock until `end` or `leave`, which goes when the process dies.
-    """
+    """The store of a recording that is under way."""
 
     def __init__(self, path: str | os.PathLike[str], plan: Plan) -> None:
         self._path, self.plan = Path(path).absolute(), plan
@@ -134,7 +103,7 @@ class Unfinished:
             self._check_unchanged()
             differences = self._differences()
             if differences:
-                self._begin_anew(differences)
+                self._start_over(differences)
             self.finished = self._drop_halves()
         except BaseException:
             self._lock.release()
@@ -165,9 +134,9 @@ class Unfinished:
                 store.reserve_ordinals(len(plan.spans))
             replace_file(f"{hidden}/{IMPORTING}", seal_json(plan.to_json()))
 
-    def _begin_anew(self, differences: list[str]) -> None:
+    def _start_over(self, differences: list[str]) -> None:
         """Replace an earlier call's store of which nothing is finished; refuse another one."""
-        if self._finished(self._spans_told()):
+        if self._finished(self._recorded_spans()):
             raise StoreExistsError(
                 f"{self._path} is there already, unfinished, and made of other things: {'; '.join(differences)}. "
                 "Give the same again to go on with it; else remove it, or choose another path."
@@ -189,17 +158,17 @@ class Unfinished:
         features = [name for name in other if name == "schema"] and _differing(before.get("schema"), after["schema"])
         return [*features, *(_difference(name, before, after) for name in other if name != "schema")]
 
-    def _spans_told(self) -> list[tuple[int, int]]:
-        told = read_plan(self._path) or {}
+    def _recorded_spans(self) -> list[tuple[int, int]]:
+        record = read_plan(self._path) or {}
         try:
-            return cut(int(told["num_items"]), int(told["chunk_items"]), told.get("edges"))
+            return cut(int(record["num_items"]), int(record["chunk_items"]), record.get("edges"))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSegmentError(f"{self._path / IMPORTING} is no record of a recording: {error!r}.") from error
 
     def _check_unchanged(self) -> None:
-        """Refuse a store in which what a chunk became can no longer be told."""
-        told = [f"{chunk:08d}-{_tag(span)}" for chunk, span in enumerate(self._spans_told())]
-        is_other = any(segment.name not in told for segment in self.store.segments)
+        """Refuse a store whose segments are no longer those of its chunks."""
+        expected = [f"{chunk:08d}-{_tag(span)}" for chunk, span in enumerate(self._recorded_spans())]
+        is_other = any(segment.name not in expected for segment in self.store.segments)
         if is_other or any((self._path / name).exists() for name in (ARRANGEMENT_JSON, DELETED)):
             raise StoreExistsError(
                 f"{self._path} was changed before it was finished: episodes were added or deleted, or it was "
@@ -241,12 +210,12 @@ def _segments(path: Path) -> Iterator[tuple[int, bool]]:
 
 
 def segment_maker(store: str | os.PathLike[str]) -> FileLock:
-    """Tell, while a chunk is written, that somebody does: a worker may outlive its parent by a moment."""
+    """Hold the lock of a store's segments while a chunk is written: a worker may outlive its parent by a moment."""
     return lock_directory(Path(store, SEGMENTS), is_shared=True)
 
 
 def _recovered(path: Path) -> Store:
-    """Open a store when nobody else writes to it any more."""
+    """Open a store when no other process writes to it any more."""
     is_left = _was_left(path / SEGMENTS)
     store = open(path)
     if is_left and all(is_sealed for _, is_sealed in _segments(path)):
@@ -256,7 +225,7 @@ def _recovered(path: Path) -> Store:
 
 
 def _was_left(segments: Path) -> bool:
-    """Wait until nobody makes segments; False when somebody goes on doing so."""
+    """Wait until no process makes segments; False when one goes on doing so."""
     deadline = time.monotonic() + ORPHAN_SECONDS
     while True:
         try:
@@ -281,15 +250,15 @@ def _lock(path: Path) -> FileLock:
 
 def _differing(before: Any, after: Mapping[str, Any]) -> list[str]:
     """Return the features of two schemas that differ; of each only what differs in it."""
-    told: Mapping[str, Any] = before if isinstance(before, dict) else {}
+    old: Mapping[str, Any] = before if isinstance(before, dict) else {}
     return [
-        f"feature {name!r}: {_told(told.get(name), after.get(name))}, not {_told(after.get(name), told.get(name))}"
-        for name in {**told, **after}
-        if told.get(name) != after.get(name)
+        f"feature {name!r}: {_only_in(old.get(name), after.get(name))}, not {_only_in(after.get(name), old.get(name))}"
+        for name in {**old, **after}
+        if old.get(name) != after.get(name)
     ] or ["the features' order"]
 
 
-def _told(feature: Any, other: Any) -> str:
+def _only_in(feature: Any, other: Any) -> str:
     """Return what a feature has that another has not."""
     if not isinstance(feature, dict) or not isinstance(other, dict):
         return "none" if feature is None else _short(feature)

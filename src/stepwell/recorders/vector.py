@@ -137,7 +137,7 @@ class VectorRecorder(VectorWrapper):  # type: ignore[misc]
             result = self.env.step(actions)
             errors = self._record_all(stored, result)
         except BaseException:
-            # nobody knows which environments moved: what follows must not be joined to what is stored
+            # which environments moved is unknown: later steps must not be joined to the stored ones
             self._resets_next[:] = False
             for i in range(self.num_envs):
                 self._end(i, self._last_infos, failed=True)

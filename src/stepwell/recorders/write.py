@@ -42,9 +42,9 @@ def write_episodes(
     """Write every episode of a source, by several processes.
 
     The store is the same for every number of workers: the source is cut into chunks of consecutive episodes, each
-    chunk is a segment, and its place in the store does not depend on who writes it. A failure undoes the whole call:
-    the segments it made are removed, and the store, if this call created it. (The schema that it inferred for a store
-    without one stays.) With ``resume`` what is finished is left, and the same call again makes the rest.
+    chunk is a segment, and its place in the store does not depend on the worker that writes it. A failure undoes the
+    whole call: the segments it made are removed, and the store, if this call created it. (The schema that it inferred
+    for a store without one stays.) With ``resume`` finished segments stay, and the same call again makes the rest.
 
     Args:
         target: a path where nothing is yet, or a store to append to.
@@ -237,7 +237,7 @@ class _Recording:
         self._source = chain([self._first], iterator)
 
     def _prepare(self) -> None:
-        """Fix the schema and the chunks before any worker begins, so that neither depends on who is first."""
+        """Fix the schema and the chunks before any worker begins, so that neither depends on which of them is first."""
         given = self._settings.schema
         try:
             found = self._store.ensure_schema(lambda: given or self._items.infer_schema(self._first))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stepwell.errors import SchemaError, StepError, WorkerError
 from stepwell.recorders import EpisodeData, write_episodes
-from stepwell.recorders.sources import Items, chunk_length, cut, num_column_bytes, take_chunks
+from stepwell.recorders.sources import SourceItems, chunk_length, cut, num_column_bytes, take_chunks
 from stepwell.schema import Array
 from stepwell.store import EncodedRows, create
 from stepwell.testing import SlowRunningCodec
@@ -54,7 +54,7 @@ def test_bytes_are_counted_as_given():
 @pytest.mark.parametrize("length", [0, 1])
 def test_the_longer_columns_of_the_first_episode_are_final(length):
     item = EpisodeData({"pose": np.zeros((3 + length, 2)), "observation": np.zeros((3, 2)), "action": np.zeros((3, 2))})
-    schema = Items(are_samples=False).infer_schema(item)
+    schema = SourceItems(are_samples=False).infer_schema(item)
     assert schema.final_names == (("pose",) if length else ("observation",))
 
 
@@ -69,7 +69,7 @@ def test_the_longer_columns_of_the_first_episode_are_final(length):
 )
 def test_an_item_that_is_no_episode_is_refused(item, message):
     with pytest.raises(StepError, match=message):
-        Items(are_samples=False).infer_schema(item)
+        SourceItems(are_samples=False).infer_schema(item)
 
 
 def test_metadata_are_not_called_as_what_ends_an_episode(tmp_path):
@@ -80,7 +80,7 @@ def test_metadata_are_not_called_as_what_ends_an_episode(tmp_path):
 
 def test_a_value_without_a_dtype_is_refused_by_name():
     with pytest.raises(SchemaError, match="hook"):
-        Items(are_samples=False).infer_schema({"hook": [object()]})
+        SourceItems(are_samples=False).infer_schema({"hook": [object()]})
 
 
 def rows_of(number):

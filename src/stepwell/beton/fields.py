@@ -193,7 +193,7 @@ def _check_custom(name: str, field: Any) -> None:
         raise FormatError(f"{type(field).__name__}, which reads field {name!r}, has no feature or no metadata_type.")
 
 
-class FloatField(ValueField):
+class FloatValues(ValueField):
     """A float64 in the row."""
 
     metadata_type: npt.DTypeLike = "<f8"
@@ -204,7 +204,7 @@ class FloatField(ValueField):
         return rows
 
 
-class IntField(ValueField):
+class IntValues(ValueField):
     """An int64 in the row."""
 
     metadata_type: npt.DTypeLike = "<i8"
@@ -215,7 +215,7 @@ class IntField(ValueField):
         return rows
 
 
-class BytesField(SpanField):
+class ByteSpans(SpanField):
     """Bytes of any length."""
 
     metadata_type: npt.DTypeLike = SIZED_ROW
@@ -280,10 +280,10 @@ class ImageField(SpanField):
 
 
 _BUILT_IN: dict[int, Any] = {
-    FieldType.FLOAT: FloatField,
-    FieldType.INT: IntField,
+    FieldType.FLOAT: FloatValues,
+    FieldType.INT: IntValues,
     FieldType.IMAGE: ImageField,
-    FieldType.BYTES: BytesField,
+    FieldType.BYTES: ByteSpans,
     FieldType.NDARRAY: ArrayField,
     FieldType.JSON: JsonField,
     FieldType.TENSOR: ArrayField,

@@ -33,7 +33,17 @@ from stepwell.windows.fields import resolve_fields, schema_of
 from stepwell.windows.index import AnchorIndex
 from stepwell.windows.reader import WindowReader
 
-__all__ = ["JPEG_CODECS", "LotSizes", "Piece", "RegionRows", "Rows", "Span", "WindowLots", "plain_rows", "row_values"]
+__all__ = [
+    "JPEG_CODECS",
+    "AnchorSpan",
+    "EncodedRegions",
+    "LotSizes",
+    "Piece",
+    "RegionRows",
+    "WindowLots",
+    "plain_rows",
+    "row_values",
+]
 
 LOT_BYTES = 16 << 20
 # at most a piece each: the places of a few lots fit into a pipe, so that parent and worker never wait for each other
@@ -48,7 +58,7 @@ class _Encoded:
     """A lot in memory: its sizes, and of each span those rows that are regions, for each kind of them."""
 
     sizes: LotSizes
-    regions: list[list[Rows]]
+    regions: list[list[EncodedRegions]]
 
 
 class WindowLots:
@@ -131,7 +141,7 @@ class WindowLots:
             return UNKNOWN_BYTES
         return int(segment.offsets_map(kind.source)[segment.num_rows]) // segment.num_rows
 
-    def _spans(self, lot: Lot) -> list[Span]:
+    def _spans(self, lot: Lot) -> list[AnchorSpan]:
         _, segments, rows, lo, hi_step, hi_final = self.index.places(np.arange(lot.start, lot.stop))
         ends = (np.diff(segments) != 0) | (np.diff(rows) != 1)
         if not self._is_plain:
@@ -143,7 +153,7 @@ class WindowLots:
             # nothing reaches beyond the anchors of a plain span, whatever episodes they are of
             last = first + count - 1
             bounds = (int(lo[first]), int(hi_step[last]), int(hi_final[last]))
-            spans.append(Span(lot.start + first, int(segments[first]), int(rows[first]), count, *bounds))
+            spans.append(AnchorSpan(lot.start + first, int(segments[first]), int(rows[first]), count, *bounds))
         return spans
 
     @cached_property
@@ -156,7 +166,7 @@ class WindowLots:
     def _segments(self) -> list[Segment]:
         return list(self._view.segments)
 
-    def _encode_rows(self, span: Span, kind: RowRegions) -> tuple[RegionRows, Rows]:
+    def _encode_rows(self, span: AnchorSpan, kind: RowRegions) -> tuple[RegionRows, EncodedRegions]:
         wanted = span.first + np.arange(span.number)[:, None] + np.array(kind.offsets)
         rows = np.unique(span.clamped(wanted, kind.is_final))
         feature = schema_of(self._view.parts[int(self.index.stores[span.segment])].store)[kind.source]
@@ -172,7 +182,7 @@ class WindowLots:
             regions.append(region)
             cells.append(cell)
         sizes = np.array([len(region or b"") for region in regions], np.int64)
-        return RegionRows(rows, sizes), Rows(regions, cells)
+        return RegionRows(rows, sizes), EncodedRegions(regions, cells)
 
     @cached_property
     def _reader(self) -> WindowReader:
@@ -251,7 +261,7 @@ def _read_values(segment: Segment, name: str, feature: Feature, rows: Int64s) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AnchorSpan:
     """Consecutive anchors of one episode."""
 
     sample: int
@@ -269,7 +279,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RegionRows:
-    """Rows of a span that are a region each."""
+    """EncodedRegions of a span that are a region each."""
 
     rows: Int64s
     sizes: Int64s
@@ -280,7 +290,7 @@ class LotSizes:
     """The measure of a lot of anchors; see `stepwell.beton.laying.Measure`."""
 
     plan: WindowPlan
-    spans: Sequence[Span]
+    spans: Sequence[AnchorSpan]
     regions: Sequence[Sequence[RegionRows]]
     align: int
 
@@ -361,8 +371,8 @@ def _name(column: SharedColumn) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows that are regions, and what stands in the samples' rows beside their ptrs."""
+class EncodedRegions:
+    """EncodedRegions that are regions, and what stands in the samples' rows beside their ptrs."""
 
     regions: Sequence[Any]
     cells: Sequence[Any]
@@ -373,7 +383,7 @@ class Piece:
     """Consecutive anchors of a span, which go to one page together."""
 
     sizes: LotSizes
-    kept: Sequence[Rows]
+    kept: Sequence[EncodedRegions]
     segment: Segment
     number: int
     first: int
@@ -399,7 +409,7 @@ class Piece:
         return data
 
     @property
-    def _span(self) -> Span:
+    def _span(self) -> AnchorSpan:
         return self.sizes.spans[self.number]
 
     @cached_property

@@ -33,9 +33,9 @@ __all__ = [
     "NUM_ITEMS",
     "NUM_STEPS",
     "ChunkJob",
+    "ChunkSpan",
     "Failure",
     "PlacedJob",
-    "Span",
     "StartMethod",
     "num_workers",
     "run_chunks",
@@ -54,7 +54,7 @@ JOIN_SECONDS = 5.0
 ORPHANED = 1
 
 
-class Span(Protocol):
+class ChunkSpan(Protocol):
     """A chunk: consecutive items. It fits into a pipe's buffer, unless it carries its items and the job places none."""
 
     @property
@@ -98,7 +98,7 @@ def num_workers(workers: int | None) -> int:
 
 def run_chunks(
     job: ChunkJob,
-    chunks: Iterable[Span],
+    chunks: Iterable[ChunkSpan],
     *,
     workers: int | None,
     total: int | None,
@@ -172,7 +172,7 @@ class Failure:
 
 
 def _run_here(
-    job: ChunkJob, chunks: Iterable[Span], place: Callable[[Any], Any] | None, counters: _ShownCounters
+    job: ChunkJob, chunks: Iterable[ChunkSpan], place: Callable[[Any], Any] | None, counters: _ShownCounters
 ) -> list[Any]:
     answers = []
     for number, chunk in enumerate(chunks):
@@ -251,7 +251,7 @@ class _Pool:
 
     def run(
         self,
-        chunks: Iterator[Span],
+        chunks: Iterator[ChunkSpan],
         place: Callable[[Any], Any] | None,
         show: Callable[[list[MutableSequence[int]]], None],
     ) -> list[Any]:
@@ -268,7 +268,7 @@ class _Pool:
             show([worker.counters for worker in self._workers])
         return [self._answers[each] for each in range(number)]
 
-    def _free(self, chunk: Span, limit: int) -> _Worker | None:
+    def _free(self, chunk: ChunkSpan, limit: int) -> _Worker | None:
         """Return the worker for a chunk: that of its home, or the one with the fewest; None while it has enough."""
         home: int | None = getattr(chunk, "home", None)
         workers = self._workers

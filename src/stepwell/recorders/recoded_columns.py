@@ -35,7 +35,7 @@ from stepwell.store.column_file import Column, EncodedColumn, RawColumn, checksu
 __all__ = [
     "BATCH_BYTES",
     "Distortion",
-    "EpisodeRows",
+    "EpisodeInSegment",
     "RecodedColumn",
     "RowSink",
     "column_bytes",
@@ -54,7 +54,7 @@ MAX_BATCH_IMAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeRows:
+class EpisodeInSegment:
     """Where the rows of an episode are."""
 
     segment: Segment
@@ -79,8 +79,8 @@ def recode_column(
     stem: str,
     old: Feature,
     new: Feature,
-    episodes: Sequence[EpisodeRows],
-    advance: Callable[[EpisodeRows, int], None] = lambda episode, rows: None,
+    episodes: Sequence[EpisodeInSegment],
+    advance: Callable[[EpisodeInSegment, int], None] = lambda episode, rows: None,
 ) -> RecodedColumn:
     """Write the files of one feature of a new segment."""
     directory, name = os.path.split(stem)
@@ -102,7 +102,7 @@ def recode_column(
     return RecodedColumn(stored_bytes(episodes, name, old), after, sink.distortion)
 
 
-def stored_bytes(episodes: Iterable[EpisodeRows], name: str, feature: Feature) -> int:
+def stored_bytes(episodes: Iterable[EpisodeInSegment], name: str, feature: Feature) -> int:
     """Return the bytes that rows of a feature take on the disk, those of their offsets included."""
     total = 0
     for segment, group in groupby(episodes, lambda episode: episode.segment):
@@ -123,14 +123,14 @@ def column_bytes(column: Column, rows: int) -> int:
     return 8 * rows + column.num_bytes(rows)
 
 
-def _read(episode: EpisodeRows, name: str, start: int, stop: int) -> Any:
+def _read(episode: EpisodeInSegment, name: str, start: int, stop: int) -> Any:
     try:
         return episode.segment.read_rows(name, episode.start + start, episode.start + stop)
     except DecodeError as error:
         raise DecodeError(f"feature {name!r}, steps {start} to {stop - 1}: {error}") from error
 
 
-def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
+def _batches(episode: EpisodeInSegment, name: str, feature: Feature, stop: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of an episode's rows, small enough to be held; of a sequential codec whole runs where they fit."""
     row_bytes = stored_bytes([episode], name, feature) // episode.rows if feature.is_ragged else feature.row_bytes
     limit = MAX_BATCH_IMAGES if feature.is_image_of_any_size else MAX_BATCH_ROWS
@@ -146,7 +146,7 @@ def _batches(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> It
         start = end
 
 
-def _sync_rows(episode: EpisodeRows, name: str, feature: Feature, stop: int) -> npt.NDArray[np.intp]:
+def _sync_rows(episode: EpisodeInSegment, name: str, feature: Feature, stop: int) -> npt.NDArray[np.intp]:
     """Return the rows of an episode at which a run begins; none where rows do not need each other."""
     codec = make_codec(feature)
     if not isinstance(codec, SequentialCodec):
@@ -170,7 +170,11 @@ def embedded_feature(feature: Feature) -> Feature | None:
 
 
 def embed_column(
-    stem: str, old: Feature, new: Feature, episodes: Sequence[EpisodeRows], advance: Callable[[EpisodeRows, int], None]
+    stem: str,
+    old: Feature,
+    new: Feature,
+    episodes: Sequence[EpisodeInSegment],
+    advance: Callable[[EpisodeInSegment, int], None],
 ) -> RecodedColumn:
     """Write the files of one feature of a new segment."""
     directory, name = os.path.split(stem)
@@ -195,9 +199,9 @@ def embed_column(
     return RecodedColumn(stored_bytes(episodes, name, old), after, None, checksums_of([column]))
 
 
-def _groups(episodes: Iterable[EpisodeRows], is_final: bool, most: int) -> Iterator[list[EpisodeRows]]:
+def _groups(episodes: Iterable[EpisodeInSegment], is_final: bool, most: int) -> Iterator[list[EpisodeInSegment]]:
     """Yield episodes of a segment whose references lie behind each other; a row without one ends a group."""
-    group: list[EpisodeRows] = []
+    group: list[EpisodeInSegment] = []
     for episode in episodes:
         if group and (len(group) == most or group[-1].start + group[-1].rows != episode.start):
             yield group
@@ -211,7 +215,7 @@ def _groups(episodes: Iterable[EpisodeRows], is_final: bool, most: int) -> Itera
 
 
 def _references(
-    offsets: npt.NDArray[np.uint64], blob: npt.NDArray[np.uint8], group: Sequence[EpisodeRows], is_final: bool
+    offsets: npt.NDArray[np.uint64], blob: npt.NDArray[np.uint8], group: Sequence[EpisodeInSegment], is_final: bool
 ) -> Any:
     """Return the references of the rows of a group: uint8 [n, 16], or a list where they are of other sizes."""
     last = group[-1]
@@ -226,8 +230,8 @@ def _embed(
     column: Column,
     codec: FileCodec,
     references: Any,
-    group: Sequence[EpisodeRows],
-    advance: Callable[[EpisodeRows, int], None],
+    group: Sequence[EpisodeInSegment],
+    advance: Callable[[EpisodeInSegment, int], None],
 ) -> None:
     """Append the rows of a group of episodes."""
     ends = np.cumsum([episode.rows for episode in group])

@@ -34,7 +34,7 @@ from stepwell.json_text import seal_json
 from stepwell.recorders.chunks import ITEM, NUM_ITEMS, num_workers, run_chunks
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport, Distortion
 from stepwell.recorders.recoded_columns import (
-    EpisodeRows,
+    EpisodeInSegment,
     RecodedColumn,
     embed_column,
     embedded_feature,
@@ -328,7 +328,7 @@ class Recoding:
         """Write one chunk as one segment."""
         counters[ITEM] = chunk.source_indices[0]
 
-        def advance(episode: EpisodeRows, rows: int) -> None:
+        def advance(episode: EpisodeInSegment, rows: int) -> None:
             counters[ITEM] = episode.source_index
             counters[NUM_ITEMS] += rows
 
@@ -337,7 +337,7 @@ class Recoding:
         except FileNotFoundError as error:
             raise compacted_error(self.source, error) from error
 
-    def _write(self, chunk: EpisodeChunk, advance: Callable[[EpisodeRows, int], None]) -> Result:
+    def _write(self, chunk: EpisodeChunk, advance: Callable[[EpisodeInSegment, int], None]) -> Result:
         for module in self.modules:
             import_module(module)
         sources = [self._open(name, places) for name, places in chunk.parts]
@@ -377,8 +377,8 @@ def codec_modules(*schemas: Schema) -> tuple[str, ...]:
     return tuple(sorted({known.__module__ for known in classes} - {"__main__"}))
 
 
-def _episodes(chunk: EpisodeChunk, sources: Sequence[KeptEpisodes]) -> Iterator[EpisodeRows]:
+def _episodes(chunk: EpisodeChunk, sources: Sequence[KeptEpisodes]) -> Iterator[EpisodeInSegment]:
     records = ((source.segment, record) for source in sources for record in source.records)
     for place, (segment, record) in enumerate(records):
         start, length, rows = int(record["start"]), int(record["length"]), int(record["rows"])
-        yield EpisodeRows(segment, start, length, rows, chunk.start + place, chunk.source_indices[place])
+        yield EpisodeInSegment(segment, start, length, rows, chunk.start + place, chunk.source_indices[place])

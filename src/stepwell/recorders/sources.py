@@ -28,7 +28,7 @@ __all__ = [
     "EpisodeData",
     "HasOneStepEpisodes",
     "HasSpans",
-    "Items",
+    "SourceItems",
     "chunk_length",
     "cut",
     "num_column_bytes",
@@ -101,7 +101,7 @@ class HasOneStepEpisodes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class SourceItems:
     """How the items of a source become steps: whole episodes, or samples that are an episode of one step each."""
 
     are_samples: bool

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from stepwell.errors import SchemaError, StepError
 from stepwell.schema import Array, Feature, Image, Schema, Text
 
-__all__ = ["MISSING", "Leaf", "SpaceColumns", "StepColumns", "find_info", "schema_of"]
+__all__ = ["MISSING", "SpaceColumn", "SpaceColumns", "StepColumns", "find_info", "schema_of"]
 
 RENDER = "observation.render"
 INFO = "info"
@@ -81,7 +81,7 @@ def schema_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SpaceColumn:
     """One column of a space: where its value is found in a nested value, and the feature that holds it."""
 
     name: str
@@ -90,7 +90,7 @@ class Leaf:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, name: str, feature: Feature, path: tuple[Any, ...] = ()) -> Leaf:
+    def of(cls, name: str, feature: Feature, path: tuple[Any, ...] = ()) -> SpaceColumn:
         """Return the leaf of a feature."""
         return cls(name, path, feature, feature.np_dtype)
 
@@ -134,7 +134,7 @@ class SpaceColumns:
 
 def _leaves(
     space: spaces.Space[Any], name: str, path: tuple[Any, ...], codec: str, options: Mapping[str, Any]
-) -> Iterator[Leaf]:
+) -> Iterator[SpaceColumn]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _leaves(part, f"{name}.{key}", (*path, key), codec, options)
@@ -142,7 +142,7 @@ def _leaves(
         for index, part in enumerate(space.spaces):
             yield from _leaves(part, f"{name}.{index}", (*path, index), codec, options)
     else:
-        yield Leaf.of(name, _feature(space, name, codec, options), path)
+        yield SpaceColumn.of(name, _feature(space, name, codec, options), path)
 
 
 def _feature(space: spaces.Space[Any], name: str, codec: str, options: Mapping[str, Any]) -> Feature:
@@ -170,7 +170,7 @@ def _is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
     return len(shape) == 2 or shape[2] in IMAGE_CHANNELS
 
 
-def _part(leaf: Leaf, value: Any) -> Any:
+def _part(leaf: SpaceColumn, value: Any) -> Any:
     try:
         for key in leaf.path:
             value = value[key]
@@ -181,7 +181,7 @@ def _part(leaf: Leaf, value: Any) -> Any:
     return value
 
 
-def _cast(leaf: Leaf, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _cast(leaf: SpaceColumn, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind in "biuf":
         with np.errstate(invalid="ignore", over="ignore"):
             cast = array.astype(leaf.dtype)
@@ -225,8 +225,8 @@ class StepColumns:
             tuple(n.removeprefix(prefix) for n in known if n.startswith(prefix)) if infos is None else tuple(infos)
         )
         self.has_render = RENDER in known if record_render is None else record_render
-        self._reward = Leaf.of("reward", known.get("reward", Array()))
-        self._infos = {n: Leaf.of(prefix + n, known[prefix + n]) for n in self.infos if prefix + n in known}
+        self._reward = SpaceColumn.of("reward", known.get("reward", Array()))
+        self._infos = {n: SpaceColumn.of(prefix + n, known[prefix + n]) for n in self.infos if prefix + n in known}
         features = self._observation.features(final=True) | self._action.features(final=False)
         self.ragged_names = frozenset(name for name, f in {**features, **known}.items() if f.is_ragged)
         names = {*features, "reward", *(prefix + n for n in self.infos), *([RENDER] if self.has_render else [])}

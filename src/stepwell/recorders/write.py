@@ -13,7 +13,7 @@ from stepwell.errors import SchemaError, StepError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
 from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Failure, StartMethod, run_chunks
 from stepwell.recorders.resuming import Plan, Unfinished, remove_segments, segment_maker
-from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, Items, chunk_length, cut, take_chunks
+from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, SourceItems, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
 from stepwell.store.layout import sync_names
@@ -89,7 +89,7 @@ def write_episodes(
         workers end within a second.
     """
     settings = _Settings(_as_schema(schema), fps, metadata, chunk_episodes, resume, _as_edges(edges))
-    return _Recording(target, source, Items(are_samples=False), settings).run(workers, progress, start_method)
+    return _Recording(target, source, SourceItems(are_samples=False), settings).run(workers, progress, start_method)
 
 
 def write_samples(
@@ -132,7 +132,7 @@ def write_samples(
         >>> len(store), store[3]["label"].tolist()
         (5, [1])
     """
-    items = Items(are_samples=True, names=None if names is None else tuple(names))
+    items = SourceItems(are_samples=True, names=None if names is None else tuple(names))
     settings = _Settings(_as_schema(schema), fps, None, chunk_samples)
     return _Recording(target, source, items, settings).run(workers, progress, start_method)
 
@@ -161,7 +161,7 @@ class _Settings:
 class _Recording:
     """One call: the source, the store, and what of the store it has to take back when it fails."""
 
-    def __init__(self, target: Target, source: Iterable[Any], items: Items, settings: _Settings) -> None:
+    def __init__(self, target: Target, source: Iterable[Any], items: SourceItems, settings: _Settings) -> None:
         settings.check(target)
         if isinstance(source, str | bytes | Mapping):
             raise StepError(f"the source is a {type(source).__name__}. Give a data set or an iterable of episodes.")
@@ -325,7 +325,7 @@ class _Job:
     noun: ClassVar[str] = "item"
     store: Store
     source: Any
-    items: Items
+    items: SourceItems
 
     def write(self, chunk: Chunk, counters: MutableSequence[int]) -> None:
         """Write one chunk as one segment."""

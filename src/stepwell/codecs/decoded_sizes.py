@@ -58,9 +58,6 @@ def check_decoded_bytes(num_bytes: int, stored: int, row: str) -> None:
         stored: bytes of the stored row.
         row: its description, for the message.
 
-    Raises:
-        DecodeError: too large.
-
     Example:
         >>> check_decoded_bytes(3 << 20, 100, "a png row")
     """

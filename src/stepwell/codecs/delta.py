@@ -54,15 +54,6 @@ Bytes = npt.NDArray[np.uint8]
 class DeltaCodec(SequentialCodec):
     """Differences between rows, compressed: lossless, any dtype.
 
-    Args:
-        feature: of fixed shape. Options: ``every`` how many rows a run has at most, 1 to 256, default 16: more make the
-            store smaller, fewer a random row faster; ``compression`` "zstd" (default, smaller) or "lz4" (faster);
-            ``level`` of it, zstd 1 (default) to 22, lz4 0 (default) to 12.
-
-    Raises:
-        SchemaError: a feature whose size varies, or an option that is not allowed.
-        MissingDependencyError: zstandard or lz4 is not installed.
-
     Example:
         >>> from stepwell.schema import Image
         >>> encoder = DeltaCodec(Image((84, 84), codec="delta", every=4)).encoder()

@@ -114,10 +114,6 @@ class ImageFileCodec(Codec):
         feature: uint8 of height x width, or height x width x 1, 3 (RGB) or 4 (RGBA), of one size or of any. Files of
             other channels are taken for such, as by the codecs "jpeg" and "png". Option ``dct``, as of "jpeg".
 
-    Raises:
-        SchemaError: another dtype or shape, or an option that is not allowed.
-        MissingDependencyError: imagecodecs or simplejpeg is not installed.
-
     Example:
         >>> from stepwell.schema import Image
         >>> codec = ImageFileCodec(Image((None, None, 3), codec="image-file"))

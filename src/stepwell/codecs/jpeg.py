@@ -104,13 +104,7 @@ class JpegHeader:
         return cls(b"", is_adobes=is_adobes)
 
     def part_of(self, blob: Bytes, size: tuple[int, int], box: tuple[int, int, int, int]) -> JpegPart:
-        """Return the smallest file that has the pixels of a box.
-
-        Args:
-            blob: the file of this header.
-            size: height and width of the image.
-            box: top, left, height and width of the box; it may reach beyond the image.
-        """
+        """Return the smallest file that has the pixels of a box."""
         whole = JpegPart(blob, 0, 0, *size)
         if not self.size_place:
             return whole
@@ -272,10 +266,6 @@ class JpegCodec(Codec):
             takes about two thirds of the time, the file 1 to 2 % more bytes, and writing a row twice as long or more;
             ``dct``, how rows are decoded: "exact" (default) or "fast", libjpeg-turbo's less precise transform, whose
             pixels are FFCV's.
-
-    Raises:
-        SchemaError: another dtype or shape, or an option that is not allowed.
-        MissingDependencyError: simplejpeg is not installed.
 
     Example:
         >>> from stepwell.schema import Image

@@ -139,13 +139,6 @@ COMPRESSORS: dict[Literal["zstd", "lz4"], type[Compressor]] = {"zstd": ZstdCompr
 class ZstdCodec(Codec):
     """One Zstandard frame a row, with its size and a checksum.
 
-    Args:
-        feature: of any kind, dtype and shape. Options: ``level`` 1 (fastest) to 22 (smallest), default 3.
-
-    Raises:
-        SchemaError: an option that is not allowed.
-        MissingDependencyError: zstandard is not installed.
-
     Example:
         >>> from stepwell.schema import Image
         >>> codec, depth = ZstdCodec(Image((48, 64), "uint16", codec="zstd")), np.full((48, 64), 1500, "uint16")
@@ -227,13 +220,6 @@ def _walk_blocks(blob: npt.NDArray[np.uint8], position: int) -> tuple[int, int]:
 @register_codec
 class Lz4Codec(Codec):
     """One LZ4 block a row, behind a checksum and the row's size.
-
-    Args:
-        feature: of any kind, dtype and shape. Options: ``level`` 0 (default, fastest) to 12 (smallest, slow to write).
-
-    Raises:
-        SchemaError: an option that is not allowed.
-        MissingDependencyError: lz4 is not installed.
 
     Example:
         >>> from stepwell.schema import Image

@@ -210,10 +210,6 @@ class PngCodec(Codec):
             Options: ``level`` of compression, 0 (none) to 9 (smallest), default 1: higher ones cost much time and gain
             little.
 
-    Raises:
-        SchemaError: another dtype or shape, or an option that is not allowed.
-        MissingDependencyError: imagecodecs is not installed.
-
     Example:
         >>> from stepwell.schema import Image
         >>> codec = PngCodec(Image((4, 5), "uint16", codec="png"))

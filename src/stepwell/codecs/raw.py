@@ -128,9 +128,6 @@ class RawCodec(Codec):
 
     A raw feature of fixed shape needs no codec, its column is a plain ``.npy``; this one stores it all the same.
 
-    Args:
-        feature: of any kind; no options.
-
     Example:
         >>> from stepwell.schema import Array
         >>> codec = RawCodec(Array((None, 2), "int8"))

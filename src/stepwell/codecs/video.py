@@ -29,10 +29,6 @@ class VideoCodec(SequentialCodec):
         feature: uint8 of height x width x 3 (RGB), height x width x 1 or height x width (grey), sides of 1 to 8192.
             Options: see `stepwell.schema.Video`.
 
-    Raises:
-        SchemaError: another dtype or shape, or an option that is not allowed.
-        MissingDependencyError: PyAV is not installed.
-
     Example:
         >>> from stepwell.schema import Video
         >>> codec = VideoCodec(Video((48, 64, 3)))
@@ -70,11 +66,7 @@ class VideoCodec(SequentialCodec):
         self._streams = LastStream()
 
     def encoder(self) -> VideoEncoder:
-        """Return the encoder of a new column; see `SequentialCodec.encoder`.
-
-        Raises:
-            SchemaError: PyAV was built without this encoder.
-        """
+        """Return the encoder of a new column; see `SequentialCodec.encoder`."""
         return VideoEncoder(self._settings)
 
     def decode_run(

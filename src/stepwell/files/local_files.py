@@ -79,9 +79,6 @@ def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
     Args:
         path: of the file.
         most: how many of its first bytes; -1: all.
-
-    Raises:
-        OSError: it cannot be read, or is something else.
     """
     with open(open_regular(path), "rb") as file:
         return file.read(most)

@@ -117,12 +117,7 @@ def holds(feature: Feature, head: ImageHead) -> bool:
 
 
 def image_head(blob: Blob, channels: int = COLORS, dtype: str | None = None) -> ImageHead:
-    """Return size and kind of an image file.
-
-    Raises:
-        DecodeError: it is none, is cut off, has a damaged header, or cannot be decoded to these channels and dtype.
-        SchemaError: no codec of its format has these.
-    """
+    """Return size and kind of an image file."""
     head = look_at_image(blob)
     if head is None:
         raise DecodeError(f"no JPEG, PNG or WebP file, or cut off: it begins with {blob[:8].tobytes()!r}.")

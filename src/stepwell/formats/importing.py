@@ -124,14 +124,6 @@ def import_dataset(
 def imported_schema(schema: Schema, codecs: Codecs) -> Schema:
     """Return the schema of the store to be.
 
-    Args:
-        schema: of the source.
-        codecs: see `import_dataset`.
-
-    Raises:
-        SchemaError: a codec that cannot store the feature, or one for all images where there is none.
-        FeatureNotFoundError: a name that the source does not have.
-
     Example:
         >>> from stepwell.schema import Array, Image
         >>> print(imported_schema(Schema({"top": Image((8, 8, 3), codec="png"), "action": Array(2)}), "jpeg")["top"])
@@ -153,11 +145,7 @@ def imported_schema(schema: Schema, codecs: Codecs) -> Schema:
 
 
 def image_names(schema: Schema) -> list[str]:
-    """Return the features that are images.
-
-    Raises:
-        SchemaError: there is none.
-    """
+    """Return the features that are images."""
     names = [name for name, feature in schema.items() if feature.kind == "image"]
     if not names:
         raise SchemaError(f"no images to store by another codec. Say of which feature: {', '.join(schema)}.")

@@ -67,14 +67,6 @@ def renames_of(rename: Mapping[str, str] | str | None) -> dict[str, str]:
 def option_key(value: Any, *, files: set[str] | None = None) -> str:
     """Return a text that is the same for the same options, in every process.
 
-    Args:
-        value: an option: plain values, collections, functions, or an object that can be pickled.
-        files: takes the paths of the modules that define functions and classes: what these do changes with the files.
-            None: the key has their states; of a function that no other process finds by its name it is never the same.
-
-    Raises:
-        FormatError: an object that cannot be distinguished, or a function that no other process finds by its name.
-
     Example:
         >>> option_key({"rename": {"b": "x", "a": "y"}}) == option_key({"rename": {"a": "y", "b": "x"}})
         True

@@ -129,15 +129,7 @@ class Reader(ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> EpisodeData:
-        """Return an episode.
-
-        Args:
-            index: 0 to ``len(self) - 1``.
-
-        Returns:
-            Its columns: arrays and lists of values; `EncodedRows` and the like, which are stored as they are; and
-            `FileSpans`, which may stay where they are.
-        """
+        """Return an episode."""
 
     @property
     def in_place_schema(self) -> Schema:
@@ -202,13 +194,6 @@ class Reader(ABC):
 
 def decoded_as(schema: Schema, dct: str | None) -> Schema:
     """Return a schema whose JPEG files are decoded so; their bytes stay as they are.
-
-    Args:
-        schema: of a store to be; rows may lie in other files.
-        dct: "fast", "exact"; None: as the schema says.
-
-    Raises:
-        FormatError: another value, or there are no images that may be JPEG.
 
     Example:
         >>> from stepwell.schema import Image

@@ -32,11 +32,6 @@ Blobs = list[npt.NDArray[np.uint8]]
 class Recoded:
     """The rows of an episode, stored by another codec than they come in.
 
-    Args:
-        given: encoded rows: `EncodedRows`, a ``VideoFile``.
-        before: the feature as whose rows they come; of fixed shape, or images of any size.
-        where: said by errors: which episode and feature.
-
     Example:
         >>> import numpy as np
         >>> from stepwell.schema import Image
@@ -68,11 +63,7 @@ class Recoded:
         return self.num_rows * self._before.row_bytes
 
     def pieces(self, feature: Feature) -> Iterator[npt.NDArray[Any]]:
-        """Yield decoded rows [n, *shape], for a raw feature of the same dtype and shape.
-
-        Raises:
-            DecodeError: a row that its codec refuses.
-        """
+        """Yield decoded rows [n, *shape], for a raw feature of the same dtype and shape."""
         shape, dtype = feature.fixed_shape, feature.np_dtype
         most = max(1, PIECE_BYTES // max(1, feature.row_bytes))
         step = 0
@@ -86,11 +77,7 @@ class Recoded:
             yield piece
 
     def rows(self, feature: Feature) -> Iterator[bytes]:
-        """Yield the rows as the codec of a feature has them.
-
-        Raises:
-            DecodeError: a row that its codec refuses.
-        """
+        """Yield the rows as the codec of a feature has them."""
         codec = make_codec(feature)
         if self._before.is_ragged:
             yield from map(codec.encode, self._values())

@@ -220,12 +220,7 @@ class LeRobotDataset:
         return len(self._windows)
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        """Return an item; a negative number counts from the end.
-
-        Raises:
-            IndexError: there are not so many.
-            LoaderError: it could not be read; names the episode and step.
-        """
+        """Return an item; a negative number counts from the end."""
         return {key: column[0] for key, column in self._read([operator.index(idx)]).items()}
 
     def __getitems__(self, indices: Iterable[int]) -> ItemRows:

@@ -413,18 +413,6 @@ class Source:
 def parse_source(source: str | os.PathLike[str]) -> Source:
     """Return what an address means.
 
-    Args:
-        source: a path, ``"owner/name"``, or an address that begins with ``lerobot://``. Without it, and without ``./``
-            in front, ``"a/b"`` is a directory where there is one, and a repository of the hub otherwise. In an address
-            ``%3F`` stands for a question mark in a name, ``%25`` for a per cent sign.
-
-    Returns:
-        The source. A directory is never looked for on the hub.
-
-    Raises:
-        DatasetNotFoundError: it is neither a directory that is there nor a repository's name.
-        FormatError: an address with parts that there are not.
-
     Example:
         >>> parse_source("lerobot://lerobot/pusht@v3.0?episodes=0:10,15")
         Source(kind='hub', path=None, repo_id='lerobot/pusht', revision='v3.0', episodes=(slice(0, 10, None), 15))

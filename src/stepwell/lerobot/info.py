@@ -82,13 +82,6 @@ def refuse(problem: Problem) -> None:
 class FeatureInfo:
     """One entry of the features of a LeRobot dataset.
 
-    Args:
-        name: of the feature, e.g. ``"observation.state"``.
-        dtype: numpy's name of a number's type, "string", "image" or "video".
-        shape: as the dataset says it: (1,) is a scalar; of a camera height x width x channels, seldom channels first.
-        names: of the elements, as the dataset says them: a list, a mapping or None.
-        raw: the whole entry.
-
     Example:
         >>> FeatureInfo("action", "float32", (2,), ["x", "y"], {}).feature
         Array(2, names=('x', 'y'))
@@ -164,18 +157,6 @@ INDEX_INFOS = {
 class DatasetInfo:
     """What a LeRobot dataset says of itself, checked.
 
-    Args:
-        version: of the format.
-        fps: rows a second, one rate for all features.
-        features: by name, in the order of the dataset.
-        chunks_size: files in a directory.
-        data_path: template of the parquet files' paths below the root.
-        video_path: template of the mp4 files' paths; None without videos.
-        robot_type: what the dataset says, or None.
-        total_episodes: number of episodes.
-        total_frames: number of rows.
-        raw: the whole of ``meta/info.json``.
-
     Notes:
         An immutable value: safe to share between threads and processes, picklable.
     """
@@ -230,21 +211,7 @@ class DatasetInfo:
     def parse(
         cls, raw: Any, where: str = INFO_PATH, *, ignore: Collection[str] = (), report: Report = refuse
     ) -> DatasetInfo:
-        """Return the checked form of what ``meta/info.json`` holds.
-
-        Args:
-            raw: the parsed JSON.
-            where: name of the file, for messages.
-            ignore: names of features to leave out, whatever they are.
-            report: takes what is wrong with a feature, which then is left out; default: it is raised.
-
-        Returns:
-            The info.
-
-        Raises:
-            FormatError: it is not what a dataset of v2.0, v2.1 or v3.0 says, or has features that stepwell does not
-                read (depth maps, language); these can be left out with ``ignore``.
-        """
+        """Return the checked form of what ``meta/info.json`` holds."""
         if not isinstance(raw, dict):
             raise FormatError(f"{where} holds a JSON {type(raw).__name__}. Allowed: an object with codebase_version.")
         version = _version(raw, where)

@@ -37,9 +37,6 @@ SUBTASKS = "meta/subtasks.parquet"
 class EpisodeRows(Sequence[dict[str, Any]]):
     """What a dataset says of its episodes: by column, or by episode.
 
-    Args:
-        columns: name to one value an episode.
-
     Example:
         >>> episodes = EpisodeRows({"length": [5, 7], "dataset_from_index": [0, 5]})
         >>> episodes["length"], episodes[1], len(episodes)
@@ -75,9 +72,6 @@ class EpisodeRows(Sequence[dict[str, Any]]):
 
 class TaskRows:
     """The tasks of a dataset by number (``iloc``) and by text (``loc``), as far as LeRobot asks its table for them.
-
-    Args:
-        tasks: texts by task_index.
 
     Example:
         >>> tasks = TaskRows(["pick", "place"])
@@ -118,19 +112,9 @@ class TaskRows:
 class DatasetMeta:
     """The metadata of a dataset, with the names that LeRobot has for them.
 
-    Args:
-        store: of the items.
-        repo_id: name of the dataset.
-        root: its directory; None for a store that is no dataset's.
-        revision: of the hub.
-        ignore: names of features to leave out.
-
     Attributes:
         store: as given.
         info: what ``meta/info.json`` holds, or would.
-
-    Raises:
-        WindowError: a store without an fps.
 
     Notes:
         `episodes` and `stats` are read on first use. Safe to share between threads, picklable.
@@ -177,11 +161,7 @@ class DatasetMeta:
 
     @cached_property
     def subtasks(self) -> TaskRows | None:
-        """The subtasks by subtask_index, of datasets that have them.
-
-        Raises:
-            FormatError: their table is not as the format says.
-        """
+        """The subtasks by subtask_index, of datasets that have them."""
         path = None if self.root is None else self.root / SUBTASKS
         return TaskRows(_subtasks(path)) if path and "subtask_index" in self.features and path.exists() else None
 

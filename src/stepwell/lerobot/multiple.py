@@ -108,11 +108,7 @@ class MultiLeRobotDataset:
         return int(self._stops[-1])
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        """Return an item; a negative number counts from the end.
-
-        Raises:
-            IndexError: there are not so many.
-        """
+        """Return an item; a negative number counts from the end."""
         return dict(self.__getitems__([idx])[0])
 
     def __getitems__(self, indices: Iterable[int]) -> ItemRows:

@@ -76,12 +76,6 @@ class Batch(dict[str, Any]):
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested dicts of values with dotted keys.
 
-    Args:
-        values: dotted key to value.
-
-    Raises:
-        WindowError: a key is both a value and the beginning of another key.
-
     Example:
         >>> nest({"observation.state": 1, "observation.image": 2, "action": 3})
         {'observation': {'state': 1, 'image': 2}, 'action': 3}

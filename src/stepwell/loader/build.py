@@ -52,17 +52,6 @@ class RowReader(Protocol):
 class Builder:
     """Build batches: read, transform, wrap.
 
-    Args:
-        reader: of the windows; its fields say their transforms.
-        settings: of the loader.
-        transform: of the whole batch, one or several, or None.
-        max_free: batches whose memory is kept for the next, or groups of them.
-        group: full batches that are read at once, at most: of small ones a call costs more than the copy.
-
-    Raises:
-        MissingDependencyError: batches are for torch, which is not installed.
-        WindowError: keys that cannot be nested.
-
     Notes:
         Builds in any number of threads at once. Knows nothing of iterators and threads.
     """
@@ -100,11 +89,7 @@ class Builder:
             nest(dict.fromkeys(reader.fields))
 
     def build(self, jobs: list[Job]) -> Iterator[tuple[Job, Batch]]:
-        """Yield the batches of jobs, of one order.
-
-        Raises:
-            LoaderError: one could not be read or transformed.
-        """
+        """Yield the batches of jobs, of one order."""
         if jobs[0].anchors is None:
             find_anchors(jobs)
         at = num_alone = 0
@@ -141,24 +126,12 @@ class Builder:
             share: what the rank gets of it.
             anchors: int64 [share.num_rows].
             index: its number within the epoch.
-
-        Raises:
-            LoaderError: it could not be read or transformed.
         """
         (values,) = self.read(anchors, BatchKey.of(self._seed, share))
         return Batch(values, share.epoch, index, self._valid(share), anchors)
 
     def read(self, rows: Any, key: BatchKey, number: int = 1) -> list[dict[str, Any]]:
-        """Return what batches of equal size hold, which are read at once.
-
-        Args:
-            rows: of all batches, one batch after the other, as the reader takes them.
-            key: what random numbers of transforms depend on, of all batches; of one part where there are several.
-            number: of batches. What is kept of one keeps the memory of all.
-
-        Raises:
-            LoaderError: they could not be read or transformed.
-        """
+        """Return what batches of equal size hold, which are read at once."""
         memory, pinned = self._memory(key.num_rows)
         values = self._reader.read(rows, memory, draws=key.draws)
         del memory

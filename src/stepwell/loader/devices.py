@@ -25,16 +25,7 @@ __all__ = ["DeviceSource", "find_device"]
 
 
 def find_device(name: str | None, torch: Any) -> Any:
-    """Return the torch device that batches are copied to, or None: they stay.
-
-    Args:
-        name: as given to the loader.
-        torch: the module.
-
-    Raises:
-        OrderError: a device that batches are not copied to.
-        LoaderError: CUDA, or so many devices, are not there.
-    """
+    """Return the torch device that batches are copied to, or None: they stay."""
     if name is None:
         return None
     try:
@@ -57,11 +48,6 @@ def find_device(name: str | None, torch: Any) -> Any:
 class DeviceSource:
     """The batches of a source, on a device.
 
-    Args:
-        source: of jobs with their batches, of tensors, best in pinned memory.
-        device: a torch device of type "cuda".
-        torch: the module.
-
     Notes:
         One consumer. A batch's memory on the device is used again only after the work that the stream, which was the
         current one at `take`, had with it; tell torch of others (``tensor.record_stream``).
@@ -78,12 +64,7 @@ class DeviceSource:
         self._ahead: tuple[Any, Batch, Any] | Exception | None = None
 
     def take(self) -> tuple[Any, Batch]:
-        """Return the next job and batch, and begin to copy the one after it if that is built.
-
-        Raises:
-            StopIteration: there are no more.
-            BaseException: what building the batch raised.
-        """
+        """Return the next job and batch, and begin to copy the one after it if that is built."""
         ahead, self._ahead = self._ahead, None
         if isinstance(ahead, Exception):
             try:

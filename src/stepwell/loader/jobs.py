@@ -54,17 +54,7 @@ class Job:
 
 
 def schedule(order: BoundOrder, settings: LoaderSettings, start: Position, last_epoch: int | None) -> Iterator[Job]:
-    """Return the batches of one rank in an iteration, epoch after epoch.
-
-    Args:
-        order: the bound order.
-        settings: of the loader.
-        start: where the iteration begins.
-        last_epoch: the epoch with which it ends; None: endless.
-
-    Raises:
-        OrderError: no batches, and no end or ``drop_last``.
-    """
+    """Return the batches of one rank in an iteration, epoch after epoch."""
     if settings.is_stream:
         offset = start.epoch * order.num_positions + start.consumed
         stream = settings.stream(order.num_positions, offset)

@@ -194,11 +194,7 @@ class Loader:
         return iterator
 
     def __len__(self) -> int:
-        """Return the number of batches of one ``for`` over the loader from an epoch's beginning, on this rank.
-
-        Raises:
-            TypeError: the loader is endless.
-        """
+        """Return the number of batches of one ``for`` over the loader from an epoch's beginning, on this rank."""
         if self.settings.epochs is None:
             raise TypeError("a loader with epochs=None is endless and has no length. Use num_batches for one epoch.")
         return self.settings.epochs * self.num_batches
@@ -301,10 +297,6 @@ class Loader:
 class BatchIterator(Iterator[Batch]):
     """One iteration of a loader.
 
-    Args:
-        source: of jobs with their batches, in order.
-        cursor: moved with every batch that a consumer gets.
-
     Notes:
         For the process that made it. Several threads may take from it: each batch goes to one of them, and all of them
         end. Its own threads end at the last batch, at an exception, with `close`, when the iterator is dropped, and
@@ -327,12 +319,7 @@ class BatchIterator(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch.
-
-        Raises:
-            LoaderError: the batch could not be built, or one that another thread asked for; or this is a forked child
-                of the process that made the iterator.
-        """
+        """Return the next batch."""
         if os.getpid() != self._pid:
             raise LoaderError(
                 f"this iterator is of process {self._pid} and was used in process {os.getpid()}, a fork of it. "
@@ -383,12 +370,6 @@ class BatchIterator(Iterator[Batch]):
 
 class _Engine:
     """What a loader runs on in one process: the reader, the order bound to it, and how batches are built ahead.
-
-    Args:
-        reader: of the windows.
-        order: to bind to the reader's anchors.
-        settings: of the loader.
-        transform: of the whole batch, or None.
 
     Notes:
         Shared by all iterations of a loader, so that they recycle the same memory, also that of a pool: between two

@@ -88,11 +88,7 @@ class _Lease(weakref.ref[Any]):
 
 
 def import_torch() -> Any:
-    """Return the torch module.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """Return the torch module."""
     try:
         import torch
     except ImportError as error:
@@ -106,17 +102,7 @@ def pins_by_default() -> bool:
 
 
 def to_torch(values: dict[str, Any], torch: Any, pinned: PinnedBlock | None = None) -> dict[str, Any]:
-    """Return the batch with tensors over the arrays' own memory.
-
-    Args:
-        values: key to array.
-        torch: the module.
-        pinned: the pinned memory that the arrays were read into, if they were.
-
-    Returns:
-        The same dict. Object and structured arrays, and dtypes that this torch does not have, stay numpy. Arrays that
-        torch cannot wrap (read-only, negative strides, strides of part of an element) are copied.
-    """
+    """Return the batch with tensors over the arrays' own memory."""
     for key, value in values.items():
         if not isinstance(value, np.ndarray):
             continue
@@ -144,9 +130,6 @@ class PinnedBlock:
     Args:
         num_bytes: of the block.
         torch: the module.
-
-    Raises:
-        LoaderError: this machine has nothing to pin memory for, or no more of it.
     """
 
     __slots__ = ("_address", "_storage", "_torch", "memory")

@@ -38,12 +38,7 @@ JOIN_TIMEOUT_SECONDS = 10.0
 
 
 class Supplied(NamedTuple):
-    """What a supply has for a group of jobs.
-
-    Args:
-        tasks: what is to be made for this group, then for later ones.
-        when_ready: takes a function, and calls it once, in any thread, when all that the group needs has been made.
-    """
+    """What a supply has for a group of jobs."""
 
     tasks: list[Task]
     when_ready: Callable[[Task], object]
@@ -71,13 +66,6 @@ class Supply(Protocol[Item]):
 
 class Pipeline(Generic[Item, Product]):
     """An ordered map over jobs by threads, with a bounded number of results ahead.
-
-    Args:
-        build: the jobs of a group -> as many products, one after the other; runs in the threads.
-        groups: what to build, in order; taken from in the consumer's thread only.
-        num_threads: 1 or more.
-        num_ahead: groups under way or waiting for the consumer.
-        supply: what jobs need of each other, or None.
 
     Notes:
         One consumer at a time; `interrupt` alone may be called beside it. Ends its threads when the jobs are used
@@ -121,12 +109,7 @@ class Pipeline(Generic[Item, Product]):
         return bool(self._ready) or (bool(self._under_way) and not self._under_way[0].done.locked())
 
     def take(self) -> Product:
-        """Return the next product.
-
-        Raises:
-            StopIteration: there are no more, or the pipeline was closed.
-            BaseException: what `build` raised for this job; the pipeline is closed then.
-        """
+        """Return the next product."""
         while not self._ready:
             self._collect()
         return self._ready.popleft()
@@ -206,11 +189,6 @@ class Pipeline(Generic[Item, Product]):
 class Inline(Generic[Item, Product]):
     """The same without threads: builds in `take`.
 
-    Args:
-        build: the jobs of a group -> as many products, taken from it one by one.
-        groups: what to build, in order.
-        supply: what jobs need of each other, or None.
-
     Attributes:
         is_ready: False: every `take` builds.
     """
@@ -229,12 +207,7 @@ class Inline(Generic[Item, Product]):
         self._finalizer = None if supply is None else weakref.finalize(self, supply.end)
 
     def take(self) -> Product:
-        """Return the next product.
-
-        Raises:
-            StopIteration: there are no more.
-            BaseException: what `build` raised.
-        """
+        """Return the next product."""
         for product in self._products:
             return product
         for jobs in self._groups:

@@ -70,11 +70,6 @@ class PieceLoader(Protocol):
 class BlockPool:
     """Hold blocks, in at most ``num_slots`` slots unless one job needs more.
 
-    Args:
-        blocks: all there are.
-        rows: brings a piece's rows into memory; used by several threads at once.
-        num_slots: blocks to hold.
-
     Attributes:
         slot_bytes: memory of the largest block.
 
@@ -119,16 +114,7 @@ class BlockPool:
         return sum(slot.memory.nbytes for slot in self._slots if slot.memory is not None)
 
     def take(self, needed: Sequence[int], upcoming: Sequence[int], *, is_forced: bool) -> list[Task] | None:
-        """Hold blocks for one reader until `give_back`.
-
-        Args:
-            needed: numbers of blocks, each once.
-            upcoming: blocks that further readers will need, soonest first: others make room before these.
-            is_forced: whether to exceed `num_slots` rather than to refuse.
-
-        Returns:
-            The tasks that load what is not there; None when there is no room now, and nothing has changed then.
-        """
+        """Hold blocks for one reader until `give_back`."""
         missing = [block for block in needed if block not in self._by_block]
         if missing and not is_forced and len(missing) > self._num_free(needed):
             return None
@@ -148,14 +134,7 @@ class BlockPool:
         return tasks
 
     def take_ahead(self, limit: int) -> list[Task]:
-        """Begin to load the upcoming blocks of the last `take`, where no block must go that is needed as well.
-
-        Args:
-            limit: loads that may be under way at a time.
-
-        Returns:
-            The tasks that load them.
-        """
+        """Begin to load the upcoming blocks of the last `take`, where no block must go that is needed as well."""
         absent = [block for block in self._turns if block not in self._by_block]
         if not absent:
             return []
@@ -172,12 +151,7 @@ class BlockPool:
         return tasks
 
     def when_loaded(self, needed: Sequence[int], call: Callable[[], object]) -> None:
-        """Call a function once, when blocks that are held by `take` are loaded: now, or in the thread of the last.
-
-        Args:
-            needed: numbers of blocks, each once.
-            call: does not raise.
-        """
+        """Call a function once, when blocks that are held by `take` are loaded: now, or in the thread of the last."""
         countdown = _Countdown(len(needed) + 1, call)
         for block in needed:
             self._by_block[block].then(countdown)
@@ -232,11 +206,7 @@ class BlockPool:
         return unused + sum(slot.is_free and slot.block not in kept for slot in self._slots)
 
     def _empty_slot(self, but: Collection[int] = ()) -> _Slot | None:
-        """Return a slot that holds nothing, perhaps after the block that is of the least use has left it.
-
-        Args:
-            but: blocks that may not leave.
-        """
+        """Return a slot that holds nothing, perhaps after the block that is of the least use has left it."""
         slots = [slot for slot in self._slots if slot.is_free and slot.block not in but]
         if len(self._slots) < self.num_slots and all(slot.block is not None for slot in slots):
             return self._new_slot()
@@ -314,24 +284,14 @@ class HeldBlocks:
         self._pool, self._slots, self._anchors = pool, slots, anchors
 
     def wait(self) -> HeldRows:
-        """Return the rows once they are loaded.
-
-        Raises:
-            LoaderError: a row could not be read; names store, episode and step.
-        """
+        """Return the rows once they are loaded."""
         for slot in self._slots:
             slot.wait()
         return self._pool.rows_of(self._anchors)
 
 
 class PoolSupply:
-    """Hold the blocks of batches under way in a pool, and load ahead those of the next.
-
-    Args:
-        pool: for this supply alone until `end`.
-        num_ahead: blocks to load ahead at a time.
-        on_end: takes the pool back.
-    """
+    """Hold the blocks of batches under way in a pool, and load ahead those of the next."""
 
     def __init__(self, pool: BlockPool, num_ahead: int, on_end: Callable[[BlockPool], object]) -> None:
         self._pool = pool
@@ -467,11 +427,7 @@ class _Slot:
                 call()
 
     def wait(self) -> None:
-        """Return when the block is loaded.
-
-        Raises:
-            BaseException: what loading it raised.
-        """
+        """Return when the block is loaded."""
         # mostly it is, and a look at an Event costs more than that
         if not self.is_loaded:
             self._done.wait()

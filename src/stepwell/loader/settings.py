@@ -32,9 +32,6 @@ INTEGERS = ("batch_size", "seed", "epochs", "rank", "world_size", "threads", "pr
 class LoaderSettings:
     """How a loader batches, shards, builds ahead and hands over; see `Loader` for each.
 
-    Raises:
-        OrderError: a value out of range, or two that exclude each other; the message says what is allowed.
-
     Notes:
         An immutable value: comparable, picklable, printable.
     """
@@ -81,11 +78,7 @@ class LoaderSettings:
         return self.epochs is None and not self.drop_last and not self.pad
 
     def partition(self, num_positions: int, offset: int = 0) -> Partition:
-        """Return this rank's batches of an epoch, from an offset on.
-
-        Raises:
-            OrderError: batch_size, rank, world_size, drop_last or pad do not fit together.
-        """
+        """Return this rank's batches of an epoch, from an offset on."""
         return Partition(num_positions, self.batch_size, self.rank, self.world_size, self.drop_last, self.pad, offset)
 
     def stream(self, num_positions: int, offset: int = 0) -> Partition:

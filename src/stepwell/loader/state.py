@@ -35,11 +35,6 @@ MAX_TEXT = 300
 class Cursor:
     """Where the consumer of one iteration stands.
 
-    Args:
-        epochs: how many one iteration runs through; None: endless.
-        start: where the iteration begins.
-        first_epoch: the epoch with which it, or the one that it goes on with, began.
-
     Attributes:
         end: where the consumer stands after the batches that it took; None while it took none.
         is_done: whether the iteration came to its end.
@@ -91,11 +86,7 @@ class Cursor:
         return Cursor(self.epochs, Position(epoch, 0), epoch)
 
     def after(self, num_taken: int, settings: LoaderSettings, num_positions: int) -> tuple[Position, int]:
-        """Return what `here` is for a consumer that took ``num_taken`` batches of the iteration.
-
-        Raises:
-            OrderError: the iteration has not handed out so many.
-        """
+        """Return what `here` is for a consumer that took ``num_taken`` batches of the iteration."""
         found, limit = self.start, self.position
         if num_taken:
             found = _after(found, num_taken, settings, num_positions) or Position(limit.epoch + 1, 1)
@@ -126,20 +117,7 @@ def _after(start: Position, taken: int, settings: LoaderSettings, num_positions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderState:
-    """Where a consumer stands, in JSON types and at most 1 KiB.
-
-    Args:
-        snapshot: `WindowReader.snapshot_id`: which anchors there are.
-        order: the order and its seed, as text.
-        seed: of the loader.
-        epoch: the epoch that goes on.
-        consumed: positions of it that all ranks together have got.
-        first_epoch: the epoch with which the iteration began, so that ``epochs=3`` still ends after three.
-        batch_size: when the state was taken; needed to go on only in mid-epoch where the order depends on ranks.
-        world_size: likewise.
-        num_positions: of an epoch, named where the snapshot is another; None in states of older versions.
-        num_episodes: of the view, likewise.
-    """
+    """Where a consumer stands, in JSON types and at most 1 KiB."""
 
     snapshot: str
     order: str
@@ -165,15 +143,7 @@ class LoaderState:
         settings: LoaderSettings,
         here: tuple[Position, int],
     ) -> LoaderState:
-        """Return the state of a consumer.
-
-        Args:
-            reader: of the windows.
-            order: the order's config.
-            bound: what it became over the reader's anchors.
-            settings: of the loader.
-            here: as of `Cursor`.
-        """
+        """Return the state of a consumer."""
         position, first_epoch = here
         return cls(
             snapshot=reader.snapshot_id,
@@ -190,11 +160,7 @@ class LoaderState:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> LoaderState:
-        """Return the state that `to_json` wrote.
-
-        Raises:
-            StateError: not a state of a loader, or of a newer format.
-        """
+        """Return the state that `to_json` wrote."""
         found = record.get("format") if isinstance(record, Mapping) else None
         if found != FORMAT:
             raise StateError(
@@ -214,15 +180,7 @@ class LoaderState:
         return state
 
     def check(self, own: LoaderState, *, depends_on_ranks: bool = False) -> None:
-        """Check that a loader can go on from this state.
-
-        Args:
-            own: the state of the loader.
-            depends_on_ranks: whether the order of several ranks depends on their number.
-
-        Raises:
-            StateError: it has other anchors, or visits them in another order; the message names both.
-        """
+        """Check that a loader can go on from this state."""
         if self.snapshot != own.snapshot:
             raise StateError(
                 f"the state is of snapshot {self.snapshot!r}{self._counts}, this loader reads snapshot "
@@ -259,12 +217,7 @@ class LoaderState:
 
 
 def describe_order(order: Order, bound: BoundOrder | None = None) -> str:
-    """Return an order as text: equal for equal orders, different for others, and short.
-
-    Args:
-        order: the config.
-        bound: what it became over the loader's anchors, where that may differ for the same set of them.
-    """
+    """Return an order as text: equal for equal orders, different for others, and short."""
     text = repr(order) if type(order).__repr__ is not object.__repr__ else type(order).__qualname__
     weights = b"".join(_arrays_of(order))
     digest = "" if bound is None else bound.digest

@@ -87,10 +87,6 @@ class BatchIndices(Sequence[int]):
 class Samples(Sequence[dict[str, Any]]):
     """The samples of one read: each a dict of views into one batch.
 
-    Args:
-        batch: the batch they are rows of.
-        size: number of samples.
-
     Notes:
         The views are made when the first sample is asked for; `WindowDataset.collate` never does.
     """
@@ -183,29 +179,11 @@ class WindowDataset:
         return self._settings.seed
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        """Return one sample: key to array [*window, ...].
-
-        Args:
-            i: number of the anchor; negative counts from the end.
-
-        Raises:
-            IndexError: no such anchor.
-            WindowError: not a whole number.
-            LoaderError: it could not be read or transformed.
-        """
+        """Return one sample: key to array [*window, ...]."""
         return self.__getitems__([i])[0]
 
     def __getitems__(self, indices: Iterable[int]) -> Samples:
-        """Return the samples of several numbers, read at once.
-
-        Args:
-            indices: numbers of anchors; negative ones count from the end. Those of a `BatchSampler` make the batch that
-                a `Loader` would.
-
-        Raises:
-            IndexError: no such anchor.
-            LoaderError: they could not be read or transformed.
-        """
+        """Return the samples of several numbers, read at once."""
         reader, builder = self._builder()
         num_anchors = reader.index.num_anchors
         asked = indices.anchors if isinstance(indices, BatchIndices) else positions_array(list(indices))
@@ -394,11 +372,7 @@ class BatchSampler:
         cursor.is_done = True
 
     def __len__(self) -> int:
-        """Return the number of batches of one ``for`` from an epoch's beginning, on this rank.
-
-        Raises:
-            TypeError: it is endless.
-        """
+        """Return the number of batches of one ``for`` from an epoch's beginning, on this rank."""
         if self.settings.epochs is None:
             raise TypeError("a sampler with epochs=None is endless and has no length. Use num_batches for one epoch.")
         return self.settings.epochs * self.num_batches

@@ -42,17 +42,6 @@ LOOKED_AT_BYTES = 32 << 20
 class D4rlReader(Reader):
     """Episodes of a D4RL file, cut after each terminal state and each timeout.
 
-    Args:
-        source: an HDF5 file.
-        ignore: names of features to leave out, ``infos.qpos``.
-        next_obs: "auto" (default): where ``next_observations`` repeat ``observations`` one step later, their last row
-            becomes the final observation of each episode and nothing is stored twice, else they are kept; "keep": as a
-            feature; "ignore": left out.
-
-    Raises:
-        FormatError: the file is damaged, or its arrays are not of one length.
-        MissingDependencyError: h5py is not installed.
-
     Notes:
         As for `Reader`. Features are named as in the file, ``infos.qpos``. The steps after the last end are an episode,
         neither terminated nor truncated. Without ``next_observations`` the observation after a last action is not in

@@ -149,11 +149,6 @@ class FolderReader(Reader):
         channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
         allow_gaps: of episodes take images whose numbers have gaps; default: a gap is an error.
 
-    Raises:
-        FormatError: no images or videos, some that would be passed over, a damaged file, numbers of images with a gap
-            or one twice, arrays that have not a row an image, or episodes of different features.
-        MissingDependencyError: PyAV is not installed, and there are videos.
-
     Notes:
         As for `Reader`. Images stay the files that they are, JPEG, PNG or WebP, in place or imported; of different
         sizes they are images of varying size, and have the channels that one of them needs. Packets of videos are taken

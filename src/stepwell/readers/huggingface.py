@@ -53,22 +53,6 @@ SPLIT = re.compile(r"(train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?
 class HuggingFaceReader(Reader):
     """Episodes of Arrow or Parquet files of `datasets`.
 
-    Args:
-        source: a directory that ``save_to_disk`` wrote, a directory with Parquet files, or such a file.
-        split: of several ones; default "train" where there is one, or the only one. Of Parquet files their names tell
-            it: ``test-00000-of-00002.parquet``, ``test.parquet``, ``test_1.parquet``.
-        episode: name of the column whose value says the episode; default: found among ``episode_index``,
-            ``episode_id``, ``episode``, ``traj_id`` and ``trajectory_id``. Without any, each row is an episode of one
-            step; "" makes it so where there is one.
-        ignore: names of columns to leave out.
-        varying: names of columns whose lists or images differ in length, size or format, where some rows from all
-            over the files do not show it. Of images that were seen without it alpha is left out then.
-        channels: 1, 3 or 4 that all images are to have: grey, RGB, RGBA; default: as many as one has.
-
-    Raises:
-        FormatError: damaged files, a column of no known type, or an episode whose rows do not follow each other.
-        MissingDependencyError: pyarrow is not installed.
-
     Notes:
         As for `Reader`. Images stay the JPEG, PNG and WebP files that they are; names of a ClassLabel are in the
         store's metadata. The episode's value is its metadata ``episode``. What differs from row to row in length is a

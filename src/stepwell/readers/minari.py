@@ -312,15 +312,6 @@ def _told(path: Path) -> dict[str, Any]:
 class MinariReader(Reader):
     """Episodes of a Minari data set, in the order of their numbers.
 
-    Args:
-        source: the data set's directory, the one with ``data`` in it, or ``data`` itself.
-        infos: whether what ``infos`` hold comes along; a text address says "true" or "false".
-        ignore: names of features to leave out, ``observations.goal``; how episodes end always comes along.
-
-    Raises:
-        FormatError: no such data set, a damaged file, or a space that no feature holds.
-        MissingDependencyError: h5py or pyarrow is not installed, whichever the files need.
-
     Notes:
         As for `Reader`. Features are ``observations``, ``observations.NAME`` of dicts, ``observations.0`` of tuples,
         likewise ``actions`` and ``infos``; ``rewards``, ``terminations``, ``truncations``. Observations and infos have

@@ -75,17 +75,6 @@ class Demo:
 class RobomimicReader(Reader):
     """Demonstrations of robomimic, robosuite and LIBERO files, in the order of their numbers, an episode each.
 
-    Args:
-        source: an HDF5 file, or a directory of them (LIBERO: a file a task).
-        ignore: names of features to leave out, ``states`` or ``obs.agentview_image``. Observations alone have no final
-            row: nothing would tell it from a step.
-        next_obs: "auto" (default): where it repeats ``obs``, as it should, its last row becomes the final observation
-            and nothing is stored twice, else it is kept; "keep": as features of its own; "ignore": left out.
-
-    Raises:
-        FormatError: a file is damaged, or has no demonstrations.
-        MissingDependencyError: h5py is not installed.
-
     Notes:
         As for `Reader`. Features are named as in the file, ``obs.agentview_image``. An episode is terminated where its
         last ``dones`` is set, else truncated; neither in a file without ``dones``. Its metadata hold ``demo``,

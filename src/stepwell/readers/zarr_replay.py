@@ -125,11 +125,6 @@ class ZarrReader(Reader):
         missing_chunks: "error" (default): a chunk that is not there is an error; "fill": it holds the array's fill
             value. Some writers leave such chunks out: zarr 3 does, zarr 2 does not unless it is asked to.
 
-    Raises:
-        FormatError: no replay buffer, arrays that do not fit each other, or a chunk that is damaged, cut off or
-            missing.
-        MissingDependencyError: zarr is not installed.
-
     Notes:
         As for `Reader`. Features are named as the arrays of ``data``, ``obs.img`` of a group in it. Nothing says how an
         episode ended: it is neither terminated nor truncated. A chunk is decompressed once where episodes are read in

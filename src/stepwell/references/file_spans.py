@@ -89,10 +89,6 @@ class FileSpanCodec(ListedFileCodec):
             `ListedFileCodec`; ``format``, the codec of the bytes; and the options of that codec. `span_feature` makes
             such a feature.
 
-    Raises:
-        SchemaError: an option that is missing or wrong, or a codec whose rows need others.
-        MissingDependencyError: the library of the other codec is not installed.
-
     Example:
         >>> import tempfile
         >>> from stepwell.schema import Array

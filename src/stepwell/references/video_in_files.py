@@ -144,10 +144,6 @@ class VideoFileCodec(NumberedFileCodec, SequentialCodec):
             files' path, see `NumberedFileCodec`; ``tolerance`` in seconds, default 1e-4: a row whose time is farther
             from every frame is refused.
 
-    Raises:
-        SchemaError: another dtype or shape, or an option that is not allowed.
-        MissingDependencyError: PyAV is not installed.
-
     Notes:
         Safe for any number of threads, and after a fork. Of each file an index is kept, about 24 bytes a frame and
         256 MiB of them in a process; 64 files are kept open; decoders are one a thread and kind of stream, at most 8,

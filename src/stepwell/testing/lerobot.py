@@ -391,11 +391,7 @@ ENCODERS = {
 
 
 def arrow_schema(columns: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
-    """Return the schema of data parquet files, with the metadata from which ``datasets`` knows pictures.
-
-    Args:
-        columns: (dtype, shape) by name; dtypes are numpy's, "string" and "image".
-    """
+    """Return the schema of data parquet files, with the metadata from which ``datasets`` knows pictures."""
     import pyarrow as pa
 
     features = {name: _hf_feature(dtype, shape) for name, (dtype, shape) in columns.items()}

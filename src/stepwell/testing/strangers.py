@@ -194,11 +194,7 @@ class _Child:
         return {"STEPWELL_CACHE": str(cache), "STEPWELL_MAX_ROW_BYTES": str(MAX_ROW_BYTES), "STEPWELL_TRUST": ""}
 
     def read(self, path: Path, where: str) -> _Outcome:
-        """Read a data set in a new process, and return what it came to.
-
-        Raises:
-            AssertionError: it ended without an answer, or did not come back.
-        """
+        """Read a data set in a new process, and return what it came to."""
         self.last = path
         cache = self._place / "cache"
         shutil.rmtree(cache, ignore_errors=True)

@@ -252,9 +252,6 @@ class SegmentMaps:
 
         Args:
             segments: int64, all that one batch touches.
-
-        Raises:
-            MapError: a file is missing or too short for its episodes, or the system refuses a map.
         """
         with self._lock:
             table = self.table

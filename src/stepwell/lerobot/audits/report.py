@@ -70,14 +70,6 @@ class Finding:
 class AuditReport:
     """What `audit` found: ``str()`` is a table, `to_json` the same for programs.
 
-    Args:
-        path: of the dataset.
-        version: of its format; "unknown" where it does not say.
-        num_episodes: episodes that were looked at.
-        num_steps: steps whose rows were read.
-        findings: errors first, each code and feature once.
-        unchecked: what could not be looked at, and why, a line each.
-
     Notes:
         An immutable value; safe to share.
     """

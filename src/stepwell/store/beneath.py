@@ -64,6 +64,7 @@ __all__ = [
     "read_again",
     "read_file",
     "read_past_cache",
+    "read_rare_file",
     "remove_directory",
     "system_error",
     "system_errors",
@@ -137,6 +138,21 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
             return file.read()
         except OSError as error:
             raise_from(system_error(error, path), error)
+
+
+def read_rare_file(path: str | os.PathLike[str]) -> bytes | None:
+    """Return the bytes of a file that most stores do not have, as `read_file`; None where it is not there."""
+    try:
+        # a look is cheaper than the error of a file that is not there
+        os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise_from(system_error(error, path), error)
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
 
 
 def raise_from(found: Exception, error: Exception) -> NoReturn:

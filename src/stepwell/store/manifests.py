@@ -42,7 +42,7 @@ import numpy.typing as npt
 from stepwell.errors import CorruptSegmentError, StepwellError, StoreBusyError
 from stepwell.files.file_locks import FileLock
 from stepwell.json_text import open_json, seal_json
-from stepwell.store.beneath import check_directory, open_file, read_file, system_errors
+from stepwell.store.beneath import check_directory, open_file, read_file, read_rare_file, system_errors
 from stepwell.store.column_file import ColumnFile
 from stepwell.store.layout import (
     OPEN_SUFFIX,
@@ -140,12 +140,10 @@ def write_note(directory: str, note: KeyNote) -> None:
 def read_note(directory: str) -> KeyNote | None:
     """Return the note of the segment at ``directory``; None where there is none; CorruptSegmentError: damaged."""
     path = f"{directory}/{KEY}"
-    try:
-        # most have none, and a look is cheaper than the error of a file that is not there
-        os.lstat(path)
-        record = open_json(read_file(path), name=path)
-    except FileNotFoundError:
+    data = read_rare_file(path)
+    if data is None:
         return None
+    record = open_json(data, name=path)
     num_before = record.get("episodes")
     with suppress(StepwellError):
         if isinstance(num_before, int) and 0 <= num_before < 1 << 63:
@@ -298,7 +296,7 @@ def _put(target: Int64s, segments: Int64s, values: Mapping[int, int]) -> None:
 
 def read_store_manifest(store: str) -> StoreManifest:
     """Read the manifest of the store at ``store``; CorruptSegmentError when it is damaged."""
-    return _parse(_read(store), store)
+    return _parse(read_rare_file(f"{store}/{ARRANGEMENT_JSON}"), store)
 
 
 def replace_store_manifest(
@@ -324,9 +322,9 @@ def replace_store_manifest(
 def shown_keys(store: str) -> tuple[Int64s, Int64s, StoreManifest]:
     """Return the keys of the shown segments, int64 [S], ascending; of the open ones among them; and the manifest."""
     for _ in range(MAX_TRIES):
-        before = _read(store)
+        before = read_rare_file(f"{store}/{ARRANGEMENT_JSON}")
         keys, opened = list_keys(store)
-        if _read(store) == before:
+        if read_rare_file(f"{store}/{ARRANGEMENT_JSON}") == before:
             break
     else:
         raise StoreBusyError(
@@ -359,16 +357,6 @@ def ordered_segments(store: str) -> tuple[dict[str, tuple[int, bool]], StoreMani
         note = find_note(f"{store}/{SEGMENTS}/{name}" + ("" if is_sealed else OPEN_SUFFIX))
         keys[name] = manifest.keys.get(name, "") if note is None else note.key
     return dict(sorted(shown.items(), key=lambda item: keys[item[0]])), manifest
-
-
-def _read(store: str) -> bytes | None:
-    path = f"{store}/{ARRANGEMENT_JSON}"
-    try:
-        # most stores have none, and a look is cheaper than the error of a file that is not there
-        os.lstat(path)
-        return read_file(path)
-    except FileNotFoundError:
-        return None
 
 
 @lru_cache(maxsize=4)

@@ -441,9 +441,11 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
     except OSError as error:
         raise disk_error(error, 0, str(target)) from error
     partial = target.with_name(f".{target.name}.{new_tag()}{new_tag()}{BUILD_SUFFIX}")
+    is_built = False
     try:
         with _locked_directory(partial):
             yield str(partial)
+            is_built = True
             sync_tree(str(partial))
             check_free(target)
             os.rename(partial / name, target)
@@ -454,6 +456,8 @@ def _built(path: str | os.PathLike[str], check_free: Callable[[Path], None], nam
             full = DiskFullError(f"no space left to write {target}; nothing of it is left. Make room, and try again.")
             full.errno = error.errno
             raise full from error
+        if is_built:
+            raise disk_error(error, 0, str(target)) from error
         raise
     finally:
         # nothing is there but after a failure, or beside a file

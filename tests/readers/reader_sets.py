@@ -217,3 +217,29 @@ def minari_hdf5(root: Path) -> Path:
 
 def minari_arrow(root: Path) -> Path:
     return write_minari(root / "set", "arrow")
+
+
+def classes(root: Path) -> Path:
+    """Write images in a directory a class."""
+    from imagecodecs import jpeg8_encode, png_encode
+
+    for label in ("cat", "dog"):
+        (root / "set" / label).mkdir(parents=True)
+        for number in range(2):
+            (root / "set" / label / f"{number}.png").write_bytes(png_encode(np.full((9, 12, 3), number, np.uint8)))
+    (root / "set" / "dog" / "7.jpg").write_bytes(jpeg8_encode(np.zeros((9, 12, 3), np.uint8)))
+    return root / "set"
+
+
+def episodes(root: Path) -> Path:
+    """Write images and arrays in a directory an episode."""
+    from imagecodecs import png_encode
+
+    for run in ("run_1", "run_2"):
+        (root / "set" / run / "front").mkdir(parents=True)
+        for number in range(3):
+            path = root / "set" / run / "front" / f"{number}.png"
+            path.write_bytes(png_encode(np.full((9, 12, 3), number, np.uint8)))
+        np.save(root / "set" / run / "actions.npy", np.zeros((3, 2), "f4"))
+        np.savez_compressed(root / "set" / run / "more.npz", speed=np.ones(3))
+    return root / "set"

@@ -21,7 +21,7 @@ pytest.importorskip("zarr")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 import h5py
-from reader_sets import d4rl, minari_arrow, minari_hdf5, robomimic, write_replay, write_robomimic
+from reader_sets import classes, d4rl, episodes, minari_arrow, minari_hdf5, robomimic, write_replay, write_robomimic
 from test_huggingface import make_table, save_to_disk, write_parquet
 
 # zarr warns of names that a damaged archive lists; processes are forked beside threads that they do not need
@@ -41,30 +41,6 @@ def huggingface_arrow(root: Path) -> Path:
 
 def huggingface_parquet(root: Path) -> Path:
     return write_parquet(root / "set", make_table())
-
-
-def classes(root: Path) -> Path:
-    from imagecodecs import jpeg8_encode, png_encode
-
-    for label in ("cat", "dog"):
-        (root / "set" / label).mkdir(parents=True)
-        for number in range(2):
-            (root / "set" / label / f"{number}.png").write_bytes(png_encode(np.full((9, 12, 3), number, np.uint8)))
-    (root / "set" / "dog" / "7.jpg").write_bytes(jpeg8_encode(np.zeros((9, 12, 3), np.uint8)))
-    return root / "set"
-
-
-def episodes(root: Path) -> Path:
-    from imagecodecs import png_encode
-
-    for run in ("run_1", "run_2"):
-        (root / "set" / run / "front").mkdir(parents=True)
-        for number in range(3):
-            path = root / "set" / run / "front" / f"{number}.png"
-            path.write_bytes(png_encode(np.full((9, 12, 3), number, np.uint8)))
-        np.save(root / "set" / run / "actions.npy", np.zeros((3, 2), "f4"))
-        np.savez_compressed(root / "set" / run / "more.npz", speed=np.ones(3))
-    return root / "set"
 
 
 @pytest.mark.parametrize(

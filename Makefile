@@ -12,7 +12,7 @@ SMOKE = tests/codecs tests/references tests/schema tests/readers/test_minari.py 
 	tests/store/test_writer.py tests/windows/test_frame_stacks.py tests/loader/test_loader.py \
 	tests/webdataset/test_reader.py tests/webdataset/test_writing.py \
 	tests/tfds/test_reader.py tests/tfds/test_record_writing.py tests/tfds/test_images.py \
-	tests/beton/test_pictures.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_inspecting.py \
+	tests/beton/test_stored_images.py tests/beton/test_writing.py tests/formats/test_in_place.py tests/cli/test_inspecting.py \
 	tests/lerobot/test_camera_writing.py tests/lerobot/test_hub.py tests/lerobot/test_in_place.py \
 	tests/lerobot/test_parquet_images.py tests/cli/test_warming.py
 PY = $(VENV)/bin/python

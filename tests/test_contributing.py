@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names files and classes that exist."""
+"""CONTRIBUTING.md and the Makefile name files and classes that exist."""
 
 import re
 from importlib import import_module
@@ -26,3 +26,9 @@ def test_functions_that_it_names_are_where_it_says() -> None:
     for names, path in re.findall(r"((?:`\w+`(?: and )?)+) (?:in|of) `(src/[\w/.]+\.py)`", TEXT):
         for name in re.findall(r"`(\w+)`", names):
             assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), (name, path)
+
+
+def test_the_tests_that_the_makefile_names_are_there() -> None:
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert len(named) >= 20
+    assert [path for path in named if not (ROOT / path).exists()] == []

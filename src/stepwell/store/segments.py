@@ -160,17 +160,12 @@ class Segment:
 
     def read_record(self, number: int) -> tuple[Any, ...] | None:
         """Return one of its committed episode records, as a tuple; None where it is not there any more."""
-        size, start = EPISODE_DTYPE.itemsize, header_size(EPISODE_DTYPE, ())
         try:
-            descriptor, _ = self._open(EPISODES)
+            data, _ = self._read_records(number, number + 1)
         except (FileNotFoundError, CorruptSegmentError):
             return None
-        try:
-            data = os.pread(descriptor, size, start + number * size)
-        finally:
-            os.close(descriptor)
-        record: tuple[Any, ...] = np.frombuffer(data, EPISODE_DTYPE)[0].item() if len(data) == size else ()
-        return record or None
+        record: tuple[Any, ...] = np.frombuffer(data, EPISODE_DTYPE)[0].item()
+        return record
 
     def raw_map(self, name: str) -> npt.NDArray[np.uint8]:
         """Map the rows of a raw feature: read-only uint8 [>= num_rows * row_bytes]."""

@@ -91,6 +91,11 @@ _ITEM_BYTES = 8 * ITEM_WORDS
 # lines asked for ahead of their use, the first ones before the loop: 256 of 64 MB cost 2.2 us, where 16 ahead and
 # nothing asked for at first cost 4.5
 _AHEAD = 64
+# of `grow_items`
+MOST_EVICTED = 64
+NO_ROOM = -1
+# columns of the records of a history
+START, SKIPPED = 1, 5
 
 
 @inlined
@@ -306,62 +311,6 @@ def find_items(keys: Any, items: Any, num_used: Any, slots: Any) -> Any:
 
 
 @kernel
-def take_items(  # noqa: PLR0917
-    slots: Any, items: Any, records: Any, base: Any, size: Any, words: Any, halves: Any
-) -> Any:
-    """Count a sample of each slot's item, and write what the sample says of it and where it lies.
-
-    A slot may come several times.
-
-    Args:
-        slots: int64 [n].
-        items: int64 [capacity, ITEM_WORDS], times sampled written.
-        records: int64 [E, 8] of a `History`, as of `item_places`; ``base`` likewise.
-        size: items in the table.
-        words: int64 [TAKEN_WORDS, n], written: places, key, priority (bits), ``size``.
-        halves: int32 [2, n], written: length, times sampled with this one.
-
-    Returns:
-        How many were the first of their item, and -1 or the index of an item whose step is not there.
-    """
-    address, num_records = items.ctypes.data, records.shape[0]
-    num = slots.size
-    num_first = np.int64(0)
-    missing = np.int64(-1)
-    for i in range(min(_AHEAD, num)):
-        prefetch(address + _ITEM_BYTES * slots[i])
-    for i in range(num):
-        if i + _AHEAD < num:
-            prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
-        slot = slots[i]
-        counts = items[slot, _COUNTS] + _ONE_TIME
-        items[slot, _COUNTS] = counts
-        words[EPISODE, i] = items[slot, _EPISODE]
-        words[ROW, i] = items[slot, _ROW]
-        words[TAKEN_KEY, i] = items[slot, _GENERATION] << 32 | slot
-        words[TAKEN_PRIORITY, i] = items[slot, _PRIORITY]
-        words[TAKEN_SIZE, i] = size
-        halves[0, i] = counts & _LOW_HALF
-        halves[1, i] = counts >> 32
-        num_first += halves[1, i] == 1
-    record_address, record_bytes = records.ctypes.data, 8 * records.shape[1]
-    for i in range(min(_AHEAD, num)):
-        prefetch(record_address + record_bytes * (words[EPISODE, i] - base))
-    for i in range(num):
-        if i + _AHEAD < num:
-            prefetch(record_address + record_bytes * (words[EPISODE, i + _AHEAD] - base))
-        line = words[EPISODE, i] - base
-        if line < 0 or line >= num_records or words[ROW, i] < records[line, 2]:
-            missing = np.int64(i)
-            break
-        words[SEGMENT, i] = records[line, 0]
-        words[LO, i] = records[line, 2]
-        words[HI_STEP, i] = records[line, 3]
-        words[HI_FINAL, i] = records[line, 4]
-    return num_first, missing
-
-
-@kernel
 def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) -> Any:
     """Write the places of items; return -1, or the index of the first item whose step is not there.
 
@@ -370,7 +319,7 @@ def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) 
         rows: int64 [n].
         records: int64 [E, 8] of a `History`, by ``episode - base``: segment, start, lo, hi_step, hi_final first.
         base: int64.
-        places: int64 [PLACE_ROWS, n] as of `locate`, written.
+        places: int64 [PLACE_ROWS or more, n] as of `locate`, written.
     """
     address, num_records = records.ctypes.data, records.shape[0]
     record_bytes = 8 * records.shape[1]
@@ -392,10 +341,45 @@ def item_places(episodes: Any, rows: Any, records: Any, base: Any, places: Any) 
     return -1
 
 
-MOST_EVICTED = 64
-NO_ROOM = -1
-# columns of the records of a history
-START, SKIPPED = 1, 5
+@kernel
+def take_items(  # noqa: PLR0917
+    slots: Any, items: Any, records: Any, base: Any, size: Any, words: Any, halves: Any
+) -> Any:
+    """Count a sample of each slot's item, and write what the sample says of it and where it lies.
+
+    A slot may come several times.
+
+    Args:
+        slots: int64 [n].
+        items: int64 [capacity, ITEM_WORDS], times sampled written.
+        records: int64 [E, 8] of a `History`, as of `item_places`; ``base`` likewise.
+        size: items in the table.
+        words: int64 [TAKEN_WORDS, n], written: places, key, priority (bits), ``size``.
+        halves: int32 [2, n], written: length, times sampled with this one.
+
+    Returns:
+        How many were the first of their item, and -1 or the index of an item whose step is not there.
+    """
+    address = items.ctypes.data
+    num = slots.size
+    num_first = np.int64(0)
+    for i in range(min(_AHEAD, num)):
+        prefetch(address + _ITEM_BYTES * slots[i])
+    for i in range(num):
+        if i + _AHEAD < num:
+            prefetch(address + _ITEM_BYTES * slots[i + _AHEAD])
+        slot = slots[i]
+        counts = items[slot, _COUNTS] + _ONE_TIME
+        items[slot, _COUNTS] = counts
+        words[EPISODE, i] = items[slot, _EPISODE]
+        words[ROW, i] = items[slot, _ROW]
+        words[TAKEN_KEY, i] = items[slot, _GENERATION] << 32 | slot
+        words[TAKEN_PRIORITY, i] = items[slot, _PRIORITY]
+        words[TAKEN_SIZE, i] = size
+        halves[0, i] = counts & _LOW_HALF
+        halves[1, i] = counts >> 32
+        num_first += halves[1, i] == 1
+    return num_first, item_places(words[EPISODE], words[ROW], records, base, words)
 
 
 @kernel

@@ -179,6 +179,13 @@ class FollowedSegment:
             self._starts[count:total], self._episodes[count:total] = starts, episodes
         self._count = total
 
+    def begin(self, table: EpisodeRecords, start: int, stop: int, skipped: int, origin: int) -> int:
+        """Add the record of an episode that is being recorded, with rows [start, stop); return its number."""
+        rows = np.array([[self.number, start, start, stop, stop, skipped, IS_OPEN, origin]], np.int64)
+        self.open_episode = table.add(rows)
+        self.add(rows[0, START : START + 1], np.array([self.open_episode]))
+        return self.open_episode
+
     @property
     def episodes(self) -> Int64s:
         """Its episodes by row, int64 [n]."""
@@ -388,13 +395,10 @@ class Tail:
 
     def _begin(self, start: int) -> Int64s:
         """Add the record of an episode that begins."""
-        followed, table = self.followed, self._table
-        origin = step_id(followed.segment.ordinal, start)
-        rows = np.array([[followed.number, start, start, start, start, 0, IS_OPEN, origin]], np.int64)
-        episode = followed.open_episode = table.add(rows)
-        followed.add(rows[0, START : START + 1], np.array([episode]))
+        followed = self.followed
+        episode = followed.begin(self._table, start, start, 0, step_id(followed.segment.ordinal, start))
         # more room for records may be elsewhere
-        records, base = table.window
+        records, base = self._table.window
         if self._oldest is not None:
             self._oldest = self._oldest[0], records[self._cut - base], self._oldest[2]
         record: Int64s = records[episode - base]

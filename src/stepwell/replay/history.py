@@ -521,10 +521,8 @@ class History:
         start = num_ended_rows(segment.records)
         if num_rows > start:
             skipped, origin = segment.next_piece(segment.records)
-            rows = np.array([[followed.number, start, start, num_rows, num_rows, skipped, IS_OPEN, origin]], np.int64)
-            followed.open_episode = self.table.add(rows)
-            followed.add(rows[0, START : START + 1], np.array([followed.open_episode]))
-            self._runs.append((followed.open_episode, start, num_rows, 0))
+            episode = followed.begin(self.table, start, num_rows, skipped, origin)
+            self._runs.append((episode, start, num_rows, 0))
 
     def _trim(self, trimmer: RingTrimmer, changed: list[FollowedSegment]) -> None:
         """Let go what lies beyond the ring's capacity."""

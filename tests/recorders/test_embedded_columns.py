@@ -13,6 +13,7 @@ from stepwell import Array, EncodedRows, Image, Video
 from stepwell.errors import SchemaError, WorkerError
 from stepwell.recorders.recoding import convert
 from stepwell.references.file_codec import make_references
+from stepwell.references.file_spans import make_spans, span_feature
 
 av = pytest.importorskip("av")
 
@@ -145,3 +146,20 @@ def test_store_without_such_rows_is_converted_only_by_name(tmp_path: Path) -> No
         writer.add_episode({"action": np.arange(3)})
     with pytest.raises(SchemaError, match="no features to convert"):
         convert(store, tmp_path / "b.well")
+
+
+@pytest.mark.parametrize("name", ["number", "text"])
+def test_a_row_that_is_not_there_is_told_with_its_episode_among_many_that_are_taken_in_at_once(
+    tmp_path: Path, name: str
+) -> None:
+    path, count = tmp_path / "rows.bin", 20
+    path.write_bytes(bytes(8 * count))
+    features = {"number": Array((), "int64"), "text": stepwell.Text()}
+    store = stepwell.create(tmp_path / "a.well", {name: span_feature(features[name], [path])})
+    with store.writer() as writer:
+        for episode in range(count):
+            offset = 8 * episode if episode != 13 else 8 * count
+            writer.add_episode({name: EncodedRows([make_spans(0, offset, 8)[0].tobytes()])})
+    with pytest.raises(WorkerError, match=f"episode 13 could not be written.*{name}"):
+        convert(store, tmp_path / "b.well", workers=1)
+    assert not (tmp_path / "b.well").exists()

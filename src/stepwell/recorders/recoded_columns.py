@@ -30,7 +30,15 @@ from stepwell.recorders.conversion_reports import Distortion, mean_square_error
 from stepwell.references.file_codec import REFERENCE_DTYPE, FileCodec, ListedFileCodec
 from stepwell.schema import Feature
 from stepwell.store import Segment
-from stepwell.store.column_file import Column, EncodedColumn, RawColumn, checksums_of, make_column, new_column
+from stepwell.store.column_file import (
+    Column,
+    EncodedColumn,
+    RawColumn,
+    checksums_of,
+    make_column,
+    new_column,
+    parts_of,
+)
 
 __all__ = [
     "BATCH_BYTES",
@@ -158,9 +166,8 @@ def _sync_rows(episode: EpisodeInSegment, name: str, feature: Feature, stop: int
 
 # of what is in a file that is not looked at before its rows are taken
 USUAL_RATIO = 16
-# episodes and rows that are taken in at once, of which only the references are held; and bytes of rows
+# episodes and plain rows that are taken in at once; of others only the references are held
 MOST_EPISODES, MOST_ROWS = 4096, 4096
-PART_BYTES = 1 << 20
 
 
 def embedded_feature(feature: Feature) -> Feature | None:
@@ -189,7 +196,7 @@ def embed_column(
             offsets, blob = segment.offsets_map(name), segment.blob_map(name)
             for group in _groups(of_segment, new.final, most):
                 references = _references(offsets, blob, group, new.final)
-                _embed(column, codec, references, group, advance)
+                _embed(column, new, codec, references, group, advance)
         column.finish()
         after = column.num_bytes_appended
     except (DecodeError, StepError) as error:
@@ -226,8 +233,9 @@ def _references(
     return [blob[begin:end] for begin, end in pairwise(edges.tolist())]
 
 
-def _embed(
+def _embed(  # noqa: PLR0917
     column: Column,
+    new: Feature,
     codec: FileCodec,
     references: Any,
     group: Sequence[EpisodeInSegment],
@@ -235,48 +243,51 @@ def _embed(
 ) -> None:
     """Append the rows of a group of episodes."""
     ends = np.cumsum([episode.rows for episode in group])
-    num_rows, done = len(references), 0
+    num_rows, num_read, num_stored = len(references), 0, 0
 
-    def count_rows(count: int) -> int:
-        # by the last of the rows, so that an error names the episode of the next one
-        advance(group[min(int(np.searchsorted(ends, done + count, "right")), len(group) - 1)], count)
-        return done + count
+    def note_rows() -> None:
+        # by the last row that was read, so that an error names the episode of the next one
+        nonlocal num_stored
+        episode = group[min(int(np.searchsorted(ends, num_read, "right")), len(group) - 1)]
+        advance(episode, num_read - num_stored)
+        num_stored = num_read
 
-    count_rows(0)
-    if isinstance(column, RawColumn):
-        for start in range(0, num_rows, MOST_ROWS):
-            part = references[start : start + MOST_ROWS]
-            column.append_rows(_plain_rows(codec, part), len(part))
-            done = count_rows(len(part))
-        if num_rows < ends[-1]:
-            column.append_rows(np.zeros(column.row_bytes, np.uint8), 1)
-        return
-    parts: list[bytes] = []
-    size = 0
+    def rows() -> Iterator[bytes]:
+        nonlocal num_read
+        for row in codec.embed(references).rows(new):
+            yield row
+            num_read += 1
 
-    def store() -> None:
-        nonlocal done, size
-        data = np.frombuffer(b"".join(parts), np.uint8)
-        column.append_rows(data, np.array([len(part) for part in parts], np.int64))
-        done = count_rows(len(parts))
-        parts.clear()
-        size = 0
-
+    note_rows()
     try:
-        for row in codec.embed(references).rows(column.feature):
-            parts.append(row)
-            size += len(row)
-            if size >= PART_BYTES:
-                store()
+        if isinstance(column, RawColumn):
+            for start in range(0, num_rows, MOST_ROWS):
+                part = references[start : start + MOST_ROWS]
+                try:
+                    plain = _plain_rows(codec, part)
+                except DecodeError:
+                    for blob in part:
+                        codec.decode(blob)
+                        num_read += 1
+                    raise
+                column.append_rows(plain, len(part))
+                num_read += len(part)
+                note_rows()
+        else:
+            for blobs in parts_of(rows()):
+                data = np.frombuffer(b"".join(blobs), np.uint8)
+                column.append_rows(data, np.array([len(blob) for blob in blobs], np.int64))
+                note_rows()
     except (DecodeError, StepError):
-        store()
+        note_rows()
         raise
-    if parts:
-        store()
-    if done != num_rows:
-        raise DecodeError(f"its codec gave {done} rows for {num_rows} references.")
+    if num_read != num_rows:
+        raise DecodeError(f"its codec gave {num_read} rows for {num_rows} references.")
     if num_rows < ends[-1]:
-        column.append_rows(np.empty(0, np.uint8), np.zeros(1, np.int64))
+        if isinstance(column, RawColumn):
+            column.append_rows(np.zeros(column.row_bytes, np.uint8), 1)
+        else:
+            column.append_rows(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
 def embedded_row_bytes(segment: Segment, name: str, feature: Feature) -> float:

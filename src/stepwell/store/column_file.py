@@ -40,6 +40,7 @@ __all__ = [
     "checksums_of",
     "make_column",
     "new_column",
+    "parts_of",
 ]
 
 Buffer = bytes | memoryview
@@ -235,7 +236,7 @@ class EncodedColumn:
         """Store encoded rows from ``row`` on, as `write` does each."""
         offsets = self.offsets.rows
         start = int(offsets[row])
-        for part in _parts(blobs):
+        for part in parts_of(blobs):
             ends = start + np.cumsum([len(blob) for blob in part], dtype=np.uint64)
             self.blobs.gather(part, start, int(ends[-1]))
             offsets[row + 1 : row + 1 + len(part)] = ends
@@ -423,7 +424,7 @@ def _bytes_of(values: npt.NDArray[Any]) -> memoryview:
     return values.reshape(-1).view(np.uint8).data
 
 
-def _parts(blobs: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+def parts_of(blobs: Iterable[Buffer]) -> Iterator[list[Buffer]]:
     """Yield rows that are written at once: many small ones, or a large one alone."""
     part: list[Buffer] = []
     num_bytes = 0

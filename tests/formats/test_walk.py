@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
+from called_files import called_files
 
 import stepwell
 from stepwell.beton import write_beton
@@ -19,7 +17,6 @@ from stepwell.webdataset import write_webdataset
 
 pytest.importorskip("imagecodecs")
 
-PACKAGE = str(Path(stepwell.__file__).parent)
 MOST_CALLS = 100
 FEATURES = {
     "image": stepwell.Image((16, 24, 3), codec="png"),
@@ -51,22 +48,6 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def num_calls(address: str) -> int:
-    """Return how many Python functions of ours are called to open an address."""
-    calls = 0
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
-
-    sys.setprofile(note)
-    try:
-        stepwell.open(address)
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 @pytest.mark.parametrize(
     "address",
     [
@@ -89,4 +70,4 @@ def test_opening_what_is_in_the_cache_takes_at_most_100_calls(
     there = address.format(sets)
     made = stepwell.open(there)
     assert stepwell.open(there).path == made.path and len(made)
-    assert num_calls(there) <= MOST_CALLS
+    assert len(called_files(lambda: stepwell.open(there))) <= MOST_CALLS

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from called_files import files_in_python
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
-import stepwell
 from stepwell.lerobot import LeRobotDataset
 from stepwell.testing import tiny_lerobot
 
-PACKAGE = f"{Path(stepwell.__file__).parent}/"
 # where frames are found in their files and decoded
 DECODING = ("codecs/", "references/", "files/", "store/decode.py", "windows/decode.py", "lerobot/parquet_")
 CAMERAS = {"observation.images.left": (32, 48), "observation.images.right": (32, 48)}
@@ -24,21 +21,9 @@ DELTAS = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
 
 
 def calls_of(dataset: Any, number: int) -> list[str]:
-    """Return the file of each Python function of ours that an item calls, warm; kernels are compiled."""
+    """Return the file of each Python function of ours that an item calls, warm."""
     dataset[number]
-    files: list[str] = []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(PACKAGE) and "kernels" not in name:
-            files.append(name.removeprefix(PACKAGE))
-
-    sys.setprofile(note)
-    try:
-        dataset[number]
-    finally:
-        sys.setprofile(None)
-    return files
+    return files_in_python(lambda: dataset[number])
 
 
 @pytest.mark.parametrize("deltas", [None, DELTAS], ids=["steps", "windows"])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from called_files import files_in_python
 
 import stepwell
 from stepwell import Field, Loader, Store
@@ -33,22 +33,6 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(PACKAGE) and "kernels" not in frame.f_code.co_filename
 
 
-def num_calls(run: Callable[[], object]) -> int:
-    """Return how many Python functions of ours are called."""
-    calls = 0
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal calls
-        calls += event == "call" and is_ours(frame)
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 def depth_of(frame: FrameType | None) -> int:
     """Return how many frames of ours are on the stack."""
     depth = 0
@@ -67,7 +51,7 @@ def test_a_raw_batch_takes_at_most_five_frames_and_twelve_calls(
     loader = Loader(store, fields, batch_size=batch_size, order="random", epochs=None, threads=0)
     batches = iter(loader)
     next(batches)
-    assert num_calls(lambda: [next(batches) for _ in range(NUM_BATCHES)]) <= 12 * NUM_BATCHES
+    assert len(files_in_python(lambda: [next(batches) for _ in range(NUM_BATCHES)])) <= 12 * NUM_BATCHES
     depths: list[int] = []
     copy = loader.reader._locate_and_gather
 

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
+from called_files import files_in_python
 
 import stepwell
 from stepwell import Array, ReplayLoader, Table
-
-PACKAGE = str(Path(stepwell.__file__).parent)
-
-
-def num_calls(run: Callable[[], object]) -> int:
-    """Return how many Python functions of ours are called; kernels are compiled."""
-    calls = 0
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal calls
-        path = frame.f_code.co_filename
-        calls += event == "call" and path.startswith(PACKAGE) and "kernels" not in path
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
@@ -52,11 +30,11 @@ def test_a_batch_takes_few_calls_also_after_a_step_and_after_an_end(tmp_path: Pa
         next(loader)
         size = table.size
         writer.append(state=state)
-        assert num_calls(lambda: next(loader)) <= 35
-        assert num_calls(lambda: next(loader)) <= 32
+        assert len(files_in_python(lambda: next(loader))) <= 35
+        assert len(files_in_python(lambda: next(loader))) <= 32
         assert table.size == size + 1
         writer.end_episode(truncated=True)
         writer.append(state=state)
-        assert num_calls(lambda: next(loader)) <= 55
+        assert len(files_in_python(lambda: next(loader))) <= 55
         assert table.size == size + 2
-        assert num_calls(lambda: table.update_priorities(batch["table.key"], np.ones(64))) <= 15
+        assert len(files_in_python(lambda: table.update_priorities(batch["table.key"], np.ones(64)))) <= 15

@@ -25,6 +25,9 @@ PIP = $(PY) -m pip install -qq --disable-pip-version-check
 # The local version names the build without CUDA: elsewhere the plain version would fetch gigabytes, so there it is left out.
 TORCH = torch==2.13.0+cpu
 
+# images of containers set it; each process of the suite would then compile every module and rewrite every test once more
+export PYTHONDONTWRITEBYTECODE =
+
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-interop test-interop-ready test-interop-formats test-interop-formats-ready \
 	test-interop-ffcv test-interop-ffcv-ready test-lowest check bench docs clean

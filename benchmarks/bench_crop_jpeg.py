@@ -38,7 +38,7 @@ __all__ = ["run"]
 
 NAME = "crop_jpeg"
 HEIGHT, WIDTH, SIZE = 384, 512, 224
-BATCH = 64
+BATCH, TOY_BATCH = 64, 32
 NUM_IMAGES = 512
 # a turn: long enough that beginning and end, when not all threads have work, hardly count
 EPOCHS = 4
@@ -52,7 +52,7 @@ TARGET = 1.2
 
 def run(settings: Settings) -> Iterator[Row]:
     """Yield a row for each kind of files and number of threads."""
-    images = _images(settings.sized(NUM_IMAGES, BATCH))
+    images = _images(settings.sized(NUM_IMAGES, TOY_BATCH))
     for kind, (shape, tile) in KINDS.items():
         name = f"crop-jpeg-{kind.replace(' ', '-')}.well"
         with removed(_store(settings.data / name, images, shape, tile)) as store:
@@ -79,20 +79,18 @@ def _store(path: Path, images: np.ndarray, shape: tuple[int | None, ...], tile: 
 
 
 def _measure(store: stepwell.Store, settings: Settings, kind: str, threads: int) -> Row:
-    field, epochs = (
-        stepwell.Field("image", decoder=RandomResizedCrop(SIZE, interpolation="area")),
-        settings.sized(EPOCHS, 1),
-    )
+    field = stepwell.Field("image", decoder=RandomResizedCrop(SIZE, interpolation="area"))
+    batch, epochs = settings.sized(BATCH, TOY_BATCH), settings.sized(EPOCHS, 1)
     loader = stepwell.Loader(
-        store, {"image": field}, batch_size=BATCH, order="random", epochs=epochs, threads=0 if threads == 1 else threads
+        store, {"image": field}, batch_size=batch, order="random", epochs=epochs, threads=0 if threads == 1 else threads
     )
-    _check(loader, store)
+    _check(loader, store, batch)
 
     def take() -> float:
         return float(sum(len(batch["image"]) for batch in loader))
 
     with ThreadPoolExecutor(threads) as pool:
-        rates = time_rounds({"loader": take, "simplejpeg": _bare(store, threads, pool)}, settings)
+        rates = time_rounds({"loader": take, "simplejpeg": _bare(store, batch, threads, pool)}, settings)
     return compare(
         NAME,
         f"{WIDTH}x{HEIGHT} to {SIZE}x{SIZE}, {kind}, {threads} thread{'s' * (threads > 1)}",
@@ -104,7 +102,7 @@ def _measure(store: stepwell.Store, settings: Settings, kind: str, threads: int)
     )
 
 
-def _bare(store: stepwell.Store, threads: int, pool: ThreadPoolExecutor) -> Work:
+def _bare(store: stepwell.Store, batch: int, threads: int, pool: ThreadPoolExecutor) -> Work:
     """Return the work of decoding whole images in random order, one share a thread, each into its own buffer."""
     blobs = _blobs(store)
     order = itertools.cycle(np.random.default_rng(1).permutation(len(blobs)).tolist())
@@ -115,9 +113,9 @@ def _bare(store: stepwell.Store, threads: int, pool: ThreadPoolExecutor) -> Work
             simplejpeg.decode_jpeg(blob, "RGB", buffer=buffer)
 
     def work() -> float:
-        shares = [[blobs[next(order)] for _ in range(BATCH)] for _ in range(threads)]
+        shares = [[blobs[next(order)] for _ in range(batch)] for _ in range(threads)]
         list(map(decode, shares, buffers) if threads == 1 else pool.map(decode, shares, buffers))
-        return BATCH * threads
+        return batch * threads
 
     return work
 
@@ -128,9 +126,9 @@ def _blobs(store: stepwell.Store) -> list[bytes]:
     return [bytes(data[offsets[row] : offsets[row + 1]]) for row in range(segment.num_rows)]
 
 
-def _check(loader: stepwell.Loader, store: stepwell.Store) -> None:
+def _check(loader: stepwell.Loader, store: stepwell.Store, batch: int) -> None:
     """Compare the mean colour of the crops with that of the images they were taken of."""
     images = np.stack(list(store[0]["image"]))
-    crops = np.concatenate([batch["image"] for batch in itertools.islice(loader, len(images) // BATCH)])
+    crops = np.concatenate([made["image"] for made in itertools.islice(loader, len(images) // batch)])
     assert crops.shape == (len(images), SIZE, SIZE, 3)
     np.testing.assert_allclose(crops.mean(axis=(0, 1, 2)), images.mean(axis=(0, 1, 2)), atol=6)

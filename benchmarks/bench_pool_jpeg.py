@@ -44,7 +44,7 @@ SAMPLED_EPISODES = 80
 
 def run(settings: Settings) -> Iterator[Row]:
     """Yield the row of decoding per sample, and that of bare decoding."""
-    frames = photo_crops(settings.sized(NUM_FRAMES, 400), SIZE)
+    frames = photo_crops(settings.sized(NUM_FRAMES, 100), SIZE)
     with removed(jpeg_store(settings.data / "pool-jpeg.well", frames, repeats=2)) as store:
         del frames
         _check(store)

@@ -36,6 +36,7 @@ NAME = "pool_video"
 BATCH = 64
 EPISODE = 480
 NUM_FRAMES = {96: 24_000, 224: 9_600}
+TOY_FRAMES = 96
 ENCODINGS = {"h264": (30, 6.0), "av1": (2, 2.0)}
 LEROBOT_TARGET = 8.0
 MOST_BYTES, LEAST_BYTES = 512 << 20, 64 << 20
@@ -50,7 +51,7 @@ def run(settings: Settings) -> Iterator[Row]:
         for kind, (gop, target) in ENCODINGS.items():
             case = f"2 steps of {size}x{size}, {kind} GOP {gop}"
             path = settings.data / f"{kind}-{size}.mp4"
-            count = settings.sized(num_frames, EPISODE)
+            count = settings.sized(num_frames, TOY_FRAMES)
             write_mp4(path, pan_frames(count, size), size, kind, gop)
             with removed(_import(path, settings.data / "pool-video.well", count)) as store:
                 yield _beside_pyav(store, path, settings, case, target)

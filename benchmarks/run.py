@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names:
         with tempfile.TemporaryDirectory(prefix="stepwell-bench-", dir=options.data) as data:
             if options.quick:
-                settings = Settings(Path(data), is_quick=True, rounds=2, block_seconds=0.002, store_bytes=1 << 20)
+                settings = Settings(Path(data), is_quick=True, rounds=1, block_seconds=0.002, store_bytes=1 << 20)
             else:
                 settings = Settings(Path(data), rounds=options.rounds, block_seconds=options.seconds)
             for row in importlib.import_module(f"bench_{name}").run(settings):

@@ -87,7 +87,8 @@ def time_rounds(contenders: Mapping[str, Work], settings: Settings, before: Call
         if before is not None:
             before()
         work()
-    gc.collect()
+    if not settings.is_quick:
+        gc.collect()
     # what was made before the rounds is not looked through in them
     gc.freeze()
     rates: dict[str, list[float]] = {name: [] for name in names}

@@ -20,7 +20,7 @@ NAMES = [
     *("start", "stream", "transforms", "video_append", "windows"),
 ]
 # several run in one process, which imports everything once
-PROCESSES = 4
+PROCESSES = 2
 # less than pytest allows, so that one that hangs says what it printed
 SECONDS = 280
 KEYS = ["bench", "case", "rival", "ratio", "spread", "ours", "theirs", "unit", "memcpy_gb_per_s"]

@@ -48,7 +48,7 @@ def serve(rank: int, world: int, paths: dict[int, str]) -> Served:
     """Return what this rank gets of every cell that it takes part in: by (size, world, workers, settings, kind)."""
     groups = {few: distributed.new_group(list(range(few))) for few in WORLDS}
     stores = {size: stepwell.open(path, mode="r") for size, path in paths.items()}
-    datasets = Several({size: WindowDataset(store, seed=SEED, to="torch") for size, store in stores.items()})
+    datasets = Several({size: WindowDataset(store, seed=SEED) for size, store in stores.items()})
     served: Served = {}
     cells = [(few, workers) for few in WORLDS if rank < few for workers in WORKERS.get(few, range(5))]
     for few, workers in cells:

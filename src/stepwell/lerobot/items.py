@@ -146,8 +146,12 @@ class ItemFormat:
 
     def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return a batch in the order of an item, with its tasks; strings as lists."""
-        values = values | {key: make(values[key]) for key, make in self.makers.items()}
-        batch = {key: values[key].tolist() if key in self.texts else values[key] for key in self.keys}
+        values = dict(values)
+        for key, make in self.makers.items():
+            values[key] = make(values[key])
+        batch = {}
+        for key in self.keys:
+            batch[key] = values[key].tolist() if key in self.texts else values[key]
         datasets = values.get(DATASET_INDEX)
         batch["task"] = (
             batch.pop("task") if "task" in self.texts else _texts(values, "task_index", self.tasks, datasets)
@@ -165,9 +169,10 @@ def _texts(
     """Return the texts of each item's own index, of one table or of its dataset's."""
     # the field of the index may be a window
     numbers: list[int] = values.get(f"{name}{OWN}", values[name]).tolist()
-    which = [0] * len(numbers) if datasets is None else datasets.tolist()
     try:
-        return [tables[k][i] for k, i in zip(which, numbers, strict=True)]
+        if datasets is None:
+            return list(map(tables[0].__getitem__, numbers))
+        return [tables[k][i] for k, i in zip(datasets.tolist(), numbers, strict=True)]
     except IndexError:
         raise FormatError(
             f"{name} {max(numbers)}, and the dataset has {min(map(len, tables))} texts for it: its table is cut short. "

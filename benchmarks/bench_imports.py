@@ -36,9 +36,8 @@ from report import Row, compare, skipped
 from timing import Settings, Work, time_rounds
 
 import stepwell
-from stepwell import Image
+from stepwell import Image, convert
 from stepwell.codecs import make_codec
-from stepwell.formats import import_dataset
 from stepwell.tfds.examples import encode_example
 from stepwell.tfds.features import Fields, Leaf, Repeated, feature_json
 from stepwell.tfds.framing import framed, masked_crc32c
@@ -142,7 +141,7 @@ def _remove(*folders: Path) -> None:
 def _import(files: list[Path], target: Path, *, is_cold: bool = False) -> float:
     if is_cold:
         forget(files)
-    import_dataset(files[0].parent, target, workers=1, progress=False)
+    convert(files[0].parent, target, workers=1, progress=False)
     _wait_for_disk(path for path in target.rglob("*") if path.is_file())
     return _num_bytes(files)
 

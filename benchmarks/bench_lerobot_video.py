@@ -50,7 +50,7 @@ def run(settings: Settings) -> Iterator[Row]:
         if rival is None:
             yield from skipped(NAME, "lerobot", *TARGETS)
             return
-        from stepwell.formats import import_dataset
+        from stepwell import convert
         from stepwell.lerobot import LeRobotDataset
 
         os.environ["STEPWELL_CACHE"] = str(settings.data / "cache")
@@ -61,7 +61,7 @@ def run(settings: Settings) -> Iterator[Row]:
         in_place = LeRobotDataset("bench/lerobot", root=root, delta_timestamps=deltas)
         atol = dict.fromkeys(CAMERAS, ROUNDING)
         check_items(rival, in_place, [0, 1, EPISODE - 1, EPISODE], settings.data / "items.npz", atol)
-        import_dataset(root, settings.data / "jpeg.well", codecs="jpeg", workers=2)
+        convert(root, settings.data / "jpeg.well", features="jpeg", workers=2)
         converted = LeRobotDataset("bench/lerobot", root=settings.data / "jpeg.well", delta_timestamps=deltas)
         theirs = rival.rates(settings.sized(8, 1))
         ways = {IN_PLACE: (in_place, "pooled"), AT_RANDOM: (in_place, "random"), CONVERTED: (converted, "pooled")}

@@ -29,8 +29,7 @@ from report import Row, skipped, within
 from timing import Settings, memcpy_gb_per_s
 
 import stepwell
-from stepwell import Array, Field, Image, Loader
-from stepwell.formats import import_dataset
+from stepwell import Array, Field, Image, Loader, convert
 from stepwell.tfds import write_rlds
 
 __all__ = ["run"]
@@ -207,7 +206,7 @@ def _made(folder: Path, name: str, offsets: Mapping[str, list[int]], settings: S
                 writer.add_episode(_columns(episode, with_images="observation.image" in schema))
         source.refresh()
         dataset = write_rlds(source, folder, name="bench", num_shards=4, workers=1, progress=False)
-    import_dataset(str(dataset), folder / "imported.well", workers=1, progress=False)
+    convert(str(dataset), folder / "imported.well", workers=1, progress=False)
     return Case(name, offsets, dataset, folder / "imported.well", settings.sized(BUFFER // share, 64))
 
 

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
         WorkerError,
         WriterClosedError,
     )
+    from stepwell.formats.conversion import convert
     from stepwell.formats.opening import open
     from stepwell.loader import Batch, BatchSampler, Loader, WindowDataset, gather_valid
     from stepwell.order import BoundOrder, Order, mixed, pooled, random, sequential, weighted
-    from stepwell.recorders import ConvertReport, EpisodeData, convert, write_episodes, write_samples
+    from stepwell.recorders import ConvertReport, EpisodeData, write_episodes, write_samples
     from stepwell.recorders import EpisodeRecorder as EpisodeRecorder
     from stepwell.recorders import VectorRecorder as VectorRecorder
     from stepwell.recorders import schema_of as schema_of
@@ -66,11 +67,12 @@ _HOMES = {
         "StoreExistsError StoreNotFoundError StoreVersionError TableError UntrustedFileError "
         "WindowError WorkerError WriterClosedError"
     ),
+    "stepwell.formats.conversion": "convert",
     "stepwell.formats.opening": "open",
     "stepwell.loader": "Batch BatchSampler Loader WindowDataset gather_valid",
     "stepwell.order": "BoundOrder Order mixed pooled random sequential weighted",
     "stepwell.recorders": (
-        "ConvertReport EpisodeData EpisodeRecorder VectorRecorder convert schema_of write_episodes write_samples"
+        "ConvertReport EpisodeData EpisodeRecorder VectorRecorder schema_of write_episodes write_samples"
     ),
     "stepwell.replay": "ReplayLoader Table TableWriter sequence_fields transition_fields",
     "stepwell.schema": "Array Bytes Feature Image Schema Text Video infer_schema",

@@ -7,9 +7,8 @@ import pytest
 from built_files import SequenceField
 
 import stepwell
-from stepwell import Field, Loader
+from stepwell import Field, Loader, convert
 from stepwell.beton import BetonFile, BetonReader
-from stepwell.formats import import_dataset
 from stepwell.formats.cache import open_in_place
 
 pytest.importorskip("simplejpeg")
@@ -28,7 +27,7 @@ def opened(request, ffcv_files, tmp_path):
     def opening(name, **options):
         if request.param == "in place":
             return open_in_place(ffcv_files / name, cache=tmp_path / "cache", **options)
-        import_dataset(ffcv_files / name, tmp_path / "imported.well", workers=1, **options)
+        convert(ffcv_files / name, tmp_path / "imported.well", workers=1, **options)
         return stepwell.open(tmp_path / "imported.well")
 
     return opening

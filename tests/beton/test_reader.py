@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from web_server import WebServer
 
 import stepwell
-from stepwell import Field, Loader
+from stepwell import Field, Loader, convert
 from stepwell.beton import BetonReader
 from stepwell.codecs import make_codec
 from stepwell.errors import DatasetNotFoundError, DecodeError, FormatError
-from stepwell.formats import find_reader, import_dataset
+from stepwell.formats import find_reader
 from stepwell.formats.cache import open_in_place
 from stepwell.schema import Array, Image
 from stepwell.transforms import CenterResizedCrop, RandomResizedCrop
@@ -102,7 +102,7 @@ def test_images_of_every_mode_and_size_are_read(tmp_path, cache, images, kind):
     if kind == "in place":
         store = open_in_place(path, cache=cache)
     else:
-        import_dataset(path, tmp_path / "a.well", workers=1)
+        convert(path, tmp_path / "a.well", workers=1)
         path.unlink()
         store = stepwell.open(tmp_path / "a.well")
     is_fixed = len({tuple(size) for _, *size in images}) == 1
@@ -229,7 +229,7 @@ def test_a_custom_field_is_copied_or_stays_as_it_says(tmp_path, cache):
 
 
 def _imported(path, target, **options):
-    import_dataset(path, target, workers=1, **options)
+    convert(path, target, workers=1, **options)
     return stepwell.open(target)
 
 
@@ -260,7 +260,7 @@ def test_a_reader_goes_to_workers(tmp_path):
 def test_several_workers_import_what_one_does(tmp_path):
     path = write_arrays(tmp_path / "a.beton", np.arange(400.0).reshape(200, 2))
     one, two = (_imported(path, tmp_path / f"{n}.well") if n == 1 else None for n in (1, 2))
-    import_dataset(path, tmp_path / "two.well", workers=2)
+    convert(path, tmp_path / "two.well", workers=2)
     two = stepwell.open(tmp_path / "two.well")
     assert np.array_equal([e["array"][0] for e in one], [e["array"][0] for e in two])
 
@@ -332,7 +332,7 @@ def test_crops_of_images_of_any_size_and_kind_are_those_of_a_store(tmp_path, cac
 def test_images_of_any_kind_can_be_stored_by_another_codec(tmp_path):
     pytest.importorskip("simplejpeg")
     path = mixed_file(tmp_path / "a.beton")
-    asked, kept = _imported(path, tmp_path / "png.well", codecs="png"), _imported(path, tmp_path / "kept.well")
+    asked, kept = _imported(path, tmp_path / "png.well", features="png"), _imported(path, tmp_path / "kept.well")
     assert asked.schema["image"].codec == "png"
     assert all(np.array_equal(a["image"][0], b["image"][0]) for a, b in zip(asked, kept, strict=True))
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_reader import SpecFile
 
+from stepwell import convert
 from stepwell.beton.encoding import ArrayEncoder, BytesEncoder, FloatEncoder, ImageEncoder, IntEncoder, JsonEncoder
 from stepwell.beton.laying import Target
 from stepwell.beton.sample_lots import write_indexed, write_streams
 from stepwell.errors import DiskFullError, StepError, StoreExistsError, WorkerError
-from stepwell.formats import import_dataset
 from stepwell.progress import RateBar
 from stepwell.store import open
 
@@ -86,7 +86,7 @@ def test_spawned_workers_write_the_same(tmp_path):
 
 def test_the_reader_imports_what_was_written(tmp_path):
     write_indexed(target(tmp_path / "a.beton", align=8), sets.Samples(40), encoders())
-    import_dataset(tmp_path / "a.beton", tmp_path / "a.well", workers=0)
+    convert(tmp_path / "a.beton", tmp_path / "a.well", workers=0)
     store = open(tmp_path / "a.well")
     for index, episode in enumerate(store):
         sample = sets.rich_sample(index)

@@ -8,10 +8,9 @@ from kinds_of_images import image_files
 from spec_reader import SpecFile
 
 import stepwell
-from stepwell import Array, Bytes, Field, Image, Text
+from stepwell import Array, Bytes, Field, Image, Text, convert
 from stepwell.beton import write_beton
 from stepwell.errors import FormatError, SchemaError, StepError, StoreExistsError
-from stepwell.formats import import_dataset
 from stepwell.testing import tiny_store
 
 PAGE = 1 << 16
@@ -142,7 +141,7 @@ def test_a_dataset_without_fields_is_told_of_them(tmp_path):
 
 def test_what_is_written_of_a_store_imports_to_the_same_values(store, tmp_path):
     write(store, tmp_path, rename=SHORT, features=["observation.image", "observation.state", "action", "reward"])
-    import_dataset(tmp_path / "a.beton", tmp_path / "back.well", workers=0)
+    convert(tmp_path / "a.beton", tmp_path / "back.well", workers=0)
     back = stepwell.open(tmp_path / "back.well")
     position = 0
     for episode in store:
@@ -193,7 +192,7 @@ def test_images_of_every_kind_are_written_as_ffcv_can_decode_them(tmp_path):
             entry.size = len(files[name].data)
             tar.addfile(entry, io.BytesIO(files[name].data))
     address = f"webdataset://{tmp_path}/set.tar"
-    import_dataset(address, tmp_path / "set.well", workers=0)
+    convert(address, tmp_path / "set.well", workers=0)
     for number, source in enumerate((address, tmp_path / "set.well")):
         for mode in (None, "raw"):
             path = tmp_path / f"{number}-{mode}.beton"

@@ -8,8 +8,8 @@ import pytest
 from shard_reader import write_shards  # type: ignore[import-not-found]
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError, StepwellError, UntrustedFileError
-from stepwell.formats import import_dataset
 from stepwell.formats.registry import readers_of
 from stepwell.formats.source_files import check_boundaries
 
@@ -27,7 +27,7 @@ def opened(source: Path, **options: Any) -> Any:
 
 def imported(source: Path, **options: Any) -> Any:
     target = source.with_name("imported.well")
-    return import_dataset(source, target, reader="shards", workers=1, **options)
+    return convert(source, target, reader="shards", workers=1, **options)
 
 
 @pytest.mark.parametrize("read", [opened, imported])

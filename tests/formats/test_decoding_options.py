@@ -1,4 +1,4 @@
-"""How JPEG files are decoded is said by an option of every reader, and by ``codecs=``: their bytes stay as they are."""
+"""How JPEG files are decoded is said by an option of every reader, and by a conversion: their bytes stay."""
 
 from pathlib import Path
 
@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Image
+from stepwell import Image, convert
 from stepwell.codecs import make_codec, same_rows
 from stepwell.errors import FormatError
-from stepwell.formats import import_dataset, open_reader
-from stepwell.recorders import convert
+from stepwell.formats import open_reader
 from stepwell.testing import smooth_image
 from stepwell.webdataset import write_webdataset
 
@@ -47,12 +46,12 @@ def test_the_option_of_every_reader_says_how_jpeg_files_are_decoded(tmp_path: Pa
     assert np.array_equal(read(stepwell.open(source)), exact)
     assert np.array_equal(read(stepwell.open(f"{source}?dct=fast")), fast)
     assert np.array_equal(read(stepwell.open(source, dct="exact")), exact)
-    import_dataset(source, tmp_path / "a.well", workers=1, dct="fast")
+    convert(source, tmp_path / "a.well", workers=1, dct="fast")
     with stepwell.open(tmp_path / "a.well") as store:
         assert np.array_equal(read(store), fast)
         write_webdataset(store, tmp_path / "shards", rename={"image": "jpg", "label": "cls"}, workers=1)
     assert np.array_equal(read(stepwell.open(f"webdataset://{tmp_path}/shards?dct=fast")), fast)
-    import_dataset(open_reader(source, options={"dct": "fast"}), tmp_path / "b.well", workers=1)
+    convert(open_reader(source, options={"dct": "fast"}), tmp_path / "b.well", workers=1)
     assert np.array_equal(read(stepwell.open(tmp_path / "b.well")), fast)
 
 
@@ -74,8 +73,8 @@ def column_bytes(path: Path) -> bytes:
 
 def test_another_way_to_decode_leaves_the_bytes_as_they_are(tmp_path: Path, files: list[bytes]):
     source = f"folders://{tmp_path}/set"
-    import_dataset(source, tmp_path / "a.well", workers=1)
-    import_dataset(source, tmp_path / "b.well", workers=1, codecs={"image": FAST})
+    convert(source, tmp_path / "a.well", workers=1)
+    convert(source, tmp_path / "b.well", workers=1, features={"image": FAST})
     convert(tmp_path / "a.well", tmp_path / "c.well", {"image": FAST}, workers=1)
     with stepwell.open(source) as there:
         convert(there, tmp_path / "d.well", {"image": FAST}, workers=1)
@@ -83,9 +82,7 @@ def test_another_way_to_decode_leaves_the_bytes_as_they_are(tmp_path: Path, file
     for name in "bcd":
         assert column_bytes(tmp_path / f"{name}.well") == column_bytes(tmp_path / "a.well"), name
         assert np.array_equal(read(stepwell.open(tmp_path / f"{name}.well")), pixels(files, FAST)), name
-    import_dataset(
-        source, tmp_path / "e.well", workers=1, codecs={"image": Image((40, 48, 3), codec="jpeg", quality=30)}
-    )
+    convert(source, tmp_path / "e.well", workers=1, features={"image": Image((40, 48, 3), codec="jpeg", quality=30)})
     assert len(column_bytes(tmp_path / "e.well")) < len(column_bytes(tmp_path / "a.well"))
 
 

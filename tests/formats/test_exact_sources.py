@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import View, pooled, random
+from stepwell import View, convert, pooled, random
 from stepwell.beton import write_beton
-from stepwell.formats import import_dataset
 from stepwell.formats.splits import even_splits, split_indices
 from stepwell.loader import BatchSampler, Loader, WindowDataset, gather_valid
 from stepwell.order import Partition
@@ -57,7 +56,7 @@ def open_shards(root: Path) -> Store:
 
 
 def import_shards(root: Path) -> Store:
-    import_dataset(make_shards(root), root / "items.well", rename={"item.npy": "item"}, workers=1, progress=False)
+    convert(make_shards(root), root / "items.well", rename={"item.npy": "item"}, workers=1, progress=False)
     return stepwell.open(root / "items.well")
 
 

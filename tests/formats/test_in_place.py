@@ -14,7 +14,7 @@ import pytest
 from shard_reader import ShardReader, values_of, write_shards
 
 import stepwell
-from stepwell import Field, Loader, View
+from stepwell import Field, Loader, View, convert
 from stepwell.cli.main import main
 from stepwell.errors import (
     DatasetNotFoundError,
@@ -26,7 +26,7 @@ from stepwell.errors import (
     StoreNotFoundError,
 )
 from stepwell.formats import cache as cache_module
-from stepwell.formats import import_dataset, open_in_place
+from stepwell.formats import open_in_place
 from stepwell.replay import ReplayLoader, Table
 from stepwell.sizes import human_bytes
 from stepwell.store.info import FilesInPlace
@@ -72,7 +72,7 @@ def test_a_store_in_place_has_what_an_imported_one_has(shards: Path, tmp_path: P
     assert {store.schema[name].codec for name in ("image", "state", "note")} == {"file-span"}
     assert all(episode.has_final != bulk for episode in store) and len(store.segments) == 1
     check(store)
-    import_dataset(f"shards://{shards}", tmp_path / "own.well", workers=1)
+    convert(f"shards://{shards}", tmp_path / "own.well", workers=1)
     own = stepwell.open(tmp_path / "own.well")
     assert own.schema["image"].codec == "png" and own.schema["state"].is_raw
     check(own)
@@ -80,7 +80,7 @@ def test_a_store_in_place_has_what_an_imported_one_has(shards: Path, tmp_path: P
 
 def test_spans_are_stored_by_another_codec_where_it_is_asked_for(shards: Path, tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
-    import_dataset(shards, tmp_path / "own.well", codecs={"image": "raw", "state": "zstd", "note": "zstd"}, workers=1)
+    convert(shards, tmp_path / "own.well", features={"image": "raw", "state": "zstd", "note": "zstd"}, workers=1)
     own = stepwell.open(tmp_path / "own.well")
     assert own.schema["image"].is_raw and own.schema["state"].codec == own.schema["note"].codec == "zstd"
     check(own)
@@ -97,11 +97,11 @@ def test_converted_store_needs_the_files_no_more(shards: Path, tmp_path: Path) -
 
 def test_a_shard_is_a_segment_and_the_store_is_the_same_for_any_number_of_workers(shards: Path, tmp_path: Path) -> None:
     for workers in (1, 2):
-        import_dataset(shards, tmp_path / f"{workers}.well", workers=workers)
+        convert(shards, tmp_path / f"{workers}.well", workers=workers)
         store = stepwell.open(tmp_path / f"{workers}.well")
         assert [len(segment.records) for segment in store.segments] == [3, 2, 1]
         check(store)
-    import_dataset(shards, tmp_path / "some.well", episodes=[1, 2, 4, 5], workers=1)
+    convert(shards, tmp_path / "some.well", episodes=[1, 2, 4, 5], workers=1)
     assert [len(segment.records) for segment in stepwell.open(tmp_path / "some.well").segments] == [2, 1, 1]
 
 
@@ -279,7 +279,7 @@ def test_a_file_address_is_a_path_to_all_that_take_sources(
     for store in (open_in_place(address), open_in_place([address]), stepwell.open(f"shards://{address}")):
         check(store)
     assert "note" not in stepwell.open(f"shards://{address}?notes=no").schema
-    import_dataset(address, tmp_path / "own.well", workers=1)
+    convert(address, tmp_path / "own.well", workers=1)
     check(stepwell.open(tmp_path / "own.well"))
     assert main(["convert", address, str(tmp_path / "other.well"), "--workers", "0"]) == 0
     for verb in ("info", "verify"):

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell
+from stepwell import convert
 from stepwell.cli.main import main
 from stepwell.errors import FormatError
-from stepwell.formats import even_splits, import_dataset, split_indices
+from stepwell.formats import even_splits, split_indices
 from stepwell.formats.splits import TakenSplit, taken_split
 from stepwell.tfds import write_rlds
 
@@ -157,7 +158,7 @@ def test_an_import_tells_them_and_so_does_the_store(arm, tmp_path, capsys):
     assert told[0].startswith("x.well: 2 episodes") and told[1] == f"  splits: {LINE}"
     assert main(["info", str(tmp_path / "x.well")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"  splits           {LINE}"
-    report = import_dataset(arm, tmp_path / "y.well", split="val", workers=1)
+    report = convert(arm, tmp_path / "y.well", split="val", workers=1)
     assert report.split == TakenSplit("val", {"train": 2, "val": 1})
     assert report.to_json()["split"]["taken"] == "val"
 

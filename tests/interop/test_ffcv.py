@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Array, Field, Image
+from stepwell import Array, Field, Image, convert
 from stepwell.beton import write_beton
 from stepwell.ffcv.fields import BytesField, FloatField, IntField, JSONField, NDArrayField, RGBImageField
 from stepwell.ffcv.writer import DatasetWriter
-from stepwell.formats import import_dataset
 from stepwell.windows import View
 from stepwell.windows.reader import WindowReader
 
@@ -150,7 +149,7 @@ def test_windows_over_shared_rows_are_read_right_in_every_mode(ask, tmp_path, ca
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_file_by_ffcv_is_read_to_what_it_was_given(ask, tmp_path, workers):
     _, given = ask("write", tmp_path / "a.npz", path=str(tmp_path / "a.beton"), workers=workers)
-    import_dataset(tmp_path / "a.beton", tmp_path / "a.well", workers=0)
+    convert(tmp_path / "a.beton", tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert len(store) == 50
     for number, episode in enumerate(store):

@@ -7,7 +7,8 @@ import pytest
 from formats_process import PYTHON, REASON, FormatsProcess
 
 import stepwell
-from stepwell.formats import find_reader, import_dataset
+from stepwell import convert
+from stepwell.formats import find_reader
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=REASON)
 
@@ -20,7 +21,7 @@ def theirs(tmp_path_factory):
 
 def both(source, tmp_path):
     """Yield a data set as an imported store and as one in place."""
-    import_dataset(source, tmp_path / "a.well", workers=1)
+    convert(source, tmp_path / "a.well", workers=1)
     yield stepwell.open(tmp_path / "a.well")
     yield stepwell.open(f"{find_reader(source).name}://{source}", cache=tmp_path / "cache")
 

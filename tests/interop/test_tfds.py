@@ -9,8 +9,7 @@ import pytest
 from formats_process import PYTHON, REASON, FormatsProcess
 
 import stepwell
-from stepwell import Array, Bytes, Image, Text, Video, View
-from stepwell.formats import import_dataset
+from stepwell import Array, Bytes, Image, Text, Video, View, convert
 from stepwell.tfds import write_rlds, write_tfds
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=REASON)
@@ -228,7 +227,7 @@ def test_steps_are_read_as_samples(store, theirs, tmp_path):
 
 
 def imported(path, target, **options):
-    import_dataset(path, target, workers=1, progress=False, **options)
+    convert(path, target, workers=1, progress=False, **options)
     return stepwell.open(target, mode="r")
 
 

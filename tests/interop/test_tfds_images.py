@@ -11,8 +11,8 @@ from formats_process import PYTHON, REASON, FormatsProcess
 from kinds_of_images import image_files
 
 import stepwell
+from stepwell import convert
 from stepwell.codecs import make_codec
-from stepwell.formats import import_dataset
 from stepwell.schema import Image
 
 pytest.importorskip("simplejpeg")
@@ -57,7 +57,7 @@ def test_pixels_are_tensorflows(theirs, tmp_path, channels, dtype):
             out=str(root / "values"),
         )
         wanted = [example["image"] for example in pickle.loads((root / "values").read_bytes())]
-        import_dataset(told["path"], root / "a.well", workers=1, progress=False)
+        convert(told["path"], root / "a.well", workers=1, progress=False)
         imported, there = stepwell.open(root / "a.well", mode="r"), stepwell.open(f"tfds://{told['path']}")
         for name, pixels, *episodes in zip(names, wanted, imported, there, strict=True):
             for episode in episodes:

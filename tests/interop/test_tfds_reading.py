@@ -9,7 +9,8 @@ import pytest
 from formats_process import PYTHON, REASON, FormatsProcess
 
 import stepwell
-from stepwell.formats import even_splits, import_dataset
+from stepwell import convert
+from stepwell.formats import even_splits
 from stepwell.tfds import TfdsReader
 from stepwell.tfds.features import parse_feature, walk
 
@@ -95,7 +96,7 @@ def assert_same_metadata(found, told):
 def test_random_tfrecord_datasets_are_imported_and_opened_with_the_same_values(theirs, tmp_path, seed, is_rlds):
     path, examples = made(theirs, tmp_path, seed=seed, is_rlds=is_rlds, file_format="tfrecord")
     options = {"as_bytes": strings_of(tmp_path / path)}
-    import_dataset(path, tmp_path / "ours.well", workers=1, progress=False, **options)
+    convert(path, tmp_path / "ours.well", workers=1, progress=False, **options)
     assert_same_store(stepwell.open(tmp_path / "ours.well", mode="r"), examples)
     assert_same_store(stepwell.open(f"tfds://{path}", **options), examples)
 
@@ -105,7 +106,7 @@ def test_random_array_record_datasets_are_imported_with_the_same_values(theirs, 
     pytest.importorskip("array_record")
     path, examples = made(theirs, tmp_path, seed=seed, is_rlds=seed % 2 == 0, file_format="array_record")
     options = {"as_bytes": strings_of(tmp_path / path)}
-    import_dataset(path, tmp_path / "ours.well", workers=1, progress=False, **options)
+    convert(path, tmp_path / "ours.well", workers=1, progress=False, **options)
     assert_same_store(stepwell.open(tmp_path / "ours.well", mode="r"), examples)
 
 

@@ -105,11 +105,9 @@ def test_tiny_datasets_give_what_was_written(tmp_path: Path, version: Any) -> No
 
 
 def test_a_converted_dataset_gives_the_same_items(tmp_path: Path) -> None:
-    from stepwell.formats.importing import import_dataset
-
     cameras: dict[str, Any] = {TOP: ("png", (16, 24)), SIDE: ("video", (32, 48))}
     root = tiny_lerobot(tmp_path / "tiny", lengths=(5, 4), cameras=cameras)
-    import_dataset(str(root), tmp_path / "tiny.well", workers=1)
+    stepwell.convert(str(root), tmp_path / "tiny.well", workers=1)
     deltas = {TOP: [-0.1, 0.0], SIDE: [0.1], "action": [0.0, 0.1]}
     here, there = (LeRobotDataset(path, delta_timestamps=deltas) for path in (root, tmp_path / "tiny.well"))
     assert there.meta.info == here.meta.info

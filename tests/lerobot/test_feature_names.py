@@ -6,8 +6,8 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError
-from stepwell.formats import import_dataset
 from stepwell.lerobot import write_dataset
 
 from .written import H264, make_store
@@ -20,7 +20,7 @@ def in_place(root, _, **options):
 
 
 def imported(root, target, **options):
-    import_dataset(root, target, workers=0, **options)
+    convert(root, target, workers=0, **options)
     return stepwell.open(target)
 
 

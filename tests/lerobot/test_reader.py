@@ -10,11 +10,13 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("imagecodecs")
 
+
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError, WorkerError
-from stepwell.formats import find_reader, import_dataset, open_reader
-from stepwell.formats.importing import imported_schema
+from stepwell.formats import find_reader, open_reader
 from stepwell.lerobot.reader import LeRobotReader
+from stepwell.recorders.recoding import converted_schema
 from stepwell.testing.lerobot import TINY_TASKS, tiny_lerobot, tiny_lerobot_picture, tiny_lerobot_rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot"
@@ -49,7 +51,7 @@ def test_images_become_rows_of_the_very_bytes(version, tmp_path):
     import pyarrow.parquet as pq
 
     root = tiny(tmp_path / "set", "png", version=version, files=2)
-    import_dataset(root, tmp_path / "x.well", workers=1)
+    convert(root, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     check_numbers(store)
     assert (store.num_episodes, store.fps) == (3, 10)
@@ -66,7 +68,7 @@ def test_images_become_rows_of_the_very_bytes(version, tmp_path):
 def test_videos_become_rows_of_packets_and_every_frame_is_that_of_its_time(version, tmp_path):
     av = pytest.importorskip("av")
     root = tiny(tmp_path / "set", "video", version=version, files=2)
-    import_dataset(root, tmp_path / "x.well", workers=1)
+    convert(root, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     check_numbers(store)
     for name in SIZES:
@@ -84,8 +86,8 @@ def test_cameras_are_recoded_as_they_are_asked_for(kind, codec, tmp_path):
     pytest.importorskip("av")
     pytest.importorskip("simplejpeg")
     root = tiny(tmp_path / "set", kind)
-    import_dataset(root, tmp_path / "as-it-is.well", workers=1)
-    import_dataset(root, tmp_path / "x.well", codecs=codec, workers=1)
+    convert(root, tmp_path / "as-it-is.well", workers=1)
+    convert(root, tmp_path / "x.well", features=codec, workers=1)
     store, plain = stepwell.open(tmp_path / "x.well"), stepwell.open(tmp_path / "as-it-is.well")
     check_numbers(store)
     for name in SIZES:
@@ -98,7 +100,7 @@ def test_cameras_are_recoded_as_they_are_asked_for(kind, codec, tmp_path):
 
 def test_the_store_says_what_the_dataset_says(tmp_path):
     root = tiny(tmp_path / "set", "png")
-    import_dataset(root, tmp_path / "x.well", workers=1)
+    convert(root, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     info = json.loads((root / "meta" / "info.json").read_text())
     assert store.metadata["lerobot"] == {"info": info, "tasks": list(TINY_TASKS), "repo_id": None, "revision": None}
@@ -115,7 +117,7 @@ def test_it_is_the_store_that_is_read_in_place(tmp_path):
     pytest.importorskip("av")
     cameras = {TOP: ("png", (32, 48)), SIDE: ("video", (16, 16))}
     root = tiny_lerobot(tmp_path / "set", cameras=cameras, episodes=5, files=2)
-    import_dataset(root, tmp_path / "x.well", workers=1, episodes=slice(1, 4))
+    convert(root, tmp_path / "x.well", workers=1, episodes=slice(1, 4))
     store = stepwell.open(tmp_path / "x.well")
     other = in_place.open_in_place(root, episodes=[1, 2, 3], cache=tmp_path / "cache")
     assert list(store.schema) == list(other.schema) and store.fps == other.fps
@@ -128,7 +130,7 @@ def test_it_is_the_store_that_is_read_in_place(tmp_path):
 
 def test_chosen_episodes_keep_their_numbers(tmp_path):
     root = tiny(tmp_path / "set", "png", episodes=6, files=2)
-    import_dataset(root, tmp_path / "x.well", episodes=[4, 1], workers=1)
+    convert(root, tmp_path / "x.well", episodes=[4, 1], workers=1)
     store = stepwell.open(tmp_path / "x.well")
     assert [episode.metadata["lerobot_episode"] for episode in store] == [1, 4]
     check_numbers(store)
@@ -158,7 +160,7 @@ def test_chunks_are_cut_by_what_episodes_take_by_the_codec_asked_for(tmp_path):
     pytest.importorskip("av")
     reader = open_reader(tiny(tmp_path / "set", "video", lengths=[10, 20]))
     schema = reader.schema
-    raw = imported_schema(schema, "raw")
+    raw = converted_schema(schema, "raw")
     pixels = 15 * (32 * 48 + 16 * 16) * 3
     assert reader.episode_bytes(raw) - pixels == pytest.approx(reader.episode_bytes(schema) - pixels / 50, abs=30)
     assert reader.episode_bytes(raw) > pixels > reader.episode_bytes(schema)
@@ -176,7 +178,7 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path):
     root = tiny(tmp_path / "set", "png", episodes=4, files=2)
     found = []
     for workers in (1, 2):
-        import_dataset(root, tmp_path / f"{workers}.well", workers=workers)
+        convert(root, tmp_path / f"{workers}.well", workers=workers)
         segments = stepwell.open(tmp_path / f"{workers}.well").segments
         found.append({(s.name, file.name): file.read_bytes() for s in segments for file in s.path.glob("*.bin")})
     assert found[0] == found[1] and len(found[0]) == 12
@@ -210,12 +212,12 @@ def test_an_episode_that_cannot_be_read_names_itself_and_its_file(tmp_path):
     root = tiny(tmp_path / "set", "video", files=2, version="v2.1")
     (root / "videos" / "chunk-000" / SIDE / "episode_000001.mp4").unlink()
     with pytest.raises(WorkerError, match=r"episode 1 of .*set.*: .*side.*episode_000001.mp4"):
-        import_dataset(root, tmp_path / "x.well", workers=1)
+        convert(root, tmp_path / "x.well", workers=1)
     assert len(stepwell.open(tmp_path / "x.well")) == 1
     other = tiny(tmp_path / "other", "png", files=2, version="v2.1")
     (other / "data" / "chunk-000" / "episode_000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(WorkerError, match=r"episode 1 of .*other cannot be read: .*episode_000001.parquet"):
-        import_dataset(other, tmp_path / "y.well", workers=1)
+        convert(other, tmp_path / "y.well", workers=1)
 
 
 @pytest.mark.parametrize("name", ["v21_png", "v21_video", "v30_png", "v30_video"])
@@ -223,7 +225,7 @@ def test_real_datasets_have_the_expected_items(name, tmp_path):
     if not SHARED.is_dir():
         pytest.skip("the real datasets of ../shared/data are not here")
     pytest.importorskip("av")
-    import_dataset(SHARED / name, tmp_path / "x.well", workers=1)
+    convert(SHARED / name, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     check_expected(store, name)
 

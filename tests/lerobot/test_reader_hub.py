@@ -15,8 +15,9 @@ pytest.importorskip("imagecodecs")
 pytest.importorskip("av")
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import DatasetNotFoundError, WorkerError
-from stepwell.formats import import_dataset, open_reader
+from stepwell.formats import open_reader
 from stepwell.lerobot.reader import FetchedFiles
 from stepwell.recorders.resuming import read_plan
 from stepwell.testing.hub import HubServer
@@ -43,8 +44,8 @@ def blobs(store):
     return {(s.name, f.name): f.read_bytes() for s in store.segments for f in s.path.iterdir() if f.suffix == ".bin"}
 
 
-def convert(source, target, **options):
-    import_dataset(source, target, **{"workers": 0, **options})
+def converted(source, target, **options):
+    convert(source, target, **{"workers": 0, **options})
     return stepwell.open(target)
 
 
@@ -54,8 +55,8 @@ def file_names(server):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_is_the_same_store_as_of_the_directory(workers, hub, root, tmp_path):
-    store = convert(ADDRESS, tmp_path / "x.well", workers=workers, cache_dir=str(tmp_path / "cache"))
-    local = convert(root, tmp_path / "y.well")
+    store = converted(ADDRESS, tmp_path / "x.well", workers=workers, cache_dir=str(tmp_path / "cache"))
+    local = converted(root, tmp_path / "y.well")
     assert blobs(store) == blobs(local)
     for ours, theirs in zip(store, local, strict=True):
         np.testing.assert_array_equal(ours["action"], theirs["action"])
@@ -78,14 +79,14 @@ def test_no_more_than_the_files_of_an_episode_are_there_at_once(hub, root, tmp_p
         most.append(len([name for name in names if not name.startswith(".") and "file-" in name]))
 
     monkeypatch.setattr(FetchedFiles, "need", measured)
-    convert(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+    converted(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert len(most) >= 8
     # a parquet file and an mp4 file; they are not cut at the same episodes
     assert max(most) <= 2
 
 
 def test_only_the_files_of_chosen_episodes_are_fetched(hub, root, tmp_path):
-    store = convert(f"{ADDRESS}?episodes=2:4", tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+    store = converted(f"{ADDRESS}?episodes=2:4", tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert [episode.metadata["lerobot_episode"] for episode in store] == [2, 3]
     names = set(file_names(hub))
     assert names and names < {path.relative_to(root).as_posix() for path in root.rglob("*.*") if path.is_file()}
@@ -97,15 +98,15 @@ def test_what_the_cache_has_is_not_fetched_and_stays(hub, root, tmp_path):
     # without an import beside a target files go to the cache of the hub
     assert sum(len(episode.columns["action"]) for episode in reader.episodes()) > 0
     hub.requests.clear()
-    store = convert(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+    store = converted(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert file_names(hub) == [] and len(store) == 8
     assert len([path for path in (tmp_path / "cache").rglob("*") if path.suffix == ".mp4"]) == 4
 
 
 def test_a_reader_can_be_used_again_after_an_import(hub, root, tmp_path):
     reader = open_reader(ADDRESS, options={"cache_dir": str(tmp_path / "cache")})
-    first = blobs(convert(reader, tmp_path / "x.well"))
-    assert blobs(convert(reader, tmp_path / "y.well")) == first
+    first = blobs(converted(reader, tmp_path / "x.well"))
+    assert blobs(converted(reader, tmp_path / "y.well")) == first
     assert reader.scratch is None
     assert len(reader[7].columns["action"]) > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "set", "x.well", "y.well"]
@@ -123,12 +124,12 @@ def test_a_hub_that_fails_leaves_what_is_finished(hub, root, tmp_path, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(FetchedFiles, "need", failing)
         with pytest.raises(WorkerError, match="episode 4 of lerobot://me/tiny cannot be read: connection lost"):
-            convert(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+            converted(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert len(stepwell.open(tmp_path / "x.well")) == 4
     assert not list(tmp_path.glob(".*"))
     hub.requests.clear()
-    store = convert(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
-    assert blobs(store) == blobs(convert(root, tmp_path / "y.well"))
+    store = converted(ADDRESS, tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+    assert blobs(store) == blobs(converted(root, tmp_path / "y.well"))
     assert not any("file-000" in name for name in file_names(hub) if name.endswith(".mp4"))
 
 
@@ -149,12 +150,12 @@ def test_a_kill_and_the_same_command_again_make_the_same_store(num_done, hub, ro
         pytest.skip("it was done before it was killed")
     hub.requests.clear()
     assert subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False).returncode == 0
-    assert blobs(stepwell.open(target)) == blobs(convert(root, tmp_path / "y.well"))
+    assert blobs(stepwell.open(target)) == blobs(converted(root, tmp_path / "y.well"))
     assert len(file_names(hub)) <= 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "set", "x.well", "y.well"]
 
 
 def test_what_is_not_on_the_hub_is_said(hub, tmp_path):
     with pytest.raises(DatasetNotFoundError):
-        convert("lerobot://me/nothing", tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
+        converted("lerobot://me/nothing", tmp_path / "x.well", cache_dir=str(tmp_path / "cache"))
     assert not (tmp_path / "x.well").exists()

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 
 pytest.importorskip("h5py")
 from reader_sets import write_d4rl
@@ -15,7 +16,7 @@ from reader_sets import write_d4rl
 
 def test_episodes_end_after_terminals_and_timeouts(tmp_path: Path):
     arrays = write_d4rl(tmp_path / "a.hdf5")
-    import_dataset(tmp_path / "a.hdf5", tmp_path / "a.well", workers=0)
+    convert(tmp_path / "a.hdf5", tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert [len(episode["actions"]) for episode in store] == [10, 10, 10]
     assert [(episode.terminated, episode.truncated) for episode in store] == [

@@ -7,10 +7,11 @@ import pytest
 from kinds_of_images import image_files
 
 import stepwell
+from stepwell import convert
 from stepwell.beton import write_beton
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError, SchemaError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 from stepwell.readers.folders import IMAGES, FolderListing
 from stepwell.schema import Feature, Image
 
@@ -75,7 +76,7 @@ def write_image(path: Path, value: int, height: int = 16, width: int = 24) -> by
 
 def read_both(source: Path, tmp_path: Path, **options) -> tuple[stepwell.Store, stepwell.Store]:
     """Return a folder as an imported store and as one in place."""
-    import_dataset(source, tmp_path / "a.well", workers=0, **options)
+    convert(source, tmp_path / "a.well", workers=0, **options)
     return stepwell.open(tmp_path / "a.well"), stepwell.open(f"folders://{source}", cache=tmp_path / "cache", **options)
 
 
@@ -329,7 +330,7 @@ def test_images_have_the_channels_that_are_asked_for(tmp_path: Path):
         for name, episode in zip(names, store, strict=True):
             most = 0 if files[name].is_exact else 24
             assert np.abs(episode["image"][0].astype(int) - files[name].colors).max() <= most
-    import_dataset(tmp_path / "set", tmp_path / "jpeg.well", workers=0, channels=3, codecs="jpeg")
+    convert(tmp_path / "set", tmp_path / "jpeg.well", workers=0, channels=3, features="jpeg")
     assert stepwell.open(tmp_path / "jpeg.well").schema["image"] == Image((21, 34, 3), codec="jpeg")
 
 

@@ -8,9 +8,10 @@ import pytest
 from kinds_of_images import image_files
 
 import stepwell
+from stepwell import convert
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 from stepwell.formats.splits import taken_split
 from stepwell.schema import Image
 
@@ -138,7 +139,7 @@ def test_a_shard_without_rows_is_passed_over(tmp_path: Path):
         pass  # not even an empty batch
     reader = open_reader(folder)
     assert (len(reader), reader.edges.tolist()) == (4, [0, 2])
-    import_dataset(folder, tmp_path / "a.well", workers=0)
+    convert(folder, tmp_path / "a.well", workers=0)
     check(stepwell.open(tmp_path / "a.well", mode="r"))
 
 
@@ -146,7 +147,7 @@ def test_a_shard_without_rows_is_passed_over(tmp_path: Path):
 def test_rows_become_episodes_with_all_their_values(tmp_path: Path, write):
     source = write(tmp_path / "set", make_table())
     assert find_reader(source).name == "huggingface"
-    import_dataset(source, tmp_path / "a.well", workers=0)
+    convert(source, tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert str(store.schema["camera"]) == "png 16x20x3 uint8"
     assert str(store.schema["found"]) == "raw ? int32"
@@ -156,7 +157,7 @@ def test_rows_become_episodes_with_all_their_values(tmp_path: Path, write):
 def test_it_opens_in_place_and_by_several_processes(tmp_path: Path):
     source = save_to_disk(tmp_path / "set", make_table())
     check(stepwell.open(f"huggingface://{source}", cache=tmp_path / "cache"))
-    import_dataset(source, tmp_path / "a.well", workers=2)
+    convert(source, tmp_path / "a.well", workers=2)
     check(stepwell.open(tmp_path / "a.well"))
 
 
@@ -296,7 +297,7 @@ def write_pictures(path: Path, files: list[bytes]) -> str:
 def test_pictures_of_several_kinds_show_their_colours(tmp_path: Path, names: list[str], shape, codec: str):
     files = image_files()
     source = write_pictures(tmp_path / "set", [files[name].data for name in names])
-    import_dataset(source, tmp_path / "a.well", workers=0)
+    convert(source, tmp_path / "a.well", workers=0)
     for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"huggingface://{source}")):
         assert store.schema["camera"] == Image(shape, codec=codec)
         for name, episode in zip(names, store, strict=True):
@@ -317,7 +318,7 @@ def test_pictures_of_more_channels_or_another_format_that_come_late_are_refused_
         source = write_pictures(tmp_path / str(number), blobs)
         with pytest.raises(FormatError, match=words):
             open_reader(source)[300]
-        import_dataset(source, tmp_path / f"{number}.well", workers=0, varying="camera")
+        convert(source, tmp_path / f"{number}.well", workers=0, varying="camera")
         store = stepwell.open(tmp_path / f"{number}.well")
         assert store.schema["camera"] == Image((None, None, 3), codec="image-file")
         assert np.abs(store[300]["camera"][0].astype(int) - files[late].colors).max() < 9
@@ -329,7 +330,7 @@ def test_pictures_have_the_channels_that_are_asked_for(tmp_path: Path, channels,
     blobs = [files["png rgb"].data] * 600
     blobs[300] = files["png rgba"].data
     source = write_pictures(tmp_path / "set", blobs)
-    import_dataset(source, tmp_path / "a.well", workers=0, channels=channels)
+    convert(source, tmp_path / "a.well", workers=0, channels=channels)
     for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"huggingface://{source}?channels={channels}")):
         assert store.schema["camera"] == Image((21, 34, int(channels)), codec=codec)
         if channels == 3:
@@ -338,7 +339,7 @@ def test_pictures_have_the_channels_that_are_asked_for(tmp_path: Path, channels,
 
 def test_rows_that_are_episodes_come_many_at_a_time(tmp_path: Path):
     table = make_table().drop_columns(["episode_index"])
-    import_dataset(write_parquet(tmp_path / "set", table), tmp_path / "a.well", workers=0)
+    convert(write_parquet(tmp_path / "set", table), tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert len(store) == COUNT
     assert [episode["state"][0, 0] for episode in store] == list(range(0, 3 * COUNT, 3))

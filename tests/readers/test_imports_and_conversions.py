@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import SchemaError
-from stepwell.formats import import_dataset
 from stepwell.testing import tiny_lerobot, tiny_store
 
 pytest.importorskip("h5py")
@@ -106,7 +106,7 @@ def test_both_make_the_same_store(name: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "source").mkdir()
     source = SETS[name](tmp_path / "source")
-    import_dataset(source, tmp_path / "imported.well", workers=1)
+    convert(source, tmp_path / "imported.well", workers=1)
     with stepwell.open(source) as in_place:
         if name in HELD:
             with pytest.raises(SchemaError, match="no features to convert"):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 
 pytest.importorskip("h5py")
 pytest.importorskip("pyarrow")
@@ -24,7 +25,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_all_values_are_read_with_a_final_observation(root: Path, tmp_path: Path):
-    import_dataset(root, tmp_path / "a.well", workers=0)
+    convert(root, tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert [len(episode["actions"]) for episode in store] == list(LENGTHS)
     for number, episode in enumerate(store):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 
 pytest.importorskip("h5py")
 from reader_sets import robomimic_camera, robomimic_state, write_robomimic
@@ -33,7 +34,7 @@ def check(store: stepwell.Store) -> None:
 
 
 def test_demonstrations_come_in_the_order_of_their_numbers_with_the_last_next_observation(file: Path, tmp_path: Path):
-    import_dataset(file, tmp_path / "a.well", workers=0)
+    convert(file, tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     check(store)
     assert store.fps == 20
@@ -64,7 +65,7 @@ def test_compressed_images_are_copied_into_the_cache(tmp_path: Path):
 
 def test_next_observations_of_their_own_are_kept(tmp_path: Path):
     file = write_robomimic(tmp_path / "a.hdf5", repeats=False)
-    import_dataset(file, tmp_path / "a.well", workers=0)
+    convert(file, tmp_path / "a.well", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert np.array_equal(store[0]["next_obs.eef"], robomimic_state(0, 4)[:4])
     assert store[0]["obs.eef"].shape == (4, 5)
@@ -97,7 +98,7 @@ def test_a_directory_of_files_is_one_data_set(tmp_path: Path):
 
 
 def test_several_processes_write_the_same_store(file: Path, tmp_path: Path):
-    import_dataset(file, tmp_path / "a.well", workers=2)
+    convert(file, tmp_path / "a.well", workers=2)
     check(stepwell.open(tmp_path / "a.well"))
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import FormatError, WorkerError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 
 pytest.importorskip("zarr")
 from reader_sets import write_replay
@@ -31,7 +32,7 @@ def test_episodes_are_the_rows_between_ends(tmp_path: Path, zarr_format: int, ch
 
 def test_floats_become_images_where_nothing_is_lost(tmp_path: Path):
     arrays = write_replay(tmp_path / "p.zarr")
-    import_dataset(tmp_path / "p.zarr", tmp_path / "a.well", images="uint8", workers=0)
+    convert(tmp_path / "p.zarr", tmp_path / "a.well", images="uint8", workers=0)
     store = stepwell.open(tmp_path / "a.well")
     assert str(store.schema["img"]) == "raw 8x8x3 uint8"
     assert np.array_equal(np.concatenate([episode["img"] for episode in store]), arrays["img"])
@@ -126,7 +127,7 @@ def test_shards_are_read_whole(tmp_path: Path):
 
 def test_several_processes_read_it(tmp_path: Path):
     arrays = write_replay(tmp_path / "p.zarr")
-    import_dataset(tmp_path / "p.zarr", tmp_path / "a.well", workers=2)
+    convert(tmp_path / "p.zarr", tmp_path / "a.well", workers=2)
     store = stepwell.open(tmp_path / "a.well")
     assert np.array_equal(np.concatenate([episode["state"] for episode in store]), arrays["state"])
 

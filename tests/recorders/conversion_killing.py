@@ -35,6 +35,6 @@ class DeadlyStored(RawCodec):
 
 
 if __name__ == "__main__":
-    from stepwell.recorders.recoding import convert
+    from stepwell import convert
 
     convert(sys.argv[1], sys.argv[2], {"action": "slowly"}, workers=int(sys.argv[3]))

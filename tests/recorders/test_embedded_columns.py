@@ -9,9 +9,8 @@ import pytest
 from conversion_stores import files_of
 
 import stepwell
-from stepwell import Array, EncodedRows, Image, Video
+from stepwell import Array, EncodedRows, Image, Video, convert
 from stepwell.errors import SchemaError, WorkerError
-from stepwell.recorders.recoding import convert
 from stepwell.references.file_codec import make_references
 from stepwell.references.file_spans import make_spans, span_feature
 

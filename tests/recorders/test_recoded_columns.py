@@ -6,10 +6,10 @@ import pytest
 from conversion_stores import LENGTHS, SHAPE, blobs_of, content, files_of, plain, record, smooth_images
 
 import stepwell
+from stepwell import convert
 from stepwell.codecs.codec import register_codec
 from stepwell.errors import WorkerError
 from stepwell.recorders.conversion_reports import Distortion
-from stepwell.recorders.recoding import convert
 from stepwell.schema import Video
 from stepwell.testing.codecs import RunningCodec
 

@@ -13,6 +13,7 @@ import pytest
 from conversion_stores import LENGTHS, SHAPE, blobs_of, content, files_of, record
 
 import stepwell
+from stepwell import convert
 from stepwell.codecs.codec import codec_names
 from stepwell.errors import (
     EpisodeNotFoundError,
@@ -24,12 +25,13 @@ from stepwell.errors import (
     WorkerError,
 )
 from stepwell.progress import NoBar
-from stepwell.recorders.recoding import convert
+from stepwell.recorders.recoding import Recoding
 from stepwell.testing import tiny_store
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("imagecodecs")
 pytest.importorskip("zstandard")
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +283,90 @@ def test_a_killed_conversion_leaves_no_store_and_the_next_one_cleans_up(tmp_path
     convert(source, folder / "b.well", {"action": "zstd"}, workers=1)
     assert {entry.name for entry in folder.iterdir()} == {"a.well", "b.well"}
     assert content(stepwell.open(folder / "b.well")) == content(source)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_conversion_that_may_be_resumed_goes_on_after_a_kill(tmp_path, monkeypatch, workers):
+    source = tiny_store(tmp_path / "a.well", (4, 4, 4, 4, 4, 4), segment_bytes=1)
+    target, marks = tmp_path / "b.well", tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setenv("CONVERSION_MARKS", str(marks))
+    monkeypatch.setattr("stepwell.recorders.recoding.LEAST_CHUNK_BYTES", 1)
+    # of a module that is imported: a store remembers which its codec is in
+    code = "import conversion_killing, stepwell, sys\nfrom stepwell.recorders import recoding\n"
+    code += "recoding.LEAST_CHUNK_BYTES = 1\n"
+    code += f"stepwell.convert(*sys.argv[1:], {{'action': 'slowly'}}, resume=True, workers={workers})"
+    words = [sys.executable, "-c", code, str(source.path), str(target)]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])})
+    deadline = time.monotonic() + 120
+    while len(segments_of(target)) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = segments_of(target)
+    assert 2 <= len(kept) < 6
+    with stepwell.open(target, mode="r") as part:
+        assert len(part) == len(kept)
+    # another conversion is refused: of other episodes, of other codecs
+    with pytest.raises(StoreExistsError, match="made of other things"):
+        convert(source, target, {"action": "slowly"}, workers=1, resume=True, episodes=slice(0, 5))
+    with pytest.raises(StoreExistsError, match="made of other things: feature 'action'"):
+        convert(source, target, {"action": "zstd"}, workers=1, resume=True)
+    with pytest.raises(StoreExistsError, match="is there already"):
+        convert(source, target, {"action": "slowly"}, workers=1)
+    report = convert(source, target, {"action": "slowly"}, workers=workers, resume=True)
+    assert report.features == convert(source, tmp_path / "c.well", {"action": "slowly"}, workers=1).features
+    assert kept.items() <= segments_of(target).items()
+    with stepwell.open(target) as resumed:
+        assert content(resumed) == content(source)
+        assert np.array_equal(resumed.episodes.origin, source.episodes.origin)
+    assert not [path for path in target.iterdir() if path.name.startswith("importing")]
+
+
+def segments_of(store):
+    """Return the files of a store's sealed segments, with their times."""
+    return {path: path.stat().st_mtime_ns for path in store.glob("segments/*/segment.json")}
+
+
+def test_a_failure_of_a_conversion_that_may_be_resumed_keeps_what_is_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepwell.recorders.recoding.LEAST_CHUNK_BYTES", 1)
+    store = record(tmp_path / "a.well", "png", segment_bytes=1)
+    file = store.segments[2].path / "camera.bin"
+    whole = file.read_bytes()
+    file.write_bytes(bytes(200) + whole[200:])
+    with pytest.raises(WorkerError, match="episode 2 could not be written"):
+        convert(store, tmp_path / "b.well", {"camera": "raw"}, workers=1, resume=True)
+    with stepwell.open(tmp_path / "b.well", mode="r") as part:
+        assert len(part) == 2
+    file.write_bytes(whole)
+    report = convert(store, tmp_path / "b.well", {"camera": "raw"}, workers=1, resume=True)
+    assert report.features == convert(store, tmp_path / "c.well", {"camera": "raw"}, workers=1).features
+    assert content(stepwell.open(tmp_path / "b.well")) == content(store)
+
+
+def test_a_ring_whose_first_episode_is_cut_is_resumed_with_what_it_shows(tmp_path, monkeypatch):
+    store = stepwell.create(tmp_path / "a.well", {"x": stepwell.Array((), "int64")}, capacity=20, segment_bytes=64)
+    with store.writer() as writer:
+        for episode in range(5):
+            for step in range(7):
+                writer.append(x=10 * episode + step)
+            writer.end_episode()
+    store.refresh()
+    shown = [episode["x"].tolist() for episode in store]
+    assert len(shown[0]) < 7
+    monkeypatch.setattr("stepwell.recorders.recoding.LEAST_CHUNK_BYTES", 1)
+    merge = Recoding._merge
+
+    def merge_two(self, made, chunk, advance):
+        return merge(self, made, chunk, advance) if chunk.ordinal < 2 else 1 / 0
+
+    with monkeypatch.context() as patched, pytest.raises(WorkerError, match="ZeroDivisionError"):
+        patched.setattr(Recoding, "_merge", merge_two)
+        convert(store, tmp_path / "b.well", {"x": "zstd"}, workers=1, resume=True)
+    with stepwell.open(tmp_path / "b.well", mode="r") as part:
+        assert [episode["x"].tolist() for episode in part] == shown[:2]
+    convert(store, tmp_path / "b.well", {"x": "zstd"}, workers=1, resume=True)
+    assert [episode["x"].tolist() for episode in stepwell.open(tmp_path / "b.well")] == shown
 
 
 def is_running(pid):

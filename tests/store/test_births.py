@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepwell
-from stepwell import CorruptSegmentError, View, WindowError
+from stepwell import CorruptSegmentError, View, WindowError, convert
 from stepwell.json_text import seal_json
-from stepwell.recorders import convert
 from stepwell.store.layout import ordinals_of_keys
 from stepwell.store.records import births_of
 

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View
+from stepwell import Array, CorruptSegmentError, StepwellError, Store, StoreBusyError, View, convert
 from stepwell.json_text import open_json, seal_json
-from stepwell.recorders import convert
 from stepwell.store import manifests, snapshot, step_id
 from stepwell.store.manifests import ARRANGEMENT_JSON, MAX_KEY, KeyNote
 from stepwell.store.rewrite import concatenate

@@ -10,10 +10,9 @@ from made_sets import FLOATS, simple_tree, write_set
 from made_sets import episode as lists_of_episode
 
 import stepwell
-from stepwell import Loader
+from stepwell import Loader, convert
 from stepwell.codecs import make_codec
 from stepwell.errors import FormatError
-from stepwell.formats import import_dataset
 from stepwell.schema import Image
 from stepwell.tfds.features import Fields, Leaf, Repeated
 from stepwell.tfds.reader import TfdsReader
@@ -54,7 +53,7 @@ def test_one_of_another_size_makes_them_images_of_any_size(tmp_path, shards):
     images = [[pixels(*size) for size in shard] for shard in shards]
     path = written(tmp_path, leaf(), [[file_of(image) for image in shard] for shard in images])
     assert schema_of(path) == Image((None, None, 3), codec="png")
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    convert(path, tmp_path / "a.well", workers=1, progress=False)
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}")):
         for episode, wanted in zip(store, chain(*images), strict=True):
             assert np.array_equal(episode["image"][0], wanted)
@@ -84,7 +83,7 @@ def test_the_format_is_what_the_files_are_whatever_is_told(tmp_path):
 
 def stores_of(tmp_path, path, **options):
     """Return the dataset imported, and in place."""
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False, **options)
+    convert(path, tmp_path / "a.well", workers=1, progress=False, **options)
     return stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}", **options)
 
 
@@ -202,7 +201,7 @@ def test_images_of_other_channels_and_types(tmp_path, channels, dtype):
 def test_images_of_float32_are_the_channels_of_png_files(tmp_path):
     depth = np.random.default_rng(0).normal(size=(8, 9, 1)).astype("<f4")
     path = written(tmp_path, leaf((8, 9, 1), dtype="float32"), [[file_of(depth.view(np.uint8))] * 2])
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    convert(path, tmp_path / "a.well", workers=1, progress=False)
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}")):
         assert store.schema["image"] == Image((8, 9, 1), "float32")
         assert np.array_equal(store[1]["image"][0], depth)
@@ -254,7 +253,7 @@ def test_steps_may_be_left_out_and_put_in_another_order_without_decoding(tmp_pat
     images = [pixels(8, 9) // (1 + number) for number in range(6)]
     lists = lists_of_episode(6, **{"steps/image": [file_of(image, codec) for image in images]})
     path = write_set(tmp_path, simple_tree(image=leaf((8, 9, 3), codec)), {"train": [[lists], [lists]]})
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False, transform=left)
+    convert(path, tmp_path / "a.well", workers=1, progress=False, transform=left)
     there = stepwell.open(f"tfds://{path}", transform=left)
     assert there.schema["image"].codec == "file-span"
     whole = stepwell.open(f"tfds://{path}")[1]["image"]

@@ -12,8 +12,9 @@ import pytest
 from made_sets import FLAG, FLOATS, TEXT, doubled, episode, simple_tree, write_set
 
 import stepwell
+from stepwell import convert
 from stepwell.errors import DatasetNotFoundError, FeatureNotFoundError, FormatError, WorkerError
-from stepwell.formats import find_reader, import_dataset, open_reader
+from stepwell.formats import find_reader, open_reader
 from stepwell.schema import Array
 from stepwell.tfds import reader as reader_module
 from stepwell.tfds import record_files
@@ -73,8 +74,8 @@ def test_what_tfds_wrote_as_rlds_is_imported_and_opened_to_its_values(rlds_sets,
     if "array_record" in name:
         pytest.importorskip("array_record")
     expected = np.load(rlds_sets / "expected.npz")
-    report = import_dataset(rlds_sets / folder, tmp_path / "a.well", split=split, workers=1, progress=False)
-    assert all(feature.is_kept for feature in report.features.values())
+    report = convert(rlds_sets / folder, tmp_path / "a.well", split=split, workers=1, progress=False)
+    assert all(feature.distortion is None for feature in report.features.values())
     assert_as_expected(stepwell.open(tmp_path / "a.well", mode="r"), expected, values)
     assert_as_expected(stepwell.open(f"rlds://{rlds_sets / folder}", split=split), expected, values)
 
@@ -99,7 +100,7 @@ def test_what_tfds_wrote_as_examples_are_episodes_of_one_step(image_sets, tmp_pa
         pytest.importorskip("array_record")
     expected = np.load(image_sets / "expected_tfds.npz")
     folder = image_sets / file_format
-    import_dataset(folder, tmp_path / "a.well", split=split, workers=1, progress=False)
+    convert(folder, tmp_path / "a.well", split=split, workers=1, progress=False)
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{folder}", split=split)):
         for name in ("id", "label", "image"):
             wanted = np.concatenate([expected[f"{part}/{name}"] for part in split.split("+")])
@@ -158,7 +159,7 @@ def test_parts_that_overlap_come_as_often_and_in_the_order_as_asked(tmp_path, is
         examples = [{"action": np.full(2, 100 * n, np.float32)} for n in range(6)]
         path = write_set(tmp_path, Fields({"action": FLOATS}), {"train": [examples]})
     split, wanted = "train[1:4]+train[0:2]+train[5:]+train[3:]", [1, 2, 3, 0, 1, 5, 3, 4, 5]
-    import_dataset(path, tmp_path / "a.well", split=split, workers=1, progress=False)
+    convert(path, tmp_path / "a.well", split=split, workers=1, progress=False)
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}", split=split)):
         assert [found["action"][0, 0] // 100 for found in store] == wanted
 
@@ -184,7 +185,7 @@ def test_how_an_episode_ended_follows_from_its_last_flags(tmp_path, name):
 def test_stored_and_computed_flags_can_both_be_read(tmp_path):
     is_last = np.array([True, False, False])
     path = write_set(tmp_path, simple_tree(), {"train": [[episode(3, **{"steps/is_last": is_last})]]})
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    convert(path, tmp_path / "a.well", workers=1, progress=False)
     store = stepwell.open(tmp_path / "a.well", mode="r")
     batch = next(iter(stepwell.Loader(store, {"a": "is_last", "b": "steps.is_last"}, batch_size=3, order="sequential")))
     assert (batch["a"].tolist(), batch["b"].tolist()) == ([False, False, True], [True, False, False])
@@ -297,12 +298,12 @@ def test_episodes_by_index_and_several_processes_give_the_same_store(path, tmp_p
     folder = write_set(tmp_path / "many", simple_tree(), {"train": many})
     stores = []
     for workers in (1, 2):
-        import_dataset(folder, tmp_path / f"{workers}.well", workers=workers, progress=False)
+        convert(folder, tmp_path / f"{workers}.well", workers=workers, progress=False)
         stores.append(stepwell.open(tmp_path / f"{workers}.well", mode="r"))
     assert [len(store) for store in stores] == [40, 40]
     for one, two in zip(*stores, strict=True):
         assert np.array_equal(one["action"], two["action"])
-    import_dataset(folder, tmp_path / "some.well", episodes=[3, 25], workers=1, progress=False)
+    convert(folder, tmp_path / "some.well", episodes=[3, 25], workers=1, progress=False)
     assert [found["action"][0, 0] for found in stepwell.open(tmp_path / "some.well", mode="r")] == [3, 25]
 
 
@@ -310,7 +311,7 @@ def test_an_import_of_a_damaged_file_names_it(path, tmp_path):
     file = next(path.glob("*-train*-00001-*"))
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises((WorkerError, FormatError), match="00001-of-00002"):
-        import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+        convert(path, tmp_path / "a.well", workers=1, progress=False)
 
 
 def test_strings_that_are_no_text_are_bytes_where_that_is_said(tmp_path):
@@ -361,7 +362,7 @@ def test_long_tensors_of_bytes_stay_in_the_files(tmp_path):
     store = stepwell.open(f"tfds://{path}")
     assert store.schema["depth"].codec == "file-span"
     assert np.array_equal(store[0]["depth"], depth)
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    convert(path, tmp_path / "a.well", workers=1, progress=False)
     assert np.array_equal(stepwell.open(tmp_path / "a.well", mode="r")[0]["depth"], depth)
 
 
@@ -378,7 +379,7 @@ def test_examples_of_plain_numbers_are_steps(tmp_path):
         {"x": np.full(2, n, np.float32), "y": np.array([n % 2]), "z": np.ones(2 * n, np.float32)} for n in range(7)
     ]
     path = write_set(tmp_path, tree, {"train": [examples[:3], examples[3:]]})
-    import_dataset(path, tmp_path / "a.well", workers=1, progress=False)
+    convert(path, tmp_path / "a.well", workers=1, progress=False)
     for store in (stepwell.open(tmp_path / "a.well", mode="r"), stepwell.open(f"tfds://{path}")):
         assert [found["x"][0, 0] for found in store] == list(range(7))
         assert [found["z"][0].shape for found in store] == [(n, 2) for n in range(7)]

@@ -13,10 +13,10 @@ from remote_sets import GRACE, fetched, in_memory, kept, own_cache
 from web_server import WebServer
 
 import stepwell
-from stepwell import Loader
+from stepwell import Loader, convert
 from stepwell.cli.main import main
 from stepwell.errors import DatasetNotFoundError, FormatError, StepwellError
-from stepwell.formats import find_reader, import_dataset
+from stepwell.formats import find_reader
 from stepwell.references import remote_files
 from stepwell.tfds import write_rlds
 from stepwell.tfds.features import Fields, Leaf
@@ -94,7 +94,7 @@ def test_what_tfds_wrote_is_the_same_from_another_machine(request, cache, tmp_pa
     with WebServer(root / place) as web:
         source = web.url if kind == "web" else in_memory(root / place, f"real {name}")
         assert_same(local, stepwell.open(f"tfds://{source}", split=split))
-        import_dataset(source, tmp_path / "a.well", reader="rlds", split=split, workers=1, progress=False)
+        convert(source, tmp_path / "a.well", reader="rlds", split=split, workers=1, progress=False)
     assert_same(local, stepwell.open(tmp_path / "a.well", mode="r"))
 
 
@@ -134,7 +134,7 @@ def test_of_a_slice_only_the_files_that_hold_it_are_fetched(web, tmp_path):
             assert sorted(fetched(web)) == sorted(shards_of(*shards))
             web.fetched.clear()
         with own_cache(tmp_path / f"another {split}"):
-            import_dataset(address(web), tmp_path / f"{split}.well", split=split, workers=1, progress=False)
+            convert(address(web), tmp_path / f"{split}.well", split=split, workers=1, progress=False)
             assert sorted(fetched(web)) == sorted(shards_of(*shards))
         assert_same(store, stepwell.open(tmp_path / f"{split}.well", mode="r"))
 
@@ -153,7 +153,7 @@ def allow_shards(cache, folder, count):
 def test_an_import_fetches_each_file_once_though_the_cache_holds_few(web, folder, tmp_path, cache, workers):
     allow_shards(cache, folder, 2 * workers)
     cache.setattr(remote_files, "GRACE_SECONDS", 5.0)
-    report = import_dataset(address(web), tmp_path / "a.well", workers=workers, progress=False)
+    report = convert(address(web), tmp_path / "a.well", workers=workers, progress=False)
     assert report.num_episodes == NUM_SHARDS * NUM_EPISODES
     assert sorted(fetched(web)) == shards_of(*range(NUM_SHARDS))
     assert_same(stepwell.open(f"tfds://{folder}"), stepwell.open(tmp_path / "a.well", mode="r"))
@@ -178,7 +178,7 @@ def test_with_room_for_nothing_it_is_read_all_the_same(web, tmp_path, cache):
     # what is fetched ahead may go before it is opened
     assert set(fetched(web)) == set(shards_of(*range(NUM_SHARDS))) and len(kept()) <= 2
     assert numbers_of(store) == list(range(NUM_SHARDS * NUM_EPISODES))
-    import_dataset(address(web), tmp_path / "a.well", workers=1, progress=False)
+    convert(address(web), tmp_path / "a.well", workers=1, progress=False)
     assert_same(store, stepwell.open(tmp_path / "a.well", mode="r"))
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_named_by_its_address(web, folder, tmp_path):
         stepwell.open(f"tfds://{address(web)}")
     assert Path(re.search(told, str(caught.value))[1]).read_bytes() == data, "the file itself, and no other"
     with pytest.raises(StepwellError, match=told):
-        import_dataset(address(web), tmp_path / "a.well", workers=1, progress=False)
+        convert(address(web), tmp_path / "a.well", workers=1, progress=False)
     # and one that has other numbers of records
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(FormatError, match=rf"{shards_of(2)[0]}: \d+ records, by {address(web)}/dataset_info\.json 4"):
@@ -281,7 +281,7 @@ def test_files_that_are_compressed_are_copied_and_imported(web, folder, tmp_path
     compress(folder, *range(NUM_SHARDS))
     store = stepwell.open(f"tfds://{address(web)}")
     assert store.schema["depth"].codec != "file-span" and numbers_of(store) == list(range(NUM_SHARDS * NUM_EPISODES))
-    import_dataset(address(web), tmp_path / "a.well", workers=1, progress=False)
+    convert(address(web), tmp_path / "a.well", workers=1, progress=False)
     assert_same(store, stepwell.open(tmp_path / "a.well", mode="r"))
 
 
@@ -290,7 +290,7 @@ def test_files_some_of_which_are_compressed_are_refused_in_place_and_imported(we
     compress(folder, 3)
     with pytest.raises(StepwellError, match=r"00003-of-00006 is compressed, and others are not"):
         stepwell.open(f"tfds://{address(web)}", **options)
-    import_dataset(address(web), tmp_path / "a.well", workers=1, progress=False, **options)
+    convert(address(web), tmp_path / "a.well", workers=1, progress=False, **options)
     assert len(stepwell.open(tmp_path / "a.well", mode="r")) == NUM_SHARDS * NUM_EPISODES
 
 

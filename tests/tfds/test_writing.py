@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell import Array, Image, Text, View
+from stepwell import Array, Image, Text, View, convert
 from stepwell.errors import (
     DiskFullError,
     EpisodeNotFoundError,
@@ -23,7 +23,6 @@ from stepwell.errors import (
     StoreExistsError,
     WorkerError,
 )
-from stepwell.formats import import_dataset
 from stepwell.testing import tiny_store
 from stepwell.tfds import write_rlds, write_tfds, writing
 
@@ -61,7 +60,7 @@ def store(tmp_path):
 
 
 def imported(path, target, **options):
-    import_dataset(str(path), target, workers=1, progress=False, **options)
+    convert(str(path), target, workers=1, progress=False, **options)
     return stepwell.open(target, mode="r")
 
 

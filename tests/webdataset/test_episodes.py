@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from shards import picture, write_tar  # type: ignore[import-not-found]
 
 import stepwell
-from stepwell import Array, Bytes, Image, Text
+from stepwell import Array, Bytes, Image, Text, convert
 from stepwell.errors import FormatError, StepwellError
-from stepwell.formats import find_reader, import_dataset
+from stepwell.formats import find_reader
 from stepwell.references.file_spans import make_spans
 from stepwell.testing import check_damage
 from stepwell.webdataset import EpisodeShardsReader, WebDatasetReader, write_webdataset
@@ -81,7 +81,7 @@ def test_episodes_are_read_back_to_the_same_store(store: stepwell.Store, tmp_pat
     kept = {name: feature for name, feature in SCHEMA.items() if name != "raw"}
     assert {name: reader.schema[name] for name in kept} == kept and reader.schema["raw"].codec == "png"
     if way == "import":
-        import_dataset(tmp_path / "shards", tmp_path / "b.well", workers=1)
+        convert(tmp_path / "shards", tmp_path / "b.well", workers=1)
         back = stepwell.open(tmp_path / "b.well")
     else:
         back = stepwell.open(f"webdataset-episodes://{tmp_path}/shards")
@@ -101,7 +101,7 @@ def test_lengths_and_shards_do_not_matter(
             x = np.full((length + has_final, 2), number, "f4")
             writer.add_episode({"x": x, "text": [f"{number}"] * length}, number=number)
     write_webdataset(made, folder / "shards", samples="episodes", shard_samples=each, workers=0)
-    import_dataset(folder / "shards", folder / "b.well", workers=1)
+    convert(folder / "shards", folder / "b.well", workers=1)
     back = stepwell.open(folder / "b.well")
     assert back.episodes.rows.tolist() == made.episodes.rows.tolist() == [n + final for n, final in lengths]
     assert [episode.metadata for episode in back] == [{"number": number} for number in range(len(lengths))]
@@ -187,7 +187,7 @@ def test_shards_cannot_make_a_store_in_the_cache_that_refers_to_files_of_others(
     write_tar(path, [("0.episode.json", json.dumps(facts).encode()), ("0.x.000000", span), ("0.x.0.bin", span)])
     for read in (
         lambda: stepwell.open(f"webdataset-episodes://{path}")[0]["x"],
-        lambda: import_dataset(path, tmp_path / "b.well", reader="webdataset-episodes", workers=1),
+        lambda: convert(path, tmp_path / "b.well", reader="webdataset-episodes", workers=1),
     ):
         with pytest.raises(FormatError, match="refers to other files"):
             read()

@@ -15,10 +15,10 @@ from shards import npy, picture, sample, write_tar  # type: ignore[import-not-fo
 from web_server import WebServer
 
 import stepwell
-from stepwell import Array, Bytes, Image, Loader, Text
+from stepwell import Array, Bytes, Image, Loader, Text, convert
 from stepwell.codecs import make_codec
 from stepwell.errors import DatasetNotFoundError, FormatError, LeftOutWarning, WorkerError
-from stepwell.formats import find_reader, import_dataset
+from stepwell.formats import find_reader
 from stepwell.schema import Feature
 from stepwell.testing import check_damage
 from stepwell.webdataset import WebDatasetReader, read_tar_index
@@ -47,7 +47,7 @@ def assert_is_real(store: Any, expected: Any) -> None:
 
 def test_real_shards_are_imported_to_their_values_a_shard_a_segment(real_shards: Path, tmp_path: Path) -> None:
     pytest.importorskip("simplejpeg")
-    report = import_dataset(real_shards / "train-{000000..000003}.tar", tmp_path / "a.well", workers=2)
+    report = convert(real_shards / "train-{000000..000003}.tar", tmp_path / "a.well", workers=2)
     store = stepwell.open(report.path)
     assert_is_real(store, np.load(real_shards / "expected.npz"))
     assert [segment.num_rows for segment in store.segments] == LENGTHS
@@ -107,7 +107,7 @@ def test_values_are_those_of_the_members_whichever_way_they_are_read(mixed: str,
         store = stepwell.open(f"webdataset://{mixed}")
     else:
         # chosen episodes with a gap are read one by one
-        import_dataset(mixed, tmp_path / "a.well", workers=1, episodes=None if way == "import" else [0, 1, 2, 4])
+        convert(mixed, tmp_path / "a.well", workers=1, episodes=None if way == "import" else [0, 1, 2, 4])
         store = stepwell.open(tmp_path / "a.well")
     for episode in store:
         number = int(episode["__key__"][0][-5:])
@@ -194,7 +194,7 @@ def test_odd_images_among_plain_ones_have_the_same_values_in_place_and_imported(
     pytest.importorskip("simplejpeg")
     path = _odd_shard(tmp_path / "a.tar", names)
     there = stepwell.open(f"webdataset://{path}")
-    import_dataset(path, tmp_path / "a.well", workers=1)
+    convert(path, tmp_path / "a.well", workers=1)
     store = stepwell.open(tmp_path / "a.well")
     assert store.schema["jpg"] == feature and there.schema["jpg"].codec == "file-span"
     (batch,) = stepwell.Loader(there, {"image": "jpg"}, batch_size=len(names) + 1, order="sequential")
@@ -227,7 +227,7 @@ def test_members_that_cannot_be_read_are_named(tmp_path: Path, name: str, data: 
 def test_a_text_that_is_not_utf_8_is_named_when_it_is_imported(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("a.txt", "ß".encode()), ("b.txt", b"\xff")])
     with pytest.raises(WorkerError, match=r"a\.tar: b\.txt, byte \d+: not UTF-8: .*with ignore="):
-        import_dataset(str(path), tmp_path / "a.well", workers=0)
+        convert(str(path), tmp_path / "a.well", workers=0)
 
 
 def test_json_that_differs_later_is_named(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_shards_of_a_web_server_are_read_in_place_and_imported(mixed: str, tmp_p
         source = f"{web.url}/{{a,b}}.tar"
         store = stepwell.open(f"webdataset://{source}")
         assert [episode["cls"][0] for episode in store] == [0, 1, 2, 3, 4]
-        import_dataset(source, tmp_path / "a.well", workers=1)
+        convert(source, tmp_path / "a.well", workers=1)
         assert [episode["txt"][0] for episode in stepwell.open(tmp_path / "a.well")] == [
             f"sämple {n}" for n in range(5)
         ]
@@ -469,7 +469,7 @@ def test_a_decoder_without_a_name_is_for_imports_alone(tmp_path: Path) -> None:
     decoders = {"txt": (Array((), "int64"), lambda data: 2 * int(data))}
     with pytest.raises(FormatError, match=r"no other process finds this function.*Define it with def"):
         stepwell.formats.open_in_place(path, decoders=decoders)
-    import_dataset(path, tmp_path / "a.well", workers=1, decoders=decoders)
+    convert(path, tmp_path / "a.well", workers=1, decoders=decoders)
     assert stepwell.open(tmp_path / "a.well")[0]["txt"].tolist() == [6]
 
 
@@ -515,7 +515,7 @@ def test_images_of_several_endings_and_one_new_name_are_one_feature(tmp_path: Pa
     pytest.importorskip("imagecodecs")
     path, pictures = write_either(tmp_path / "a.tar")
     rename = "jpg=image,png=image"
-    import_dataset(path, tmp_path / "a.well", workers=0, rename=rename)
+    convert(path, tmp_path / "a.well", workers=0, rename=rename)
     for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"webdataset://{path}?rename={rename}")):
         assert [int(episode["cls"][0]) for episode in store] == [0, 1, 2, 3]
         for number, (episode, pixels) in enumerate(zip(store, pictures, strict=True)):
@@ -549,7 +549,7 @@ def test_images_have_the_channels_that_are_asked_for(tmp_path: Path) -> None:
     pixels = np.concatenate([picture(1), np.full((24, 32, 1), 7, np.uint8)], -1)
     path = shard(tmp_path / "a.tar", [("0.png", bytes(make_codec(Image(pixels.shape, codec="png")).encode(pixels)))])
     assert WebDatasetReader(path).schema["png"].shape == (24, 32, 4)
-    import_dataset(path, tmp_path / "a.well", workers=0, channels=3)
+    convert(path, tmp_path / "a.well", workers=0, channels=3)
     for store in (stepwell.open(tmp_path / "a.well"), stepwell.open(f"webdataset://{path}?channels=3")):
         assert (store[0]["png"][0] == picture(1)).all()
 

@@ -123,7 +123,7 @@ def test_keys_and_shards_are_as_asked_for(store: stepwell.Store, tmp_path: Path)
     write_webdataset(view, tmp_path / "b", prefix="val", features=["note"], workers=1)
     assert [path.name for path in (tmp_path / "b").glob("*.tar")] == ["val-000000.tar"]
     again = tmp_path / "again.well"
-    stepwell.formats.import_dataset(str(tmp_path / "a"), again, workers=1)
+    stepwell.formats.convert(str(tmp_path / "a"), again, workers=1)
     write_webdataset(again, tmp_path / "c", workers=1)
     assert WebDatasetReader(str(tmp_path / "c"))[4].columns["__key__"] == ["e1/s00"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +17,15 @@ from typing import Any
 
 from stepwell.cli.inspecting import given_options
 from stepwell.codecs import make_codec
-from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError, StoreNotFoundError
-from stepwell.formats.importing import image_names, import_dataset
+from stepwell.errors import EpisodeNotFoundError, FormatError, SchemaError, StepwellError
+from stepwell.formats.conversion import convert, open_source
 from stepwell.formats.opening import open
-from stepwell.formats.registry import open_reader, readers_of
 from stepwell.json_text import parse_json
-from stepwell.recorders.recoding import convert
+from stepwell.recorders.recoding import image_names
 from stepwell.recorders.resuming import read_plan
 from stepwell.schema import Feature, Schema
 from stepwell.sizes import counted, human_bytes
-from stepwell.store.layout import SEGMENTS, STORE_JSON
+from stepwell.store import Store
 from stepwell.windows import View
 
 __all__ = ["check_episodes", "chosen_features", "run_convert", "run_export"]
@@ -79,66 +77,37 @@ def _readings(text: str) -> list[Any]:
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
-    """Convert a store, or import a data set, and print what became of its features."""
-    report = _convert(arguments) if _is_store(arguments) else _import(arguments)
+    """Convert a store or a data set, and print what became of its features."""
+    with _told_how_to_go_on(arguments.target):
+        source = open_source(arguments.source, reader=arguments.reader, **_source_options(arguments))
+        try:
+            check_episodes(len(source), str(arguments.source), arguments.episodes)
+            if source.schema is None:
+                raise SchemaError(f"{arguments.source} has no features yet: there is nothing to convert.")
+            report = convert(
+                source,
+                arguments.target,
+                chosen_features(source.schema, arguments.codec, arguments.option),
+                workers=arguments.workers,
+                episodes=arguments.episodes,
+            )
+        finally:
+            if isinstance(source, Store):
+                source.close()
     print(json.dumps(report.to_json(), indent=2) if arguments.json else report)
     return 0
 
 
-def _is_store(arguments: argparse.Namespace) -> bool:
-    source = arguments.source
-    if arguments.reader is not None or isinstance(source, str):
-        return False
-    if not os.path.exists(source):  # noqa: PTH110  Path raises where braces make a text that is too long for a path
-        # unless it is a pattern of somebody's, what is not there is told of as a store that is not
-        return not readers_of(str(source))
-    return any((source / part).exists() for part in (STORE_JSON, SEGMENTS))
-
-
-def _convert(arguments: argparse.Namespace) -> Any:
-    if arguments.revision is not None:
-        raise FormatError("--revision is of sources on the hub; this one is a store. Leave it out.")
-    if arguments.settings:
-        raise FormatError("--with is of other data sets; this one is a store, whose features have --option.")
-    if arguments.ignore:
-        raise FormatError("--ignore is of other data sets; this one is a store, of which all features come along.")
-    if not arguments.source.exists():
-        raise StoreNotFoundError(f"no store and no data set at {arguments.source}: there is nothing of this name.")
-    with open(arguments.source) as store:
-        if store.schema is None:
-            raise SchemaError(f"{store.path} has no features yet: there is nothing to convert. Record a step first.")
-        check_episodes(len(store), str(store.path), arguments.episodes)
-        return convert(
-            store,
-            arguments.target,
-            chosen_features(store.schema, arguments.codec, arguments.option),
-            workers=arguments.workers,
-            episodes=arguments.episodes,
-        )
-
-
-def _import(arguments: argparse.Namespace) -> Any:
+def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.revision is not None and isinstance(arguments.source, Path) and arguments.source.exists():
-        raise FormatError("--revision is of sources on the hub; this one is a directory. Leave it out.")
-    options: dict[str, Any] = {} if arguments.revision is None else {"revision": arguments.revision}
-    if arguments.ignore:
-        options["ignore"] = arguments.ignore
-    options = given_options(arguments.settings, options)
-
-    def codecs(schema: Schema) -> dict[str, Feature | str]:
-        return chosen_features(schema, arguments.codec, arguments.option)
-
-    with _told_how_to_go_on(arguments.target):
-        reader = open_reader(arguments.source, arguments.reader, options)
-        check_episodes(len(reader), str(arguments.source), arguments.episodes)
-        return import_dataset(
-            reader, arguments.target, codecs=codecs, episodes=arguments.episodes, workers=arguments.workers
-        )
+        raise FormatError("--revision is of sources on the hub; this one is on this machine. Leave it out.")
+    flags = {"revision": arguments.revision, "ignore": arguments.ignore}
+    return given_options(arguments.settings, {name: value for name, value in flags.items() if value})
 
 
 @contextmanager
 def _told_how_to_go_on(target: Path) -> Iterator[None]:
-    """Say, when an import ends too early, what is there and how to get the rest."""
+    """Say, when a conversion ends too early, what is there and how to get the rest."""
     try:
         yield
     except (StepwellError, KeyboardInterrupt):

@@ -9,11 +9,11 @@ from stepwell.lazy import load_name
 # the modules of names, loaded on first use
 _HOMES: dict[str, str] = {
     "FileSpans": "stepwell.references.file_spans",
-    "ImportReport": "stepwell.formats.import_reports",
     "Reader": "stepwell.formats.reader",
+    "convert": "stepwell.formats.conversion",
     "even_splits": "stepwell.formats.splits",
     "find_reader": "stepwell.formats.registry",
-    "import_dataset": "stepwell.formats.importing",
+    "import_dataset": "stepwell.formats.conversion",
     "open_in_place": "stepwell.formats.cache",
     "open_reader": "stepwell.formats.registry",
     "reader_names": "stepwell.formats.registry",
@@ -25,8 +25,8 @@ _HOMES: dict[str, str] = {
 
 __all__: list[str] = [
     "FileSpans",
-    "ImportReport",
     "Reader",
+    "convert",
     "even_splits",
     "find_reader",
     "import_dataset",

@@ -44,7 +44,7 @@ class Reader(ABC):
 
     ::
 
-        __getitem__ ── EpisodeData: arrays, EncodedRows, FileSpans ──> import_dataset    a store: rows are copied
+        __getitem__ ── EpisodeData: arrays, EncodedRows, FileSpans ──> convert           a store: rows are copied
                                                                   └──> open_in_place     a store in the cache: FileSpans
         blocks ─────── EpisodeBlock ─────────────────────────────────> open_in_place     stay where they are
 
@@ -156,7 +156,7 @@ class Reader(ABC):
         return None
 
     def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
-        """Return columns of episodes of one step each, for an import, see `HasOneStepEpisodes`; default: None.
+        """Return columns of episodes of one step each, for a conversion, see `HasOneStepEpisodes`; default: None.
 
         Args:
             start: the first episode.

@@ -1,10 +1,9 @@
-"""The episodes of a reader as `write_episodes` takes them: chosen ones, with the rows that a store is to have.
+"""The episodes of a reader as `write_episodes` takes them: chosen ones, with errors that say of which they are.
 
 ::
 
-    Reader --EpisodeData--> EncodedRows, FileSpans as they come ──────────────┐
-                      |---> plain FileSpans read as arrays ───────────────────┼──> EpisodeData of the store's schema
-                      └---> Recoded, where another codec is asked for ────────┘
+    Reader --EpisodeData--> EncodedRows, FileSpans as they come ───┐
+                      └---> plain FileSpans read as arrays ────────┴──> EpisodeData of the store's schema
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.codecs import codec_class, same_rows
+from stepwell.codecs import codec_class
 from stepwell.errors import FormatError
 from stepwell.formats.reader import Reader
-from stepwell.formats.recoded import Recoded
 from stepwell.recorders.sources import EpisodeData
 from stepwell.references.file_codec import FileCodec
 from stepwell.references.file_spans import SPAN_DTYPE, FileSpans
@@ -34,7 +32,7 @@ class ReaderEpisodes:
 
     Args:
         reader: of the data set.
-        schema: of the store.
+        schema: of the store: the reader's, or the one of a store in place.
         chosen: int64 [n], ascending: its episodes.
 
     Notes:
@@ -42,12 +40,9 @@ class ReaderEpisodes:
     """
 
     def __init__(self, reader: Reader, schema: Schema, chosen: npt.NDArray[np.int64]) -> None:
-        self._reader, self._before, self._after, self._chosen = reader, reader.schema, schema, chosen
+        self._reader, self._chosen = reader, chosen
         self._staying = frozenset(
             name for name, feature in schema.items() if issubclass(codec_class(feature), FileCodec)
-        )
-        self._is_as_it_comes = list(self._before) == list(schema) and all(
-            same_rows(feature, schema[name]) for name, feature in self._before.items()
         )
 
     @property
@@ -70,6 +65,10 @@ class ReaderEpisodes:
         """Tell the reader which episodes are stored; see `HasSpans`."""
         self._reader.forget(self._chosen[start:stop])
 
+    def label(self, index: int) -> str:
+        """Return what messages call an episode; see `Reader.label`."""
+        return self._reader.label(int(self._chosen[index]))
+
     def __len__(self) -> int:
         return len(self._chosen)
 
@@ -77,8 +76,7 @@ class ReaderEpisodes:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> EpisodeData:
-        episode = int(self._chosen[index])
-        label = self._reader.label(episode)
+        episode, label = int(self._chosen[index]), self.label(index)
         try:
             found = self._reader[episode]
         except (OSError, ValueError, LookupError, ArithmeticError) as error:
@@ -89,7 +87,7 @@ class ReaderEpisodes:
     def one_step_episodes(self, start: int, stop: int) -> Mapping[str, Any] | None:
         """Return columns of many episodes of one step, where the reader has them; see `HasOneStepEpisodes`."""
         first, last = int(self._chosen[start]), int(self._chosen[stop - 1])
-        if not self._is_as_it_comes or last - first != stop - 1 - start:
+        if self._staying or last - first != stop - 1 - start:
             return None
         columns = self._reader.one_step_episodes(first, last + 1)
         if columns is None:
@@ -100,14 +98,12 @@ class ReaderEpisodes:
     def _column(self, name: str, values: Any, label: str) -> Any:
         if not has_rows(values):
             return values
-        before, after, where = self._before.get(name), self._after.get(name), f"{label}, feature {name!r}"
+        where = f"{label}, feature {name!r}"
         if name in self._staying:
             return _Named(values, where, SPAN_DTYPE.itemsize * values.num_rows)
         if isinstance(values, FileSpans) and values.feature.is_raw:
             return _array_of(values, where)
-        if before is None or (after is not None and same_rows(before, after)):
-            return _Named(values, where)
-        return Recoded(_Named(values, where), before, where)
+        return _Named(values, where)
 
 
 def _array_of(spans: FileSpans, where: str) -> npt.NDArray[Any]:

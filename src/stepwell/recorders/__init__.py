@@ -10,7 +10,6 @@ from stepwell.lazy import load_name
 if TYPE_CHECKING:
     from stepwell.recorders.conversion_reports import ConvertReport
     from stepwell.recorders.gymnasium import EpisodeRecorder
-    from stepwell.recorders.recoding import convert
     from stepwell.recorders.sources import EpisodeData
     from stepwell.recorders.spaces import schema_of
     from stepwell.recorders.vector import VectorRecorder
@@ -21,7 +20,6 @@ __all__ = [
     "EpisodeData",
     "EpisodeRecorder",
     "VectorRecorder",
-    "convert",
     "schema_of",
     "write_episodes",
     "write_samples",
@@ -32,7 +30,6 @@ _HOMES = {
     "EpisodeData": "stepwell.recorders.sources",
     "EpisodeRecorder": "stepwell.recorders.gymnasium",
     "VectorRecorder": "stepwell.recorders.vector",
-    "convert": "stepwell.recorders.recoding",
     "schema_of": "stepwell.recorders.spaces",
     "write_episodes": "stepwell.recorders.write",
     "write_samples": "stepwell.recorders.write",

@@ -22,7 +22,7 @@ import numpy as np
 from stepwell.schema import Feature
 from stepwell.sizes import counted, human_bytes
 
-__all__ = ["ConvertReport", "ConvertedFeature", "Distortion", "aligned", "headline", "mean_square_error"]
+__all__ = ["ConvertReport", "ConvertedFeature", "Distortion", "mean_square_error"]
 
 TITLES = ("feature", "from", "", "to", "", "ratio", "PSNR", "worst")
 IS_NUMBER = (False, False, True, False, True, True, True, False)
@@ -132,6 +132,8 @@ class ConvertReport:
         num_steps: theirs; final rows do not count.
         seconds: it took.
         features: name to what became of the feature, in the schema's order.
+        split: of a data set of another system, which of its splits it is, and what others there are; None where there
+            are not several.
     """
 
     path: Path
@@ -139,6 +141,7 @@ class ConvertReport:
     num_steps: int
     seconds: float
     features: Mapping[str, ConvertedFeature]
+    split: Any = None
 
     @property
     def bytes_before(self) -> int:
@@ -165,6 +168,7 @@ class ConvertReport:
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
             "ratio": self.ratio,
+            "split": None if self.split is None else self.split.to_json(),
             "features": {name: feature.to_json() for name, feature in self.features.items()},
         }
 
@@ -173,25 +177,21 @@ class ConvertReport:
         rows.append(
             ("all", "", human_bytes(self.bytes_before), "", human_bytes(self.bytes_after), _times(self.ratio), "", "")
         )
-        return aligned(headline(self.path, self.num_episodes, self.num_steps, self.seconds), rows, IS_NUMBER)
+        steps = f"{counted(self.num_episodes, 'episode')}  {counted(self.num_steps, 'step')}"
+        head = [f"{self.path.name}: {steps}  in {self.seconds:.1f} s"]
+        head += [] if self.split is None else [f"  splits: {self.split}"]
+        return "\n".join([*head, *_aligned(rows)])
 
 
-def headline(path: Path, num_episodes: int, num_steps: int, seconds: float) -> str:
-    """Return what stands above the table of a store that was made."""
-    return f"{path.name}: {counted(num_episodes, 'episode')}  {counted(num_steps, 'step')}  in {seconds:.1f} s"
-
-
-def aligned(head: str, rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> str:
-    """Return a line, and a table below it."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(is_number))]
-    lines = [
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(IS_NUMBER))]
+    return [
         "  ".join(
-            f"{cell:>{width}}" if is_right else f"{cell:<{width}}"
-            for cell, width, is_right in zip(row, widths, is_number, strict=True)
-        )
-        for row in rows
+            ["", *(f"{cell:>{width}}" if is_right else f"{cell:<{width}}" for cell, width, is_right in cells)]
+        ).rstrip()
+        for cells in (zip(row, widths, IS_NUMBER, strict=True) for row in rows)
     ]
-    return "\n".join([head, *(f"  {line}".rstrip() for line in lines)])
 
 
 def _cells(name: str, feature: ConvertedFeature) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ The cuts depend on the source and the features alone, never on the number of wor
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ from stepwell.codecs import make_codec, same_rows
 from stepwell.codecs.codec import codec_class
 from stepwell.errors import SchemaError, StoreBusyError
 from stepwell.files.addresses import local_path
-from stepwell.json_text import seal_json
+from stepwell.json_text import open_json, seal_json
 from stepwell.recorders.chunks import ITEM, NUM_ITEMS, num_workers, run_chunks
 from stepwell.recorders.conversion_reports import ConvertedFeature, ConvertReport, Distortion
 from stepwell.recorders.recoded_columns import (
@@ -42,115 +43,128 @@ from stepwell.recorders.recoded_columns import (
     recode_column,
     stored_bytes,
 )
+from stepwell.recorders.resuming import RESULTS, Plan, Unfinished, segment_maker
 from stepwell.references.file_codec import FileCodec
 from stepwell.schema import Feature, Schema
-from stepwell.store import Segment, Store, open
+from stepwell.store import Segment, Store
+from stepwell.store.beneath import read_file
 from stepwell.store.bulk_writing import KeptEpisodes, merge_segments
 from stepwell.store.episodes import EpisodeTable
-from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, replace_file, step_id
+from stepwell.store.layout import SEGMENTS, STORE_JSON, built_store, replace_file, step_id, sync_directory
 from stepwell.store.maintenance import episode_indices, replace_deleted
 from stepwell.store.records import BirthLog, StoreRecord, runs_of
 
 __all__ = [
+    "Codecs",
     "EpisodeChunk",
     "Recoding",
     "Result",
     "codec_modules",
-    "compacted_error",
-    "convert",
-    "converted_feature",
+    "convert_store",
+    "converted_schema",
+    "image_names",
+    "joined_features",
     "plan_chunks",
+    "read_results",
 ]
 
+# features by name, as a codec or as a feature with its codec and options; or one codec of all images
+Codecs = Mapping[str, Feature | str] | str
 
-def convert(
-    source: Store | str | os.PathLike[str],
+
+def convert_store(
+    store: Store,
     target: str | os.PathLike[str],
-    features: Mapping[str, Feature | str] = MappingProxyType({}),
+    features: Codecs = MappingProxyType({}),
     *,
     workers: int | None = None,
     episodes: Any = None,
+    resume: bool = False,
     progress: bool | None = None,
 ) -> ConvertReport:
-    """Make a new store of the same episodes, in which some features are stored by another codec.
-
-    Episodes keep their order, ends, metadata and ``origin``, so that a split is the same in both stores. The features
-    that are not named are copied as they lie on the disk. Each row that was encoded is decoded again and compared.
-    Rows that lie in other files, as in a LeRobot data set that is read in place, become the target's own:
-    their packets and image files are taken in as they are, unless the feature is named with another codec.
-
-    Args:
-        source: a store, or its path. Deleted episodes are left behind.
-        target: path of the new store; nothing may be there. It appears whole or not at all: a killed conversion leaves
-            a hidden directory beside it, which the next try at the same path removes.
-        features: name to codec ("jpeg", with its default options) or feature (``Image((96, 96, 3), codec="jpeg",
-            quality=90)``), of which codec and options count: dtype and shape must be the same. Where both are what the
-            source has already, or options differ only in how rows are decoded (``dct`` of JPEG), the bytes are copied.
-            None at all: where rows are to be taken in from other files.
-        workers: number of processes; default one a processor, 0 or 1 converts in this process. The new segments are the
-            same, byte by byte, for every number.
-        episodes: an index, indices, a slice or a bool mask: only these; default all.
-        progress: a bar on stderr; default: when it is a terminal and tqdm is installed.
-
-    Returns:
-        What became of each feature: bytes, ratio, PSNR.
-
-    Raises:
-        FeatureNotFoundError: a name that the source does not have.
-        SchemaError: a codec that cannot store the feature, or a feature of another dtype or shape; nothing was written.
-        StoreBusyError: an episode is still being recorded, or the source was compacted meanwhile.
-        StoreExistsError: something is at the target.
-        WorkerError: an episode that could not be converted; the message names it and says why.
-
-    Example:
-        >>> import tempfile, stepwell
-        >>> from stepwell.testing import tiny_store
-        >>> folder = tempfile.mkdtemp()
-        >>> store = tiny_store(f"{folder}/raw.well")
-        >>> report = convert(store, f"{folder}/small.well", {"observation.image": "zstd"}, workers=1)
-        >>> report.features["observation.image"].psnr_db, stepwell.open(report.path).schema["observation.image"].codec
-        (inf, 'zstd')
-
-    Notes:
-        Memory is bounded: a worker holds a few batches of decoded rows of 32 MiB. Damage of the source that no codec
-        sees is copied: verify it first. In a script, more than one worker needs an ``if __name__ == "__main__":``
-        guard.
-    """
+    """Convert a store; see `stepwell.convert`."""
     local_path(target)
-    began = time.perf_counter()
-    num_processes = num_workers(workers)
-    with nullcontext(source) if isinstance(source, Store) else open(source) as store:
-        before = _schema_of(store)
-        after, embedded = _converted_schema(before, features)
-        listing = store.listing
-        chosen = episode_indices(store, listing[1], slice(None) if episodes is None else episodes)
-        chunks = plan_chunks(store, listing, before, after, chosen, embedded)
-        record = _record_of(store, after, chunks)
-        with built_store(target) as hidden:
-            job = Recoding(str(store.path), hidden, before, after, codec_modules(before, after), embedded)
-            num_rows = len(job.converted) * sum(chunk.num_steps for chunk in chunks)
-            results = run_chunks(job, chunks, workers=num_processes, total=num_rows, unit="rows", progress=progress)
-            evicted = [step for chunk in chunks for step in chunk.hidden]
-            if evicted:
-                replace_deleted(hidden, np.array(evicted, np.int64))
-            replace_file(f"{hidden}/{STORE_JSON}", seal_json(record.to_json()))
+    began, num_processes = time.perf_counter(), num_workers(workers)
+    before = _schema_of(store)
+    after, embedded = _schema_to_be(before, features)
+    listing = store.listing
+    chosen = episode_indices(store, listing[1], slice(None) if episodes is None else episodes)
+    chunks = plan_chunks(store, listing, before, after, chosen, embedded)
+    with _target_of(store, target, after, chunks, resume=resume) as (place, done):
+        job = Recoding(str(store.path), place, before, after, codec_modules(before, after), embedded)
+        num_rows = [len(job.converted) * chunk.num_steps for chunk in chunks]
+        run_chunks(
+            job,
+            [chunk for chunk in chunks if chunk.ordinal not in done],
+            workers=num_processes,
+            total=sum(num_rows),
+            unit="rows",
+            progress=progress,
+            num_done=sum(num_rows[ordinal] for ordinal in done),
+        )
+        results = read_results(place)
     return ConvertReport(
         path=Path(target),
         num_episodes=len(chosen),
         num_steps=sum(chunk.num_steps for chunk in chunks),
         seconds=time.perf_counter() - began,
-        features={name: _joined(job, name, [result[name] for result in results]) for name in after},
+        features=joined_features(job, results),
     )
 
 
-def _record_of(store: Store, schema: Schema, chunks: Sequence[EpisodeChunk]) -> StoreRecord:
-    """Return the target's record: another store, recorded the same way, that knows where its episodes come from."""
+@contextmanager
+def _target_of(
+    store: Store, target: str | os.PathLike[str], schema: Schema, chunks: list[EpisodeChunk], *, resume: bool
+) -> Iterator[tuple[str, Collection[int]]]:
+    """Yield the directory of the new store and the chunks that are there; at the end it is a store like any other."""
+    hidden = np.unique(np.array([step for chunk in chunks for step in chunk.hidden], np.int64))
+    if not resume:
+        with built_store(target) as place:
+            yield place, ()
+            shutil.rmtree(f"{place}/{RESULTS}", ignore_errors=True)
+            if len(hidden):
+                replace_deleted(place, hidden)
+            _write_record(store, place, schema, chunks)
+        return
+    unfinished = Unfinished(target, _plan_of(store, schema, chunks), hidden)
+    chunks[:] = [replace(chunk, tag=unfinished.plan.tag(chunk.ordinal)) for chunk in chunks]
+    try:
+        yield str(unfinished.store.path), unfinished.finished
+    except BaseException:
+        unfinished.leave()
+        raise
+    _write_record(store, str(unfinished.store.path), schema, chunks, unfinished.store.uuid)
+    unfinished.end()
+    unfinished.store.close()
+
+
+def _plan_of(store: Store, schema: Schema, chunks: Sequence[EpisodeChunk]) -> Plan:
+    """Return what a conversion that is interrupted is known by."""
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    told = zlib.crc32(repr([chunk.parts for chunk in chunks]).encode())
+    return Plan(
+        f"store {store.uuid}, {sum(sizes)} episodes {told:08x}",
+        sum(sizes),
+        max(sizes, default=1),
+        schema,
+        store.fps,
+        dict(store.metadata),
+        tuple(chunk.start for chunk in chunks),
+    )
+
+
+def _write_record(
+    store: Store, place: str, schema: Schema, chunks: Sequence[EpisodeChunk], uuid: str | None = None
+) -> None:
+    """Write the target's record: another store, recorded the same way, that knows where its episodes come from."""
     old = store.record
     new = StoreRecord(schema=schema, fps=old.fps, metadata=dict(old.metadata))
+    new = new if uuid is None else replace(new, uuid=uuid)
     log = BirthLog(new.uuid)
     for chunk in chunks:
         log.add(chunk.ordinal, runs_of([(old, int(name.partition("-")[0]), places) for name, places in chunk.parts]))
-    return replace(new, segment_bytes=old.segment_bytes, sync=old.sync, births=log.end(len(chunks)))
+    new = replace(new, segment_bytes=old.segment_bytes, sync=old.sync, births=log.end(len(chunks)))
+    replace_file(f"{place}/{STORE_JSON}", seal_json(new.to_json()))
 
 
 def _schema_of(store: Store) -> Schema:
@@ -159,23 +173,56 @@ def _schema_of(store: Store) -> Schema:
     return store.schema
 
 
-def _converted_schema(schema: Schema, features: Mapping[str, Feature | str]) -> tuple[Schema, frozenset[str]]:
-    """Return the target's schema, and which features are embedded; raises what says why it cannot be."""
+def converted_schema(schema: Schema, features: Codecs) -> Schema:
+    """Return the schema of a store that is made of rows that come by another one.
+
+    Example:
+        >>> from stepwell.schema import Array, Image
+        >>> print(converted_schema(Schema({"top": Image((8, 8, 3), codec="png"), "action": Array(2)}), "jpeg")["top"])
+        jpeg 8x8x3 uint8
+    """
+    changed = dict(schema)
+    for name, given in _by_name(schema, features).items():
+        old = schema[name]
+        # a codec that it has already, without options, means: as it is
+        changed[name] = old if given == old.codec else _converted_feature(name, old, given)
+    return Schema(changed)
+
+
+def image_names(schema: Schema) -> list[str]:
+    """Return the features that are images."""
+    names = [name for name, feature in schema.items() if feature.kind == "image"]
+    if not names:
+        raise SchemaError(f"no images to store by another codec. Say of which feature: {', '.join(schema)}.")
+    return names
+
+
+def _by_name(schema: Schema, features: Codecs) -> Mapping[str, Feature | str]:
+    return dict.fromkeys(image_names(schema), features) if isinstance(features, str) else features
+
+
+def _schema_to_be(schema: Schema, features: Codecs) -> tuple[Schema, frozenset[str]]:
+    """Return the schema of what is made of a store, and which features are embedded."""
+    named = _by_name(schema, features)
     own = {name: embedded_feature(feature) for name, feature in schema.items()}
-    embedded = {name: feature for name, feature in own.items() if feature is not None and name not in features}
-    if not features and not embedded:
+    embedded = {name: feature for name, feature in own.items() if feature is not None and name not in named}
+    if not named and not embedded:
         raise SchemaError(f"no features to convert. Name at least one of {', '.join(schema)}, with its new codec.")
     changed = {**schema, **embedded}
-    for name, given in features.items():
-        try:
-            changed[name] = converted_feature(schema[name], given)
-        except SchemaError as error:
-            raise SchemaError(f"feature {name!r}: {error}") from error
-    taken = {name for name in features if (found := own[name]) is not None and same_rows(found, changed[name])}
+    for name, given in named.items():
+        changed[name] = _converted_feature(name, schema[name], given)
+    taken = {name for name in named if (found := own[name]) is not None and same_rows(found, changed[name])}
     return Schema(changed), frozenset({*embedded, *taken})
 
 
-def converted_feature(old: Feature, given: Feature | str) -> Feature:
+def _converted_feature(name: str, old: Feature, given: Feature | str) -> Feature:
+    try:
+        return _with_codec(old, given)
+    except SchemaError as error:
+        raise SchemaError(f"feature {name!r}: {error}") from error
+
+
+def _with_codec(old: Feature, given: Feature | str) -> Feature:
     """Return a feature with another codec."""
     if isinstance(given, str):
         new = replace(old, codec=given, options=(), codec_module=None)
@@ -195,6 +242,11 @@ def converted_feature(old: Feature, given: Feature | str) -> Feature:
             f"codec {new.codec!r} holds references into other files. Give one that holds its rows itself."
         )
     return new
+
+
+def joined_features(job: Recoding, results: Sequence[Result]) -> dict[str, ConvertedFeature]:
+    """Return what became of each feature over all chunks."""
+    return {name: _joined(job, name, [result[name] for result in results]) for name in job.after}
 
 
 def _joined(job: Recoding, name: str, columns: Sequence[RecodedColumn]) -> ConvertedFeature:
@@ -225,7 +277,9 @@ class EpisodeChunk:
     parts: tuple[tuple[str, tuple[int, ...]], ...]
     source_indices: tuple[int, ...]
     num_steps: int
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+    # of the segment; None: by what is in it
+    tag: str | None = None
 
 
 def plan_chunks(  # noqa: PLR0917
@@ -324,7 +378,7 @@ class Recoding:
         """Names of the features that are not copied."""
         return [name for name in self.after if not same_rows(self.before[name], self.after[name])]
 
-    def write(self, chunk: EpisodeChunk, counters: MutableSequence[int]) -> Result:
+    def write(self, chunk: EpisodeChunk, counters: MutableSequence[int]) -> None:
         """Write one chunk as one segment."""
         counters[ITEM] = chunk.source_indices[0]
 
@@ -332,17 +386,29 @@ class Recoding:
             counters[ITEM] = episode.source_index
             counters[NUM_ITEMS] += rows
 
+        with segment_maker(self.target):
+            self.write_segment(chunk, advance)
+
+    def write_segment(self, chunk: EpisodeChunk, advance: Callable[[EpisodeInSegment, int], None]) -> None:
+        """Write one chunk as one segment, and note what became of its features; it appears whole."""
+        unfinished = Path(self.target, RESULTS)
+        unfinished.mkdir(exist_ok=True)
+        made = unfinished / f"{chunk.ordinal:08d}-{chunk.tag or self._tag(chunk)}"
+        # of a process that was killed
+        shutil.rmtree(made, ignore_errors=True)
         try:
-            return self._write(chunk, advance)
+            result = self._merge(str(made), chunk, advance)
         except FileNotFoundError as error:
             raise compacted_error(self.source, error) from error
+        _note_result(unfinished / f"{chunk.ordinal:08d}.json", result)
+        made.rename(f"{self.target}/{SEGMENTS}/{made.name}")
+        sync_directory(f"{self.target}/{SEGMENTS}")
 
-    def _write(self, chunk: EpisodeChunk, advance: Callable[[EpisodeInSegment, int], None]) -> Result:
+    def _merge(self, directory: str, chunk: EpisodeChunk, advance: Callable[[EpisodeInSegment, int], None]) -> Result:
         for module in self.modules:
             import_module(module)
         sources = [self._open(name, places) for name, places in chunk.parts]
         episodes = list(_episodes(chunk, sources))
-        directory = f"{self.target}/{SEGMENTS}/{chunk.ordinal:08d}-{self._tag(chunk)}"
         found: Result = {}
 
         def recode(name: str, stem: str) -> Mapping[str, tuple[int, int]]:
@@ -368,6 +434,26 @@ class Recoding:
         """Return the segment's four digits: others for another source or other features, the same the next time."""
         content = repr((chunk.parts, list(self.after.items())))
         return f"{zlib.crc32(content.encode()) & 0xFFFF:04x}"
+
+
+def _note_result(path: Path, result: Result) -> None:
+    """Keep what became of a chunk's features for the report, which a later call may make."""
+    noted = {name: {**asdict(column), "checksums": {}} for name, column in result.items()}
+    replace_file(str(path), seal_json(noted))
+
+
+def read_results(store: str) -> list[Result]:
+    """Return what became of the features of all chunks."""
+    found = []
+    for path in sorted(Path(store, RESULTS).glob("*.json")):
+        noted = open_json(read_file(str(path)), name=str(path))
+        found.append({name: _column_of(column) for name, column in noted.items()})
+    return found
+
+
+def _column_of(noted: Mapping[str, Any]) -> RecodedColumn:
+    lost = noted["distortion"]
+    return RecodedColumn(noted["bytes_before"], noted["bytes_after"], None if lost is None else Distortion(**lost))
 
 
 def codec_modules(*schemas: Schema) -> tuple[str, ...]:

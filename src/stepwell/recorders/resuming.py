@@ -4,6 +4,7 @@
 
     made.well/                 there from the beginning, opens as any store: it shows what was written so far
       importing.json           of what source, and how it is cut; gone when all of it is there
+      importing/               what a conversion noted of finished chunks, and rows that it works on; gone likewise
       segments/
         00000000-5c1d/         chunk 0: finished, kept
         00000001-a0e2/         chunk 1: its writer was killed, and recovery sealed the rest; written again
@@ -22,6 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from stepwell.errors import CorruptSegmentError, StoreBusyError, StoreExistsError
 from stepwell.files.file_locks import FileLock, lock_directory
 from stepwell.json_text import open_json, seal_json
@@ -30,7 +34,6 @@ from stepwell.schema import Schema
 from stepwell.store import Store, create, layout, open
 from stepwell.store.beneath import read_file
 from stepwell.store.layout import (
-    DELETED,
     OPEN_SUFFIX,
     SEGMENTS,
     built_store,
@@ -39,14 +42,16 @@ from stepwell.store.layout import (
     replace_file,
     sync_directory,
 )
+from stepwell.store.maintenance import read_deleted, replace_deleted
 from stepwell.store.manifests import ARRANGEMENT_JSON
 
-__all__ = ["IMPORTING", "Plan", "Unfinished", "read_plan", "remove_segments", "segment_maker"]
+__all__ = ["IMPORTING", "RESULTS", "Plan", "Unfinished", "read_plan", "remove_segments", "segment_maker"]
 
-IMPORTING = "importing.json"
+IMPORTING, RESULTS = "importing.json", "importing"
 # workers whose parent was killed end within a second; until then they may make segments
 ORPHAN_SECONDS = 5.0
 POLL_SECONDS = 0.05
+NOTHING_HIDDEN: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,11 @@ def read_plan(store: str | os.PathLike[str]) -> dict[str, Any] | None:
 class Unfinished:
     """The store of a recording that is under way."""
 
-    def __init__(self, path: str | os.PathLike[str], plan: Plan) -> None:
-        self._path, self.plan = Path(path).absolute(), plan
+    def __init__(
+        self, path: str | os.PathLike[str], plan: Plan, hidden: npt.NDArray[np.int64] = NOTHING_HIDDEN
+    ) -> None:
+        # ``hidden``: steps of the store to be that are deleted from the beginning
+        self._path, self.plan, self._hidden = Path(path).absolute(), plan, hidden
         if not (self._path / IMPORTING).exists():
             self._create()
         self._lock = _lock(self._path)
@@ -112,6 +120,7 @@ class Unfinished:
     def end(self) -> None:
         """All of it is there and on the disk: from now on it is a store like any other."""
         (self._path / IMPORTING).unlink()
+        shutil.rmtree(self._path / RESULTS, ignore_errors=True)
         sync_directory(str(self._path))
         self._lock.release()
 
@@ -132,6 +141,8 @@ class Unfinished:
             with create(hidden, plan.schema, fps=plan.fps, metadata=plan.metadata) as store:
                 # what others append meanwhile does not take the place of a chunk
                 store.reserve_ordinals(len(plan.spans))
+            if len(self._hidden):
+                replace_deleted(hidden, self._hidden)
             replace_file(f"{hidden}/{IMPORTING}", seal_json(plan.to_json()))
 
     def _start_over(self, differences: list[str]) -> None:
@@ -169,7 +180,8 @@ class Unfinished:
         """Refuse a store whose segments are no longer those of its chunks."""
         expected = [f"{chunk:08d}-{_tag(span)}" for chunk, span in enumerate(self._recorded_spans())]
         is_other = any(segment.name not in expected for segment in self.store.segments)
-        if is_other or any((self._path / name).exists() for name in (ARRANGEMENT_JSON, DELETED)):
+        is_other |= not np.array_equal(read_deleted(str(self._path)), self._hidden)
+        if is_other or (self._path / ARRANGEMENT_JSON).exists():
             raise StoreExistsError(
                 f"{self._path} was changed before it was finished: episodes were added or deleted, or it was "
                 "compacted. It cannot be gone on with. Choose another path, or remove it."

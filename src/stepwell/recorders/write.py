@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, cast
 
-from stepwell.errors import SchemaError, StepError, StepwellError, WorkerError
+from stepwell.errors import DecodeError, EncodeError, SchemaError, StepError, StepwellError, WorkerError
 from stepwell.files.addresses import local_path
 from stepwell.recorders.chunks import ITEM, NUM_BYTES, NUM_ITEMS, NUM_STEPS, Failure, StartMethod, run_chunks
-from stepwell.recorders.resuming import Plan, Unfinished, remove_segments, segment_maker
+from stepwell.recorders.recoded_columns import EpisodeInSegment
+from stepwell.recorders.recoding import EpisodeChunk, Recoding, Result, codec_modules, read_results
+from stepwell.recorders.resuming import RESULTS, Plan, Unfinished, remove_segments, segment_maker
 from stepwell.recorders.sources import Chunk, HasOneStepEpisodes, HasSpans, SourceItems, chunk_length, cut, take_chunks
 from stepwell.schema import Feature, Schema
 from stepwell.store import Store, create
@@ -20,7 +22,7 @@ from stepwell.store.layout import sync_names
 from stepwell.store.records import SEGMENT_BYTES
 from stepwell.store.writer import Writer
 
-__all__ = ["write_episodes", "write_samples"]
+__all__ = ["recode_episodes", "write_episodes", "write_samples"]
 
 Target = Store | str | os.PathLike[str]
 
@@ -92,6 +94,32 @@ def write_episodes(
     return _Recording(target, source, SourceItems(are_samples=False), settings).run(workers, progress, start_method)
 
 
+def recode_episodes(
+    target: str | os.PathLike[str],
+    source: Iterable[Any],
+    rows: Schema,
+    schema: Schema,
+    *,
+    fps: float | None,
+    metadata: Mapping[str, Any],
+    workers: int | None,
+    chunk_episodes: int | None,
+    edges: Sequence[int] | None,
+    resume: bool,
+    progress: bool | None,
+) -> tuple[Store, Recoding, list[Result]]:
+    """Write the episodes of a source whose rows come as ``rows`` says, and are stored as ``schema`` says.
+
+    Returns:
+        The store, the work on each chunk, and what became of the features of each; none where rows are stored as they
+        come. See `write_episodes` for the arguments.
+    """
+    settings = _Settings(schema, fps, metadata, chunk_episodes, resume, _as_edges(edges), rows)
+    recording = _Recording(target, source, SourceItems(are_samples=False), settings)
+    store = recording.run(workers, progress, "spawn")
+    return store, recording.recoding, recording.results
+
+
 def write_samples(
     target: Target,
     source: Iterable[Any],
@@ -147,6 +175,8 @@ class _Settings:
     chunk_items: int | None
     resume: bool = False
     edges: tuple[int, ...] | None = None
+    # the features as their rows come; None: as they are stored
+    rows: Schema | None = None
 
     def check(self, target: Target) -> None:
         if isinstance(target, Store) and self.fps not in (None, target.fps):
@@ -173,6 +203,7 @@ class _Recording:
             raise StepError("edges= of an iterator. Give a source with len() and source[i], or leave them out.")
         if not isinstance(target, Store):
             local_path(target)
+        self.results: list[Result] = []
         self._reserved: list[int] = []
         self._unfinished: Unfinished | None = None
         self._first: Any = None
@@ -192,6 +223,12 @@ class _Recording:
             self._undo()
             raise
 
+    @property
+    def recoding(self) -> Recoding:
+        """The work on rows that come by another codec than they are stored by."""
+        before, after, place = self._settings.rows or Schema({}), self._settings.schema or Schema({}), self._store.path
+        return Recoding("", str(place), before, after, codec_modules(before, after))
+
     def run(self, workers: int | None, progress: bool | None, start_method: StartMethod) -> Store:
         """Write all of the source; on failure take everything back, or leave what is finished."""
         try:
@@ -199,8 +236,9 @@ class _Recording:
             num_items = self._num_items
             if isinstance(self._source, HasSpans):
                 self._source.prepare([(start, stop) for _, start, stop in spans])
+            recoding = self.recoding if self._settings.rows not in (None, self._settings.schema) else None
             run_chunks(
-                _Job(self._store, self._source if self._is_indexable else None, self._items),
+                _Job(self._store, self._source if self._is_indexable else None, self._items, recoding),
                 self._chunks(spans) if num_items is None else list(self._chunks(spans)),
                 workers=workers,
                 total=num_items,
@@ -213,8 +251,10 @@ class _Recording:
             self._undo()
             raise
         sync_names(str(self._store.path))
+        self.results = read_results(str(self._store.path))
         if self._unfinished is not None:
             self._unfinished.end()
+        shutil.rmtree(f"{self._store.path}/{RESULTS}", ignore_errors=True)
         self._store.refresh()
         return self._store
 
@@ -326,10 +366,38 @@ class _Job:
     store: Store
     source: Any
     items: SourceItems
+    recoding: Recoding | None = None
 
     def write(self, chunk: Chunk, counters: MutableSequence[int]) -> None:
         """Write one chunk as one segment."""
-        with segment_maker(self.store.path), self.store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer:
+        with segment_maker(self.store.path):
+            if self.recoding is None:
+                self._write_rows(self.store, chunk, counters)
+            else:
+                self._recode(self.recoding, chunk, counters)
+        if isinstance(self.source, HasSpans):
+            self.source.forget(chunk.start, chunk.stop)
+
+    def _recode(self, recoding: Recoding, chunk: Chunk, counters: MutableSequence[int]) -> None:
+        """Write the rows of a chunk as they come into a store of their own, and convert that."""
+        place = f"{recoding.target}/{RESULTS}/{chunk.ordinal:08d}.well"
+        # of a process that was killed
+        shutil.rmtree(place, ignore_errors=True)
+
+        def advance(episode: EpisodeInSegment, rows: int) -> None:
+            counters[ITEM] = episode.source_index
+
+        with create(place, recoding.before) as rows:
+            self._write_rows(rows, chunk, counters)
+            rows.refresh()
+            try:
+                replace(recoding, source=place).write_segment(_whole(rows, chunk), advance)
+            except (DecodeError, EncodeError) as error:
+                raise type(error)(f"{_label_of(self.source, counters[ITEM])}{error}") from error
+        shutil.rmtree(place)
+
+    def _write_rows(self, store: Store, chunk: Chunk, counters: MutableSequence[int]) -> None:
+        with store.writer(ordinal=chunk.ordinal, tag=chunk.tag) as writer:
             index, has_many = chunk.start, chunk.carried is None and isinstance(self.source, HasOneStepEpisodes)
             while index < chunk.stop:
                 counters[ITEM] = index
@@ -339,8 +407,6 @@ class _Job:
                 counters[NUM_STEPS] += num_steps
                 counters[NUM_BYTES] += num_bytes
                 counters[NUM_ITEMS] += num_items
-        if isinstance(self.source, HasSpans):
-            self.source.forget(chunk.start, chunk.stop)
 
     def _write_one(self, writer: Writer, chunk: Chunk, index: int) -> tuple[int, int, int]:
         """Write one item; returns numbers of items, steps and bytes."""
@@ -358,6 +424,25 @@ class _Job:
             # written one by one, they show which of them is bad
             return None, False
         return (count, count, num_bytes), True
+
+
+def _whole(store: Store, chunk: Chunk) -> EpisodeChunk:
+    """Return all episodes of a store of one segment, as those of a chunk."""
+    (segment,) = store.segments
+    return EpisodeChunk(
+        chunk.start,
+        chunk.stop,
+        chunk.ordinal,
+        ((segment.name, tuple(range(len(segment.records)))),),
+        tuple(range(chunk.start, chunk.stop)),
+        int(segment.records["length"].sum()),
+        tag=chunk.tag,
+    )
+
+
+def _label_of(source: Any, index: int) -> str:
+    label = getattr(source, "label", None)
+    return "" if label is None else f"{label(index)}, "
 
 
 def _read_item(source: Any, index: int) -> Any:

@@ -34,7 +34,7 @@ from stepwell.store.layout import (
 from stepwell.store.manifests import KeyNote, write_note
 from stepwell.store.ring import RingClock
 from stepwell.store.snapshot import drop_table
-from stepwell.store.values import EncodedRows, PiecewiseRows
+from stepwell.store.values import EncodedRows
 
 __all__ = ["SegmentWriter"]
 
@@ -226,8 +226,7 @@ class SegmentWriter:
             self._stamp = first + count - 1
         for column, values in zip(self._files.columns.values(), columns, strict=True):
             if isinstance(column, RawColumn):
-                write = _write_pieces if isinstance(values, PiecewiseRows) else RawColumn.write_rows
-                write(column, row, values)
+                column.write_rows(row, values)
         for place, column in self._encoded:
             values = columns[place]
             column.write_rows(row, values.buffers if isinstance(values, EncodedRows) else map(column.encode, values))
@@ -415,12 +414,6 @@ class SegmentWriter:
         # an encoder that is freed here would wait for threads that only the parent has
         if self._sequential is not None:
             _LEFT.append(self._sequential)
-
-
-def _write_pieces(column: RawColumn, row: int, pieces: PiecewiseRows) -> None:
-    for piece in pieces:
-        column.write_rows(row, piece)
-        row += len(piece)
 
 
 def _encoded_final(column: EncodedColumn, value: Any) -> bytes:

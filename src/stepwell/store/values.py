@@ -1,6 +1,6 @@
 """Values of a step that a writer accepts, and the errors for those that it does not.
 
-Beside arrays and lists, a writer accepts rows that are encoded already, and rows that come in pieces.
+Beside arrays and lists, a writer accepts rows that are encoded already.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from stepwell.sizes import counted
 
 __all__ = [
     "EncodedRows",
-    "HasPieces",
     "HasRows",
-    "PiecewiseRows",
     "accept_column",
     "accept_columns",
     "accept_encoded",
@@ -169,59 +167,14 @@ class EncodedRows(Sequence[bytes]):
         return f"<EncodedRows {counted(len(self), 'row')}, {counted(self.nbytes, 'byte')}>"
 
 
-@runtime_checkable
-class HasPieces(Protocol):
-    """A source of an episode's values in pieces, for a feature that is stored raw."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows."""
-
-    def pieces(self, feature: Feature) -> Iterable[npt.NDArray[Any]]:
-        """Return arrays [n, *shape] of consecutive rows, first to last; each may be overwritten by the next."""
-
-
-class PiecewiseRows:
-    """An accepted column of a raw feature, read while it is stored."""
-
-    def __init__(self, name: str, feature: Feature, given: HasPieces) -> None:
-        self._name, self._feature, self._given = name, feature, given
-
-    def __len__(self) -> int:
-        return self._given.num_rows
-
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield the pieces; StepError for one that does not fit, or when there are more or fewer rows."""
-        expected, count = self._given.num_rows, 0
-        for piece in self._given.pieces(self._feature):
-            if piece.dtype != self._feature.np_dtype or piece.shape[1:] != self._feature.fixed_shape:
-                raise StepError(
-                    f"feature {self._name!r}: {self._given!r} gave {piece.dtype} {piece.shape[1:]}, the store has "
-                    f"{self._feature}."
-                )
-            count += len(piece)
-            if count <= expected:
-                yield np.ascontiguousarray(piece)
-        if count != expected:
-            raise StepError(f"feature {self._name!r}: {self._given!r} has num_rows = {expected} and gave {count} rows.")
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
-            return self
-        pieces = [piece.copy() for piece in self]
-        return np.concatenate(pieces)[index]
-
-
 def encoded_of(given: HasRows, feature: Feature) -> EncodedRows | None:
     """Return the rows where they lie in memory as the feature has them, if ``given.encoded(feature)`` says so."""
     encoded = getattr(given, "encoded", None)
     return None if encoded is None else encoded(feature)
 
 
-def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows | PiecewiseRows:
-    """Return encoded rows of a feature once the first is found to be one; of a raw feature, decoded pieces."""
-    if feature.is_raw and isinstance(given, HasPieces):
-        return PiecewiseRows(name, feature, given)
+def accept_encoded(name: str, feature: Feature, given: HasRows) -> EncodedRows:
+    """Return encoded rows of a feature once the first is found to be one."""
     if feature.is_raw:
         own = getattr(given, "feature", None)
         one = (

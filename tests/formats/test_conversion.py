@@ -9,18 +9,19 @@ import pytest
 from folder_reader import CAMERA, FolderReader, pictures, write_folder
 
 import stepwell
-from stepwell import Array, Image, Schema, Video
+from stepwell import Array, Image, Schema, Video, convert
 from stepwell.errors import (
     EpisodeNotFoundError,
     FeatureNotFoundError,
-    FormatError,
     SchemaError,
+    StepwellError,
     StoreExistsError,
+    StoreNotFoundError,
     WorkerError,
 )
-from stepwell.formats import FileSpans, ImportReport, Reader, import_dataset
-from stepwell.formats.importing import imported_schema
+from stepwell.formats import FileSpans, Reader, import_dataset, open_reader
 from stepwell.progress import RateBar
+from stepwell.recorders.recoding import converted_schema
 
 pytest.importorskip("imagecodecs")
 pytest.importorskip("simplejpeg")
@@ -47,7 +48,7 @@ def files_of(store: Path) -> dict[str, bytes]:
 
 
 def test_encoded_rows_are_stored_as_the_bytes_they_are(folder, tmp_path):
-    report = import_dataset(folder, tmp_path / "x.well", workers=1)
+    report = convert(folder, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     assert store.schema == Schema({"top": CAMERA, "action": Array(2)})
     assert (store.fps, dict(store.metadata)) == (10, {"from": "folder"})
@@ -60,12 +61,12 @@ def test_encoded_rows_are_stored_as_the_bytes_they_are(folder, tmp_path):
         with np.load(folder / f"{index:03d}.npz") as found:
             blobs += b"".join(found[f"top{step}"].tobytes() for step in range(length))
     assert b"".join((segment.path / "top.bin").read_bytes() for segment in store.segments) == blobs
-    assert report.features["top"].is_kept and report.num_steps == sum(LENGTHS)
+    assert report.features["top"].distortion is None and report.num_steps == sum(LENGTHS)
 
 
 def test_every_number_of_workers_makes_the_same_store(folder, tmp_path):
     for workers in (0, 1, 2):
-        import_dataset(folder, tmp_path / f"{workers}.well", codecs="jpeg", workers=workers)
+        convert(folder, tmp_path / f"{workers}.well", features="jpeg", workers=workers)
     first, *others = [files_of(tmp_path / f"{workers}.well") for workers in (0, 1, 2)]
     assert all(other == first for other in others)
     assert len(stepwell.open(tmp_path / "2.well").segments) == 4
@@ -77,32 +78,33 @@ def test_every_number_of_workers_makes_the_same_store(folder, tmp_path):
 )
 def test_other_codecs_are_made_as_it_is_written(codecs, codec, error, folder, tmp_path):
     pytest.importorskip("zstandard")
-    report = import_dataset(folder, tmp_path / "x.well", codecs=codecs, workers=1)
+    report = convert(folder, tmp_path / "x.well", features=codecs, workers=1)
     store = stepwell.open(tmp_path / "x.well")
     assert store.schema["top"].codec == codec
     assert np.abs(store[1]["top"].astype(int) - pictures(1, 7)).mean() <= error
-    assert report.features["top"].is_kept == (codec == "png")
+    assert (report.features["top"].distortion is None) == (codec == "png")
 
 
-def test_codecs_may_be_chosen_by_the_schema(folder, tmp_path):
-    def choose(schema):
-        return {
-            name: Image(feature.shape, codec="jpeg", quality=80) for name, feature in schema.items() if name == "top"
-        }
-
-    import_dataset(folder, tmp_path / "x.well", codecs=choose, workers=1)
+def test_a_reader_that_was_opened_is_taken_and_says_its_schema(folder, tmp_path):
+    reader = open_reader(folder)
+    jpeg = {
+        name: Image(feature.shape, codec="jpeg", quality=80)
+        for name, feature in reader.schema.items()
+        if feature.kind == "image"
+    }
+    convert(reader, tmp_path / "x.well", jpeg, workers=1)
     assert stepwell.open(tmp_path / "x.well").schema["top"] == Image((16, 24, 3), codec="jpeg", quality=80)
 
 
 def test_the_codec_that_a_feature_has_already_means_as_it_is():
     video = Schema({"top": Video((16, 24, 3), gop=7)})
-    assert imported_schema(video, "video") == video
-    assert imported_schema(video, None) == video
+    assert converted_schema(video, "video") == video
+    assert converted_schema(video, {}) == video
 
 
 def test_chosen_episodes_are_imported_and_no_others_are_read(folder, tmp_path):
     reader = FolderReader(folder)
-    import_dataset(reader, tmp_path / "x.well", episodes=[3, 1], workers=1)
+    convert(reader, tmp_path / "x.well", episodes=[3, 1], workers=1)
     store = stepwell.open(tmp_path / "x.well")
     assert [episode.metadata["file"] for episode in store] == ["001.npz", "003.npz"]
     assert reader.prepared == reader.forgotten == [1, 3]
@@ -111,17 +113,17 @@ def test_chosen_episodes_are_imported_and_no_others_are_read(folder, tmp_path):
 @pytest.mark.parametrize("episodes", [[4], slice(9, 12), [], "first", np.zeros(3, bool)])
 def test_episodes_that_are_not_there_are_refused(episodes, folder, tmp_path):
     with pytest.raises(EpisodeNotFoundError, match="the source has 4"):
-        import_dataset(folder, tmp_path / "x.well", episodes=episodes, workers=1)
+        convert(folder, tmp_path / "x.well", episodes=episodes, workers=1)
     assert not (tmp_path / "x.well").exists()
 
 
 def test_a_codec_that_cannot_be_is_refused_and_nothing_is_written(folder, tmp_path):
     with pytest.raises(FeatureNotFoundError, match="wrist"):
-        import_dataset(folder, tmp_path / "x.well", codecs={"wrist": "jpeg"}, workers=1)
+        convert(folder, tmp_path / "x.well", features={"wrist": "jpeg"}, workers=1)
     with pytest.raises(SchemaError, match="feature 'action'"):
-        import_dataset(folder, tmp_path / "x.well", codecs={"action": "jpeg"}, workers=1)
+        convert(folder, tmp_path / "x.well", features={"action": "jpeg"}, workers=1)
     with pytest.raises(SchemaError, match="no images"):
-        imported_schema(Schema({"action": Array(2)}), "jpeg")
+        converted_schema(Schema({"action": Array(2)}), "jpeg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
 
 
@@ -129,19 +131,25 @@ def test_an_episode_that_cannot_be_read_is_named_and_the_others_are_kept(folder,
     (folder / "002.npz").write_bytes(b"no zip")
     target = tmp_path / "x.well"
     with pytest.raises(WorkerError, match=r"episode 2 of .*set cannot be read"):
-        import_dataset(folder, target, workers=1)
+        convert(folder, target, workers=1)
     assert [episode.metadata["file"] for episode in stepwell.open(target)] == ["000.npz", "001.npz"]
     (folder / "002.npz").write_bytes((folder / "001.npz").read_bytes())
     reader = FolderReader(folder)
-    report = import_dataset(reader, target, workers=1)
+    report = convert(reader, target, workers=1)
     assert reader.prepared == [2, 3]
     assert (report.num_episodes, report.num_steps) == (4, 4 + 7 + 7 + 5)
+
+
+def test_the_name_that_it_had_before_warns(folder, tmp_path):
+    with pytest.warns(DeprecationWarning, match="stepwell.convert"):
+        report = import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)
+    assert report.features["top"].after.codec == "jpeg"
 
 
 def test_without_resume_a_failure_takes_everything_back(folder, tmp_path):
     (folder / "002.npz").write_bytes(b"no zip")
     with pytest.raises(WorkerError):
-        import_dataset(folder, tmp_path / "x.well", workers=1, resume=False)
+        convert(folder, tmp_path / "x.well", workers=1, resume=False)
     assert not (tmp_path / "x.well").exists()
 
 
@@ -150,16 +158,18 @@ def test_a_row_that_cannot_be_decoded_names_episode_and_feature(folder, tmp_path
         columns = dict(found)
     columns["top3"] = columns["top3"][:40]
     np.savez(folder / "001.npz", **columns)
-    with pytest.raises(WorkerError, match=r"episode 1 of .*set, feature 'top', steps 0 to 6: png row"):
-        import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)
+    with pytest.raises(WorkerError, match=r"episode 1 of .*set, feature 'top', steps 0 to 6: .*png row"):
+        convert(folder, tmp_path / "x.well", features="jpeg", workers=1)
 
 
 def test_a_finished_target_is_refused_before_anything_is_read(folder, tmp_path):
-    import_dataset(folder, tmp_path / "x.well", workers=1)
+    convert(folder, tmp_path / "x.well", workers=1)
     with pytest.raises(StoreExistsError, match="is there already"):
-        import_dataset(tmp_path / "nowhere", tmp_path / "x.well")
-    with pytest.raises(FormatError, match="is not there"):
-        import_dataset(tmp_path / "nowhere", tmp_path / "y.well")
+        convert(tmp_path / "nowhere", tmp_path / "x.well")
+    with pytest.raises(StoreNotFoundError, match=r"no store and no data set at .*nowhere"):
+        convert(tmp_path / "nowhere", tmp_path / "y.well")
+    with pytest.raises(StepwellError, match=r"options fps of .*: a store has none"):
+        convert(tmp_path / "x.well", tmp_path / "y.well", "png", fps=3.0)
 
 
 def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
@@ -170,7 +180,7 @@ def test_scratch_beside_the_target_is_gone_in_the_end(folder, tmp_path):
             assert self.scratch.parent == tmp_path
             return super().__getitem__(index)
 
-    import_dataset(Fetching(folder), tmp_path / "x.well", workers=1)
+    convert(Fetching(folder), tmp_path / "x.well", workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.well"]
 
 
@@ -183,22 +193,22 @@ def test_progress_counts_the_bytes_of_rows_that_are_taken_as_they_are(folder, tm
         update(self, *numbers)
 
     monkeypatch.setattr(RateBar, "show", noted)
-    import_dataset(folder, tmp_path / "x.well", workers=1)
+    convert(folder, tmp_path / "x.well", workers=1)
     store = stepwell.open(tmp_path / "x.well")
     pictures_bytes = sum((segment.path / "top.bin").stat().st_size for segment in store.segments)
     assert counted[-1] == pictures_bytes + 8 * sum(LENGTHS)
 
 
 def test_the_report_is_a_table_and_json(folder, tmp_path):
-    report = import_dataset(folder, tmp_path / "x.well", codecs="jpeg", workers=1)
-    assert isinstance(report, ImportReport)
+    report = convert(folder, tmp_path / "x.well", features="jpeg", workers=1)
     lines = str(report).splitlines()
     assert lines[0].startswith("x.well: 4 episodes  19 steps  in ")
-    assert [line.split()[:3] for line in lines[1:3]] == [["feature", "came", "as"], ["top", "png", "jpeg"]]
-    assert lines[3].split()[:5] == ["action", "raw", "as", "it", "was"]
-    assert len({len(line) for line in lines[1:]}) == 1
+    assert lines[1].split() == ["feature", "from", "to", "ratio", "PSNR", "worst"]
+    assert [line.split()[0] for line in lines[2:]] == ["top", "action", "all"]
+    assert " png " in lines[2] and " jpeg " in lines[2] and " dB at " in lines[2] and " copied " in lines[3]
     record = json.loads(json.dumps(report.to_json()))
-    assert record["features"]["top"]["after"]["codec"] == "jpeg" and record["num_bytes"] == report.num_bytes
+    assert record["features"]["top"]["after"]["codec"] == "jpeg" and record["bytes_after"] == report.bytes_after
+    assert 20 < record["features"]["top"]["psnr_db"] < 80
     assert pickle.loads(pickle.dumps(report)) == report
 
 
@@ -228,5 +238,5 @@ class SpannedSamples(Reader):
 def test_plain_spans_are_imported_many_at_a_time(tmp_path):
     values = np.arange(20, dtype=np.float32).reshape(10, 2)
     values.tofile(tmp_path / "rows.bin")
-    import_dataset(SpannedSamples(str(tmp_path / "rows.bin")), tmp_path / "x.well", workers=1)
+    convert(SpannedSamples(str(tmp_path / "rows.bin")), tmp_path / "x.well", workers=1)
     assert [episode["state"][0].tolist() for episode in stepwell.open(tmp_path / "x.well")] == values.tolist()

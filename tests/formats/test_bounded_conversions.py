@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.formats import import_dataset
+from stepwell import convert
 from stepwell.schema import Array, Bytes
 from stepwell.tfds import write_rlds
 from stepwell.webdataset import write_webdataset
@@ -45,7 +45,7 @@ def records(store: stepwell.Store, target: Path) -> str:
 def peak_of(source: str, target: Path, options: dict[str, str]) -> int:
     tracemalloc.start()
     try:
-        import_dataset(source, target, workers=0, progress=False, **options)
+        convert(source, target, workers=0, progress=False, **options)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -59,7 +59,7 @@ def test_memory_of_an_import_does_not_grow_with_the_data_set(
     source = write(store, tmp_path / "whole")
     part = write(stepwell.View(store).select(slice(0, 40)), tmp_path / "part")  # type: ignore[arg-type]
     options = {"as_bytes": "blob"} if write is records else {}
-    import_dataset(part, tmp_path / "warm.well", workers=0, progress=False, **options)  # what is loaded once
+    convert(part, tmp_path / "warm.well", workers=0, progress=False, **options)  # what is loaded once
     of_part, of_whole = peak_of(part, tmp_path / "b.well", options), peak_of(source, tmp_path / "c.well", options)
     num_bytes = 160 * 4 * 2 * ROW_BYTES
     assert of_whole < of_part + num_bytes // 16
